@@ -19,7 +19,10 @@ from relay.tables.half_order import HalfOrder, HalfProgress, Which, which
 from relay.tables.rows import RowTransaction, ids, keyed_halves, ordering_keys
 
 WAITING_MAX = 100_000
-"""Rows that may wait. Above it, those that wait for topics longest wait no longer, and pre-flight decides on them."""
+"""Rows that may wait for topics. Above it, those that wait longest wait no longer, and pre-flight decides on them.
+
+As many may wait for earlier halves. Above it, no further rows of their lanes are read, and rows of other lanes go on.
+"""
 
 _BEHIND_HALVES = "earlier halves"
 """For what a transaction waits in the place of a topic; no topic has a name like this."""
@@ -55,6 +58,8 @@ class Admission:
         self._origin_bytes = origin_bytes
         self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and group
         self._waiting_ids: list[int] = []
+        self._lanes: set[int] = set()
+        self._in_lanes = 0  # rows that wait and are of these lanes
         self._blocked: set[OrderingKey] = set()
         self._given_up: set[Which] = set()
 
@@ -68,10 +73,14 @@ class Admission:
         """Return those of some topics for which a transaction waits."""
         return set(self._waiting.values()) & set(among)
 
+    def held_lanes(self) -> Sequence[int]:
+        """Return the lanes of which no further rows are read: those of all that waits, if too much waits for halves."""
+        return sorted(self._lanes) if self._in_lanes > WAITING_MAX else ()
+
     @property
     def is_full(self) -> bool:
-        """Whether more rows wait than may. The next ones are not read until some are released."""
-        return len(self._waiting_ids) > WAITING_MAX
+        """Whether so many rows wait that none are read until some are released."""
+        return len(self._waiting_ids) > 2 * WAITING_MAX
 
     def behind_halves(self) -> int:
         """Return how many transactions wait for earlier halves."""
@@ -110,12 +119,14 @@ class Admission:
         """Let the next window hold all that waits."""
         self._waiting.clear()
         self._waiting_ids.clear()
+        self._lanes.clear()
+        self._in_lanes = 0
         self._blocked.clear()
 
     def release_crowding(self) -> None:
         """Give up the older half of those that wait for topics, if more rows wait than may."""
         first = [one for one, topic in self._waiting.items() if topic not in {"", _BEHIND_HALVES}]
-        if self.is_full and first:
+        if first and len(self._waiting_ids) - self._in_lanes > WAITING_MAX:
             self._given_up.update(first[: len(first) // 2 + 1])
             self.forget()
 
@@ -153,8 +164,12 @@ class Admission:
         return self._gate.closed_to(transaction)
 
     def _wait(self, transaction: RowTransaction, topic: str) -> None:
+        rows = ids([transaction])
         self._waiting[which(transaction)] = topic
-        self._waiting_ids += ids([transaction])
+        self._waiting_ids += rows
+        if transaction.lanes and topic in {"", _BEHIND_HALVES}:
+            self._lanes |= transaction.lanes
+            self._in_lanes += len(rows)
         self._blocked |= ordering_keys(transaction)
 
     def _decide(self, transaction: RowTransaction, admitted: Admitted, now: int) -> None:

@@ -31,16 +31,18 @@ _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFL
 _WINDOW: LiteralString = (
     "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
     " + 300 AS size FROM {message} WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[]))"
-    " ORDER BY id LIMIT %(rows)s),"
+    " AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[]))) ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
     " SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, timestamp, key, value, header_names,"
     " header_values, lane FROM {message} WHERE id >= %(floor)s AND id <= (SELECT last FROM cut)"
-    " AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id"
+    " AND id <> ALL (CAST(%(skip)s AS bigint[])) AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[])))"
+    " ORDER BY id"
 )
 _BEYOND: LiteralString = (
     "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), ARRAY(SELECT DISTINCT xid::text::bigint"
-    " FROM {message} WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s)"
+    " FROM {message} WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND (id > %(last)s"
+    " OR lane = ANY (CAST(%(lanes)s AS integer[]))))"
 )
 _TRANSACTIONS: LiteralString = (
     "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
@@ -131,18 +133,25 @@ class SourceTable(OwnedTable):
                 f"Name it {name!r} in the setting tables of every relay."
             )
 
-    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """See `OwnedTable`."""
+    def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
+        """See `OwnedTable`.
+
+        Raises:
+            ConfigurationError: The table is of an earlier version.
+            psycopg.Error: The database does not answer.
+        """
         self._look_at_writers()
-        parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
+        about = {"skip": _array(skip), "lanes": _array(lanes), "floor": self._floor.id}
         cursor = self._connection.cursor(binary=True)
         with self._explained():
-            found = [Row(*row) for row in cursor.execute(self._window, parameters)]
-        self._floor.saw([row.id for row in found], skip, time.monotonic())
+            found = [Row(*row) for row in cursor.execute(self._window, {"rows": rows, "bytes": size, **about})]
+        if not lanes:  # a row that is left out for its lane may have any id
+            self._floor.saw([row.id for row in found], skip, time.monotonic())
         failpoint("relay.table_read")
         if not found:
             return Window((), frozenset(), 0)
-        parameters = {"xids": sorted({str(row.xid) for row in found}), "last": found[-1].id}
+        xids = sorted({str(row.xid) for row in found})
+        parameters = {"xids": xids, "last": found[-1].id, "lanes": _array(lanes)}
         now, beyond = self._connection.execute(self._beyond, parameters).fetchone() or (0, ())
         return Window(found, frozenset(beyond), now)
 

@@ -160,13 +160,17 @@ class TableSource:
             min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
             min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
             skip,
+            self._admission.held_lanes(),
         )
 
     def _beyond(self, window: Window, found: Iterable[RowTransaction]) -> set[RowTransaction]:
-        """Return the transactions that have rows behind the window, unless it cannot grow any more."""
+        """Return the transactions that have rows behind the window, unless it cannot grow any more.
+
+        Those of which rows are left out for their lane are never split.
+        """
         if not window.beyond:
             return set()
-        if self._is_largest():
+        if self._is_largest() and not self._admission.held_lanes():
             log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
             metrics.TABLE_SPLIT.labels(self._name).inc()
             return set()

@@ -157,8 +157,9 @@ class ForeignTable(OwnedTable):
         unique = frozenset(column for column, is_unique, _ in indexes if is_unique)
         return TableFacts(kind, persistence, types, unique, frozenset((column, rows) for column, _, rows in indexes))
 
-    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """See `OwnedTable`."""
+    def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
+        """See `OwnedTable`. Foreign rows have no lane."""
+        del lanes
         cursor = self._connection.cursor(binary=True)
         parameters = {"rows": rows, "bytes": size, "skip": _array([*skip, *self._left])}
         read = [ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)]

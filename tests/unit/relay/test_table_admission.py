@@ -263,10 +263,41 @@ def test_what_waits_for_halves_is_never_given_up(monkeypatch: pytest.MonkeyPatch
     waiters.pass_halves(*window, p0=upto(5, l0=4))
     waiters.take(*window)
     waiters.admission.release_crowding()
-    assert waiters.admission.is_full
     assert list(waiters.admission.waiting()) == [1, 2, 3]
     waiters.pass_halves(p0=upto(9, l0=5))
-    assert not waiters.admission.is_full
+    assert not waiters.admission.waiting()
+
+
+def test_a_lane_with_too_many_rows_is_held_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its further rows are not read; what waits for a topic goes on waiting."""
+    monkeypatch.setattr(admission, "WAITING_MAX", 2)
+    waiters = Waiters(orders=OPEN, missing=None)
+    window = [row(number, number, b"a", lane=0) for number in (1, 2)]
+    waiters.pass_halves(*window, p0=upto(5, l0=4))
+    waiters.take(*window, row(3, 3, b"missing", "missing"))
+    assert list(waiters.admission.held_lanes()) == []
+    behind = row(4, 4, b"a", lane=2)
+    waiters.pass_halves(behind, p0=upto(5, l0=4))
+    waiters.take(behind)
+    assert list(waiters.admission.held_lanes()) == [0, 2]
+    waiters.admission.release_crowding()
+    assert list(waiters.admission.waiting()) == [1, 2, 3, 4]
+    free = [row(5, 5, b"b", lane=4), row(6, 6, b"c")]
+    waiters.pass_halves(*free, p0=upto(5, l0=4))
+    assert [ids([one]) for one in waiters.take(*free).ready] == [[5], [6]]
+    waiters.pass_halves(p0=upto(9, l0=5))
+    assert list(waiters.admission.held_lanes()) == []
+
+
+def test_nothing_is_read_while_twice_as_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "WAITING_MAX", 2)
+    waiters = Waiters(orders=OPEN)
+    for number in range(1, 6):
+        assert not waiters.admission.is_full
+        one = row(number, number, b"%d" % number, lane=2 * number)
+        waiters.pass_halves(one, p0=HalfProgress("t", 5, None))
+        waiters.take(one)
+    assert waiters.admission.is_full
 
 
 def test_the_first_unsettled_half_of_each_lane_counts() -> None:

@@ -89,6 +89,16 @@ def test_row_of_a_held_lane_with_a_low_id_is_read_once_its_lane_is_free(table: _
     assert table.read()[0][:2] == [low, high]
 
 
+def test_ids_that_are_left_out_are_part_of_the_plan(table: _Table) -> None:
+    """Postgres changes to a generic plan after some executions, which takes minutes for 100,000 ids."""
+    for _ in range(15):
+        table.read([1, 2, 3])
+    with closing(table.source._connection.cursor()) as cursor:
+        plans = cursor.execute("SELECT sum(generic_plans), sum(custom_plans) FROM pg_prepared_statements").fetchone()
+    assert plans is not None
+    assert plans[0] == 0 < plans[1]
+
+
 def _insert(site: Site, key: str, lane: int | None, numbers: range) -> None:
     """Insert rows of one lane in one local transaction."""
     statement = (

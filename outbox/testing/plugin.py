@@ -67,7 +67,7 @@ def outbox_stack(pytestconfig: pytest.Config) -> Iterator[Servers]:
 
 @pytest.fixture
 def outbox_site(outbox_stack: Servers) -> Iterator[Site]:
-    """Provide a channel, callback tables and topics for this test only, with a running relay and checker."""
+    """Provide a channel, tables and topics for this test only, with a running relay and checker."""
     from outbox.testing.site import Site  # noqa: PLC0415 - imported when used
 
     with Site(outbox_stack) as site:

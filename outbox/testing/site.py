@@ -1,7 +1,8 @@
-"""A site for integration tests: its own channel, callback tables and real topics, with a relay and a checker."""
+"""A site for integration tests: its own channel, tables and real topics, with a relay and a checker."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from outbox._kafka.admin import admin_client, answer
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.message_table import MessageTable
 from outbox.outbox import Outbox, OutboxOptions
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
@@ -31,6 +33,9 @@ WAIT_SECONDS = 60.0
 _PAUSE_SECONDS = 0.05
 _TERMINATE_SECONDS = 10.0
 _TAIL = 3_000
+
+_SOURCE = "site"
+"""Name of the message table in the relay's settings."""
 
 _QUICK = {
     "OUTBOX_PROFILE": "development",
@@ -61,10 +66,10 @@ class Service:
 
 
 class Site:
-    """The channel, callback tables and real topics of one test, isolated from others on the same servers.
+    """The channel, tables and real topics of one test, isolated from others on the same servers.
 
-    A relay and a checker run inside the `with` block. Topics and tables are not dropped at the end; their names are
-    never reused.
+    A relay and a checker run inside the `with` block. The relay delivers half messages and the rows of the message
+    table, so outboxes of each mode work. Topics and tables are not dropped at the end; their names are never reused.
 
     Args:
         servers: Kafka and Postgres, such as the fixture `outbox_stack`.
@@ -74,7 +79,7 @@ class Site:
     Attributes:
         name: Name of the channel, and prefix of the names of tables and topics.
         channel: Names of the internal topics.
-        tables: Names of the callback tables.
+        tables: Names of the callback tables and of the message table.
         kafka: librdkafka properties for a client.
         postgres_url: `postgresql://…`, for psycopg.
         sqlalchemy_url: `postgresql+psycopg://…`, for SQLAlchemy, sync or async.
@@ -109,6 +114,7 @@ class Site:
             create_channel(self.kafka, self.channel, partitions=self._partitions, replication=1)
             with self.connect() as connection:
                 CallbackTable(self.tables).create(connection)
+                MessageTable(self.tables).create(connection)
             logs = Path(life.enter_context(tempfile.TemporaryDirectory(prefix="outbox-site-")))
             for name in ("relay", "checker"):
                 self._services.append(life.enter_context(_running(name, logs / name, self.environment())))
@@ -126,10 +132,10 @@ class Site:
 
         Args:
             group: Producer group; None: the group of the site.
-            options: Further arguments of `Outbox`.
+            options: Further arguments of `Outbox`, such as `mode="half"`.
         """
-        settings: OutboxOptions = {"mode": "half", "channel": self.name, "tables": self.tables, **options}
-        made = Outbox(group or self.group, self.kafka, **settings)
+        settings: OutboxOptions = {"mode": "table", "channel": self.name, "tables": self.tables, **options}
+        made = Outbox(group or self.group, None if settings["mode"] == "table" else self.kafka, **settings)
         self._life.callback(made.close)
         return made
 
@@ -163,7 +169,8 @@ class Site:
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
             "OUTBOX_GROUP": self.group,
-            "OUTBOX_MODE": "half",
+            "OUTBOX_TABLES": json.dumps({_SOURCE: {"dsn": self.postgres_url, "table_prefix": self.name}}),
+            "OUTBOX_MODE": "table",
         }
 
     # --- results ------------------------------------------------------------------------------------------------
@@ -183,18 +190,23 @@ class Site:
             return dict(connection.execute(query).fetchall())
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every half is settled: delivered or rolled back.
+        """Wait until every half is settled, delivered or rolled back, and no row is in the message table.
 
         Raises:
-            AssertionError: The halves were not settled in time.
+            AssertionError: They were not settled in time.
         """
-        self.wait_for(self._is_settled, "all halves to be settled", timeout)
+        self.wait_for(self._is_settled, "all halves and rows to be settled", timeout)
 
     def _is_settled(self) -> bool:
         try:
-            return settled(self.kafka, self.channel)
+            return not self._rows_wait() and settled(self.kafka, self.channel)
         except KafkaException:  # for example, the coordinator moves
             return False
+
+    def _rows_wait(self) -> bool:
+        with self.connect() as connection:
+            query = MessageTable(self.tables).compose("SELECT EXISTS (SELECT FROM {message})")
+            return connection.execute(query).fetchone() == (True,)
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout: float = WAIT_SECONDS) -> None:
         """Poll a condition until it is true.

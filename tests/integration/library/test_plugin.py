@@ -165,6 +165,21 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
             engine.dispose()
 
 
+        @pytest.mark.parametrize("mode", ["table", "auto"])
+        def test_rows_are_delivered(outbox_site, mode):
+            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox(mode=mode)
+            engine = create_engine(outbox_site.sqlalchemy_url, isolation_level="REPEATABLE READ")  # rows in mode auto
+            with Session(engine) as session, session.begin():
+                receipt = outbox.publish(session, Message(orders, '{"id": 1}', "1"))
+            with Session(engine) as session:
+                outbox.publish(session, Message(orders, "rolled back", "1"))
+            outbox_site.wait_settled()
+            (record,) = assert_published(outbox, orders, value={"id": 1}, count=1)
+            assert record.message_id == receipt.message_id
+            assert outbox_site.rows() == {}
+            engine.dispose()
+
+
         def test_that_fails(outbox_site):
             orders = outbox_site.topic("orders")
             assert_published(outbox_site.outbox(), orders, timeout=0.5)
@@ -184,7 +199,7 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
                 outbox_site.wait_settled()
             engine.dispose()
         """,
-        passed=2,
+        passed=4,
         failed=1,
     )
     result.stdout.fnmatch_lines(["E*at least one message on topic '*.orders' expected, 0 published"])

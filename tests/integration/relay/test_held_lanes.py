@@ -122,7 +122,7 @@ def test_rows_of_other_lanes_pass_100_000_that_wait_for_a_half(site: Site) -> No
         site.outbox().store_half(session, Message(site.topic("orders"), "0", key="k"))
         for start in range(1, last, 2_000):
             _insert(site, "k", lane, range(start, start + 2_000))
-        site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="2000"))
+        site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="10000"))
         _insert(site, "other", lane + 1, range(50))
         _insert(site, "free", None, range(50))
         wait_until(lambda: len(site.read("orders")) == 100, 300, site.logs)

@@ -126,7 +126,7 @@ def test_rows_of_other_lanes_pass_100_000_that_wait_for_a_half(site: Site) -> No
         _insert(site, "other", lane + 1, range(50))
         _insert(site, "free", None, range(50))
         wait_until(lambda: len(site.read("orders")) == 100, 300, site.logs)
-        assert waiting(site) == last
+        wait_until(lambda: waiting(site) == last, 300, site.logs)
         session.commit()
     wait_empty(site, 300)
     found = site.wait_visible(last + 101, "orders")

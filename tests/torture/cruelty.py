@@ -226,6 +226,10 @@ class Cruelty:
         """Do what an operator does, after healing too."""
         self._source.operate()
 
+    def deliver_refused(self) -> None:
+        """Deliver what was decided in the discard topic while its real topic was away, as an operator does."""
+        self._topics.deliver_refused()
+
     @property
     def is_operated(self) -> bool:
         """Whether the operator has done all that the faults so far ask for."""

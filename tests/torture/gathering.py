@@ -9,13 +9,14 @@ import psycopg
 from confluent_kafka import Message
 
 from outbox._postgres.message_table import MessageTable
-from outbox.protocol.discard import Manifest, parse_manifest
+from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.op import OpKind, OpSource, parse_op
 from tests.support.harness import wait_until
 from tests.support.row_statements import DELIVERED, DISCARDED, WAITING
 from tests.torture.evidence import DeliveredRow, DiscardedRow, Evidence, HalfSeen, Told, transaction_of
+from tests.torture.invariants import LEAVING
 from tests.torture.log import Places, Reader, read_to_end, seen
 from tests.torture.observers import Observers
 from tests.torture.processes import Processes
@@ -68,10 +69,10 @@ class Gathering:
         self._early += [id_ for (id_,) in rows]
         self._compared += len(new)
 
-    def undecided(self) -> list[str]:
-        """Transactions that lie undecided in the discard topic now; looks from the last round's end on."""
+    def leaving(self) -> frozenset[DiscardReason]:
+        """Reasons of what is in the discard topic and must leave it; looks from the last round's end on."""
         alive, _ = self._discards()
-        return [id_ for id_, manifest in alive.items() if manifest.reason == "UNDECIDED"]
+        return LEAVING & {manifest.reason for manifest in alive.values()}
 
     def waiting(self) -> list[str]:
         """Message ids of the first rows that wait in the message table now."""

@@ -169,22 +169,35 @@ def unchanged(evidence: Evidence) -> Iterator[str]:
                 yield f"{record.message_id} at {_place(record)} belongs to partition {partition}"
 
 
+LEAVING = frozenset({DiscardReason.UNDECIDED, DiscardReason.TOPIC_UNAVAILABLE})
+"""Reasons of transactions that leave the discard topic: by themselves, or because an operator delivers them."""
+
+
 def true_reasons(evidence: Evidence) -> Iterator[str]:
-    """I14: what is discarded has a true reason, and nothing stays in the discard topic undecided after healing."""
+    """I14: what is discarded has a true reason, and nothing stays undecided or for want of a topic after healing."""
+    yield from _untrue(evidence)
+    for transaction_id, manifest in evidence.alive.items():
+        if manifest.reason in LEAVING:
+            yield f"{transaction_id} is still discarded as {manifest.reason}"
+    for row in evidence.discarded:
+        if row.reason != DiscardReason.MALFORMED or row.id not in evidence.poison:
+            yield f"the row {row.id} of {row.message_id} is discarded as {row.reason}"
+
+
+def _untrue(evidence: Evidence) -> Iterator[str]:
+    """What was discarded for a wrong reason; for want of a topic only what was parked: all others wait for it."""
     malformed = {(half.partition, half.offset) for half in evidence.halves if not half.transaction_id}
+    parked = {found.transaction_id for found in evidence.manifests if found.reason is DiscardReason.UNDECIDED}
     for manifest in evidence.manifests:
         places = {(manifest.partition, offset) for _, offset in manifest.offsets}
         if manifest.reason is DiscardReason.MALFORMED:
             if not places <= malformed:
                 yield f"{sorted(places)} can be parsed, and are discarded as MALFORMED"
+        elif manifest.reason is DiscardReason.TOPIC_UNAVAILABLE:
+            if manifest.transaction_id not in parked:
+                yield f"{manifest.transaction_id} is discarded as {manifest.reason}, and was not parked before"
         elif manifest.reason is not DiscardReason.UNDECIDED:
             yield f"{manifest.transaction_id} is discarded as {manifest.reason}: {manifest.detail}"
-    for transaction_id, manifest in evidence.alive.items():
-        if manifest.reason is DiscardReason.UNDECIDED:
-            yield f"{transaction_id} is still undecided"
-    for row in evidence.discarded:
-        if row.reason != DiscardReason.MALFORMED or row.id not in evidence.poison:
-            yield f"the row {row.id} of {row.message_id} is discarded as {row.reason}"
 
 
 INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import environment
+from outbox.protocol.discard import DiscardReason
 from stack import StartError
 from tests.support.harness import wait_until
 from tests.torture.cruelty import Cruelty
@@ -210,17 +211,16 @@ class Run:
     def _wait_until_settled(self, deadline: float) -> list[str]:
         """What is not settled when time is up."""
         gathering = self._gathering
-        while not (
-            self._world.site.settled()
-            and not gathering.undecided()
-            and not gathering.waiting()
-            and self._cruelty.is_operated
+        while (leaving := gathering.leaving()) or not (
+            self._world.site.settled() and not gathering.waiting() and self._cruelty.is_operated
         ):
             if time.monotonic() > deadline:
                 (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
                 return [f"half partitions, transactions in the discard topic, rows, or a halt, see {UNSETTLED_LOG}"]
             self._processes.watch(faults=False)
             self._cruelty.operate()
+            if DiscardReason.TOPIC_UNAVAILABLE in leaving:
+                self._cruelty.deliver_refused()
             time.sleep(0.5)
         return []
 

@@ -58,6 +58,12 @@ class TopicCruelty:
         """Let faults last again until the next `heal()`."""
         self._healing.clear()
 
+    def deliver_refused(self) -> None:
+        """Deliver what was decided in the discard topic while its real topic was away, as an operator does."""
+        words = ("discarded", "deliver", "--all", "--reason", "topic_unavailable", "--yes")
+        result = run_command(self._world.site, *words)
+        self.outcomes[f"discarded deliver ended with {result.returncode}"] += 1
+
     def starve(self) -> None:
         """Ask more in-sync replicas of one real topic than there are brokers; all others go on."""
         topic = self._world.site.topic(self._chance.choice(TOPICS))

@@ -229,9 +229,16 @@ def test_a_half_that_can_be_parsed_and_is_discarded_as_malformed_is_found() -> N
     assert found(replace(clean(), manifests=manifests)) == ["I14"]
 
 
-def test_what_stays_undecided_is_found() -> None:
-    undecided = manifest("0198c0de", DiscardReason.UNDECIDED, (0, 7))
-    assert found(replace(clean(), alive={"0198c0de": undecided})) == ["I14"]
+@pytest.mark.parametrize("reason", [DiscardReason.UNDECIDED, DiscardReason.TOPIC_UNAVAILABLE])
+def test_what_must_leave_the_discard_topic_and_stays_is_found(reason: DiscardReason) -> None:
+    assert found(replace(clean(), alive={"0198c0de": manifest("0198c0de", reason, (0, 7))})) == ["I14"]
+
+
+def test_only_what_was_parked_is_discarded_because_its_topic_is_away() -> None:
+    away = manifest(IDS[2], DiscardReason.TOPIC_UNAVAILABLE, (0, 4))
+    parked = manifest(IDS[2], DiscardReason.UNDECIDED, (0, 4))
+    assert found(replace(clean(), manifests=[*clean().manifests, away])) == ["I14"]
+    assert found(replace(clean(), manifests=[*clean().manifests, parked, away])) == []
 
 
 def test_every_invariant_can_be_violated_here() -> None:

@@ -7,17 +7,18 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from confluent_kafka import KafkaException
 
+from outbox.errors import UsageError
 from outbox.outbox import Outbox
 from outbox.protocol.half import Header
 from outbox.protocol.names import HEADER_PREFIX
-from outbox.settings import Settings
 from outbox.testing._memory.outbox import InMemoryOutbox
 from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
+from outbox.testing.site import Site
 
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox  # its extra may be missing
@@ -39,11 +40,11 @@ Wanted = bytes | str | Mapping[str, Any] | Sequence[Any] | Callable[[bytes | Non
 _PAUSE_SECONDS = 0.1
 _SHOWN = 20
 _LONGEST = 300
-_UNSETTLED = "\nThe halves of the channel were not settled in time. Check that relay and checker are running."
+_UNSETTLED = "\nThe halves or rows were not settled in time. Check that relay and checker are running."
 
 
 def assert_published(
-    outbox: Outbox | AsyncOutbox | Iterable[Record],
+    outbox: Outbox | AsyncOutbox | Site | Iterable[Record],
     topic: str,
     *,
     value: Wanted = ANY,
@@ -54,25 +55,27 @@ def assert_published(
 ) -> list[Record]:
     """Assert that messages were published, in transactions that committed.
 
-    For an `InMemoryOutbox` it checks `published`. For a real one it consumes the real topic with read_committed and
-    waits for the messages; with `count` it also waits until every half of the channel is settled, so that no further
-    message can follow. Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)` for a real outbox.
+    For an `InMemoryOutbox` it checks `published`. For a site, or a real outbox of half or auto mode, it consumes the
+    real topic with read_committed and waits for the messages; with `count` it also waits until every half of the
+    channel is settled, and for a site until no row is in the message table, so that no further message can follow.
+    Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)`.
 
     Args:
-        outbox: An outbox, or records: `outbox.uncommitted`, or the result of `read_committed()`.
+        outbox: An outbox, a site, or records: `outbox.uncommitted`, or the result of `read_committed()`.
         topic: Real topic.
         value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function gets the
             bytes and returns whether they match. None: a tombstone. Default: any body.
         key: The key; None: no key. Default: any key.
         headers: Headers that the message must have, among others.
         count: Exact number of such messages; None: at least one.
-        timeout: Maximum seconds to wait; only for a real outbox.
+        timeout: Maximum seconds to wait; only for a site or a real outbox.
 
     Returns:
         The matching messages.
 
     Raises:
         AssertionError: They were not published. The text lists what was published.
+        UsageError: The outbox is in table mode, so it has no connection to Kafka.
 
     Example:
         assert_published(outbox, "orders", key="42", value={"id": 42}, headers={"type": "created"}, count=1)
@@ -82,8 +85,39 @@ def assert_published(
         inner: Outbox = outbox if isinstance(outbox, Outbox) else outbox.sync
         if isinstance(inner, InMemoryOutbox):
             return wanted.check(inner.published, _open_hint(inner))
-        return wanted.wait(inner, timeout)
+        return wanted.wait(_place_of(inner), timeout)
+    if isinstance(outbox, Site):
+        return wanted.wait(_Place(outbox.kafka, outbox.is_settled), timeout)
     return wanted.check(list(outbox), "")
+
+
+class _Place(NamedTuple):
+    """Where real messages are published.
+
+    Args:
+        kafka: librdkafka properties.
+        is_settled: Returns whether no further message can follow.
+    """
+
+    kafka: Mapping[str, Any]
+    is_settled: Callable[[], bool]
+
+
+def _place_of(outbox: Outbox) -> _Place:
+    settings = outbox.settings
+    if settings.mode == "table":
+        raise UsageError(
+            "The outbox is in table mode, so it has no connection to Kafka. Give assert_published() the site, or the "
+            "records of read_committed()."
+        )
+
+    def is_settled() -> bool:
+        try:
+            return settled(settings.kafka, settings.channel)
+        except KafkaException:  # for example, the coordinator moves
+            return False
+
+    return _Place(settings.kafka, is_settled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +141,7 @@ class _Expected:
             return found
         raise AssertionError(self._report(records) + hint)
 
-    def wait(self, outbox: Outbox, timeout: float) -> list[Record]:
+    def wait(self, place: _Place, timeout: float) -> list[Record]:
         """Wait for matching records on a real topic, and return them.
 
         Raises:
@@ -116,8 +150,8 @@ class _Expected:
         deadline = time.monotonic() + timeout
         while True:
             late = time.monotonic() >= deadline
-            complete = self.count is not None and _is_settled(outbox.settings)
-            records = read_committed(outbox.settings.kafka, [self.topic])
+            complete = self.count is not None and place.is_settled()
+            records = read_committed(place.kafka, [self.topic])
             if complete or (self.count is None and (late or self._found(records))):
                 return self.check(records, "")
             if late:
@@ -173,13 +207,6 @@ def _open_hint(outbox: InMemoryOutbox) -> str:
         f"\nMessages published in transactions that are still open: {len(waiting)}. Commit them. "
         "In a test inside an outer transaction check outbox.uncommitted."
     )
-
-
-def _is_settled(settings: Settings) -> bool:
-    try:
-        return settled(settings.kafka, settings.channel)
-    except KafkaException:  # for example, the coordinator moves
-        return False
 
 
 def _fits(wanted: Wanted, value: bytes | None) -> bool:

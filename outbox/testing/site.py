@@ -160,8 +160,12 @@ class Site:
         return psycopg.connect(self.postgres_url, autocommit=True)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment for `Outbox.from_env()` in a child process: this process's own and the settings."""
+        """Return the environment for `Outbox.from_env()` in a child process: this process's own and the settings.
+
+        The mode is half mode, unless this process has OUTBOX_MODE.
+        """
         return {
+            "OUTBOX_MODE": "half",
             **os.environ,
             **_QUICK,
             "OUTBOX_BOOTSTRAP_SERVERS": self.kafka["bootstrap.servers"],
@@ -170,7 +174,6 @@ class Site:
             "OUTBOX_TABLE_PREFIX": self.name,
             "OUTBOX_GROUP": self.group,
             "OUTBOX_TABLES": json.dumps({_SOURCE: {"dsn": self.postgres_url, "table_prefix": self.name}}),
-            "OUTBOX_MODE": "table",
         }
 
     # --- results ------------------------------------------------------------------------------------------------
@@ -195,9 +198,10 @@ class Site:
         Raises:
             AssertionError: They were not settled in time.
         """
-        self.wait_for(self._is_settled, "all halves and rows to be settled", timeout)
+        self.wait_for(self.is_settled, "all halves and rows to be settled", timeout)
 
-    def _is_settled(self) -> bool:
+    def is_settled(self) -> bool:
+        """Return whether every half is settled, and no row is in the message table."""
         try:
             return not self._rows_wait() and settled(self.kafka, self.channel)
         except KafkaException:  # for example, the coordinator moves

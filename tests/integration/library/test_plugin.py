@@ -145,12 +145,12 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
         from sqlalchemy import create_engine
         from sqlalchemy.orm import Session
 
-        from outbox import Message
+        from outbox import Message, UsageError
         from outbox.testing import assert_published
 
 
         def test_delivered(outbox_site):
-            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox()
+            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox(mode="half")
             engine = create_engine(outbox_site.sqlalchemy_url)
             with Session(engine) as session, session.begin():
                 outbox.publish_many(session, [Message(orders, '{"id": 1}', "1"), Message(orders, None, "2")])
@@ -173,8 +173,7 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
                 receipt = outbox.publish(session, Message(orders, '{"id": 1}', "1"))
             with Session(engine) as session:
                 outbox.publish(session, Message(orders, "rolled back", "1"))
-            outbox_site.wait_settled()
-            (record,) = assert_published(outbox, orders, value={"id": 1}, count=1)
+            (record,) = assert_published(outbox_site, orders, value={"id": 1}, count=1)
             assert record.message_id == receipt.message_id
             assert outbox_site.rows() == {}
             engine.dispose()
@@ -182,7 +181,9 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
 
         def test_that_fails(outbox_site):
             orders = outbox_site.topic("orders")
-            assert_published(outbox_site.outbox(), orders, timeout=0.5)
+            with pytest.raises(UsageError, match="Give assert_published"):
+                assert_published(outbox_site.outbox(), orders)
+            assert_published(outbox_site, orders, timeout=0.5)
 
 
         def test_without_a_relay(outbox_site):
@@ -194,7 +195,7 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
             with Session(engine) as session, session.begin():
                 outbox.publish(session, Message(orders, "waits"))
             with pytest.raises(AssertionError, match="Check that relay and checker are running"):
-                assert_published(outbox, orders, count=1, timeout=1)
+                assert_published(outbox_site, orders, count=1, timeout=1)
             with pytest.raises(AssertionError, match="relay ended"):
                 outbox_site.wait_settled()
             engine.dispose()

@@ -14,6 +14,7 @@ from outbox import Message
 from outbox._service.settings import TableSettings
 from outbox.protocol.partitioner import lane_number
 from relay.tables import source_table
+from relay.tables.owned_table import open_session
 from relay.tables.admission import WAITING_MAX
 from relay.tables.id_floor import LOOK_SECONDS
 from relay.tables.source_table import SourceTable
@@ -57,7 +58,7 @@ def table(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Table]:
     settings = TableSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
     made: list[_Table] = []
     monkeypatch.setattr(source_table, "time", SimpleNamespace(monotonic=lambda: made[0].seconds if made else 0.0))
-    with closing(SourceTable.connect(SOURCE, settings)) as source:
+    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         made.append(_Table(site, source))
         yield made[0]
 

@@ -76,6 +76,7 @@ def _bare(message_ids: list[str]) -> set[str]:
 # --- with a relay and a checker ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
     site: Site, channel: ChannelDescription, outbox: Outbox
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_served_source_has_an_owner_and_numbers_that_fit(shop: Site) -> None:
     assert "Kafka is at batch 1, the database at batch 0" in _table(shop)["why"]
 
 
+@pytest.mark.long
 def test_rows_are_shown_though_kafka_is_down(shop: Site) -> None:
     _insert(shop, ("orders", "a"))
     down = {**relay_settings(shop), "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}

@@ -107,7 +107,8 @@ def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> 
 # --- readiness ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", [pytest.param("classic", marks=pytest.mark.long), "consumer"])
+@pytest.mark.long
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox, protocol: str) -> None:
     """It has joined its group, and was assigned nothing (R43)."""
     assert outbox.settings.group == "orders"

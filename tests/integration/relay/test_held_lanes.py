@@ -14,9 +14,9 @@ from outbox import Message
 from outbox._service.settings import TableSettings
 from outbox.protocol.partitioner import lane_number
 from relay.tables import source_table
-from relay.tables.owned_table import open_session
 from relay.tables.admission import WAITING_MAX
 from relay.tables.id_floor import LOOK_SECONDS
+from relay.tables.owned_table import open_session
 from relay.tables.source_table import SourceTable
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings, wait_empty, waiting

@@ -80,6 +80,7 @@ def _assert_late(found: Iterable[VisibleRecord], entries: Iterable[OpEntry], rea
     assert {dict(record.headers).get(LATE_HEADER) for record in records} == {reason.encode()}
 
 
+@pytest.mark.long
 def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbox) -> None:
     site.relay(extra={**QUICK, "OUTBOX_GROUP_PENDING_MAX": "20"})
     with site.outbox("dead") as dead:

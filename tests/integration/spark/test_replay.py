@@ -38,6 +38,7 @@ def refusing(servers: Servers, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield made
 
 
+@pytest.mark.long
 def test_what_was_landed_is_written_once_more_unchanged(replaying: Replaying) -> None:
     site, orders = replaying.site, replaying.site.topic("orders")
     headers = [("h", b"\xff"), ("h", None), ("h", b""), ("ä", b"1")]

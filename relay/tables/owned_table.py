@@ -30,12 +30,14 @@ IDLE_SECONDS = 20
 transaction that takes very long; then it takes over again."""
 
 # synchronous_commit: once a statement of this session is durable, so are all rows that were read before it.
-# plan_cache_mode: a generic plan compares each row with each of the 100,000 ids that may be left out, for minutes; a
-# plan for the ids at hand looks each row up among them.
 _OPTIONS = (
     "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
-    f" -c plan_cache_mode=force_custom_plan -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
+    f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
 )
+
+
+FEW_IDS = 16
+"""So many ids are compared one by one with each row in less time than a plan takes to be made."""
 
 
 class Window(NamedTuple):
@@ -106,6 +108,19 @@ def open_session(settings: TableSettings) -> psycopg.Connection[Any]:
         keepalives_interval=5,
         keepalives_count=3,
     )
+
+
+def may_prepare(left_out: Sequence[object]) -> bool | None:
+    """Return psycopg's argument `prepare` for a statement that leaves ids out.
+
+    Postgres makes one plan for all executions of a prepared statement, which compares each row with each id: minutes
+    for the 100,000 ids that may be left out. A statement that is not prepared is planned for the ids at hand, which
+    takes about a millisecond, and looks each row up among them.
+
+    Args:
+        left_out: The ids.
+    """
+    return None if len(left_out) <= FEW_IDS else False
 
 
 class OwnedTable(ABC):

@@ -18,7 +18,7 @@ from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.id_floor import IdFloor
-from relay.tables.owned_table import OwnedTable, Step, Window
+from relay.tables.owned_table import OwnedTable, Step, Window, may_prepare
 from relay.tables.row_ids import is_bigint
 from relay.tables.rows import Row
 
@@ -144,7 +144,9 @@ class SourceTable(OwnedTable):
         about = {"skip": _array(skip), "lanes": _array(lanes), "floor": self._floor.id}
         cursor = self._connection.cursor(binary=True)
         with self._explained():
-            found = [Row(*row) for row in cursor.execute(self._window, {"rows": rows, "bytes": size, **about})]
+            parameters = {"rows": rows, "bytes": size, **about}
+            read = cursor.execute(self._window, parameters, prepare=may_prepare([*skip, *lanes]))
+            found = [Row(*row) for row in read]
         if not lanes:  # a row that is left out for its lane may have any id
             self._floor.saw([row.id for row in found], skip, time.monotonic())
         failpoint("relay.table_read")
@@ -152,7 +154,8 @@ class SourceTable(OwnedTable):
             return Window((), frozenset(), 0)
         xids = sorted({str(row.xid) for row in found})
         parameters = {"xids": xids, "last": found[-1].id, "lanes": _array(lanes)}
-        now, beyond = self._connection.execute(self._beyond, parameters).fetchone() or (0, ())
+        row = self._connection.execute(self._beyond, parameters, prepare=may_prepare(lanes)).fetchone()
+        now, beyond = row or (0, ())
         return Window(found, frozenset(beyond), now)
 
     def _look_at_writers(self) -> None:

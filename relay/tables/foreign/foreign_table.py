@@ -19,7 +19,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index
 from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
 from relay.tables.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.tables.owned_table import OwnedTable, Step, Window
+from relay.tables.owned_table import OwnedTable, Step, Window, may_prepare
 from relay.tables.row_ids import IS_ID, is_text
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
@@ -161,8 +161,10 @@ class ForeignTable(OwnedTable):
         """See `OwnedTable`. Foreign rows have no lane."""
         del lanes
         cursor = self._connection.cursor(binary=True)
-        parameters = {"rows": rows, "bytes": size, "skip": _array([*skip, *self._left])}
-        read = [ForeignRow(*row) for row in cursor.execute(self._ready().window, parameters)]
+        left_out = [*skip, *self._left]
+        parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}
+        rows_read = cursor.execute(self._ready().window, parameters, prepare=may_prepare(left_out))
+        read = [ForeignRow(*row) for row in rows_read]
         failpoint("relay.table_read")
         found, left = deliverable(read, self._left_writers)
         for row in left:

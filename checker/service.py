@@ -148,7 +148,7 @@ class CheckerService:
     def _refuse_op_error(self) -> None:
         """End if op markers may not be written: every decision would be repeated endlessly."""
         if self._op_error is not None:
-            refuse_missing_right(self._op_error, "WRITE", {"topic": self._channel.op.name})
+            refuse_missing_right(self._op_error, "WRITE", {"topic": self._channel.verdict.name})
 
     def _reload(self) -> None:
         """Take the databases of a new configuration; one that is wrong is refused, and the old one goes on."""
@@ -175,7 +175,7 @@ class CheckerService:
         failpoint("checker.answering")
         for partition, entries in by_partition.items():
             for value, headers in encode_ops(entries, OpSource.CHECKER):
-                self._producer.produce(self._channel.op.name, value, None, partition, None, None, 0, headers)
+                self._producer.produce(self._channel.verdict.name, value, None, partition, None, None, 0, headers)
         self._producer.flush(10)
         failpoint("checker.answered")
 
@@ -188,4 +188,4 @@ class CheckerService:
 def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
     """Return the rights on the channel's topics that decisions require."""
     read, write = AclOperation.READ, AclOperation.WRITE
-    return {channel.check_topic: {read}, channel.op_topic: {write}, channel.discard_topic: {read}}
+    return {channel.check_topic: {read}, channel.verdict_topic: {write}, channel.discard_topic: {read}}

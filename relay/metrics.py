@@ -160,7 +160,7 @@ OPS = Counter(
 EVENTS = Counter(
     "outbox_relay_events",
     "Other events of the ledger, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too "
-    "late, and another decision was applied), stray and others",
+    "late, and another decision was applied), op_misplaced (its source does not write to its topic), stray and others",
     ["kind"],
     registry=REGISTRY,
 )
@@ -248,7 +248,7 @@ for _reason in DiscardReason:
 for _outcome in ("aborted", "committed"):
     HANGING_ENDED.labels(_outcome)
     HANGING.labels(_outcome)
-for _kind in ("op_lost", "contradiction", "op_contradicts_settled"):
+for _kind in ("op_lost", "contradiction", "op_contradicts_settled", "op_misplaced"):
     EVENTS.labels(_kind)
 for _cause in ("fenced", "kafka_transaction", "cluster"):
     FAILURES.labels(_cause)

@@ -50,8 +50,11 @@ def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDes
         committed = read_checkpoints(consumer, channel, number)
         refuse_undone_end(settings.connection(), owner, committed[0], settings.hanging_transaction)
         skip_lost = settings.skips_lost(number)
-        half, op = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
-        lost = lost_ops(consumer, channel, number, op)
+        half, op, verdict = verify_checkpoints(consumer, channel, number, committed, skip_lost=skip_lost)
+        lost = {
+            topic.name: lost_ops(consumer, topic.name, number, checkpoint)
+            for topic, checkpoint in ((channel.op, op), (channel.verdict, verdict))
+        }
     except UnsafeError as error:
         return Finding(what, str(error), "see docs/operations/recovery.md: starting at a guess would lose or double")
     except KafkaUnreachable as error:
@@ -59,11 +62,12 @@ def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDes
     except KafkaException as error:
         why = why_unreadable(error, settings.connection(), owner.group, owner.place)
         return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")
-    if lost:
-        problem = f"{lost} offsets of {channel.op.name}/{number} are gone before they were read"
-        return Finding(
-            what, problem, "start the relay: check-back decides instead; then raise the op topic's retention"
-        )
+    for topic, count in lost.items():
+        if count:
+            problem = f"{count} offsets of {topic}/{number} are gone before they were read"
+            fix = f"start the relay: check-back decides instead; then raise the retention of {topic}"
+            return Finding(what, problem, fix)
     unsettled = sum(map(len, half.unsettled))
     waiting = f"{unsettled} halves unsettled" if unsettled else "nothing pending"
-    return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; op offset {op.offset}")
+    positions = f"op offset {op.offset}, verdict offset {verdict.offset}"
+    return Finding(what, "", f"half offset {half.offset}, read up to {half.head}, {waiting}; {positions}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING
 
 import structlog
@@ -76,7 +77,7 @@ class RelayService:
         self._topics = TopicCache(admin, writing=True)
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
-        topics = (self._channel.half.name, self._channel.op.name)
+        topics = self._read_topics()
         self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._op_end_asked = 0.0
@@ -161,8 +162,11 @@ class RelayService:
             leave_group(self._consumer)
             log.info("Relay stopped")
 
+    def _read_topics(self) -> list[str]:
+        return [topic.name for topic in (self._channel.half, self._channel.op, self._channel.verdict)]
+
     def _subscribe(self) -> None:
-        names = [self._channel.half.name, self._channel.op.name]
+        names = self._read_topics()
         self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
 
     def _turn(self) -> None:
@@ -213,7 +217,7 @@ class RelayService:
     # --- who owns what ------------------------------------------------------------------------------------------
 
     def _assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """Serve the partition numbers of which both half and op partition are ours; pause the others."""
+        """Serve the partition numbers of which half, op and verdict partition are ours; pause the others."""
         self._group.newest = consumer.consumer_group_metadata()
         self._refuse_new(partitions)
         whole = self._served.ownership.assigned((tp.topic, tp.partition) for tp in partitions)
@@ -300,15 +304,15 @@ class RelayService:
             self._subscribe()
 
     def _look_for_op_ends(self) -> None:
-        """Idle op partitions: see their end, so that overdue transactions may be asked about."""
+        """Idle op and verdict partitions: see their end, so that overdue transactions may be asked about."""
         if time.monotonic() - self._op_end_asked < OP_END_SECONDS:
             return
-        for number, worker in self._served.workers.items():
-            now = worker.op_end_wanted_at()
+        for (number, worker), verdict in product(self._served.workers.items(), (False, True)):
+            now = worker.op_end_wanted_at(verdict=verdict)
             if now is not None:
                 self._op_end_asked = time.monotonic()
-                if self._intake.is_at_op_end(number):
-                    worker.arrivals.add_op_end(now)
+                if self._intake.is_at_op_end(number, verdict=verdict):
+                    worker.arrivals.add_op_end(now, verdict=verdict)
 
 
 def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
@@ -317,6 +321,7 @@ def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
     return {
         channel.half_topic: {read},
         channel.op_topic: {read},
+        channel.verdict_topic: {read},
         channel.check_topic: {write},
         channel.discard_topic: {read, write},
     }

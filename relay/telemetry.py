@@ -18,6 +18,7 @@ from relay.batching.topic_gate import TopicStatusChange
 from relay.kafka.producer import DeliveryError
 from relay.ledger.ledger import Ledger
 from relay.state.discard_index import ParkedHalves
+from relay.state.dropped import Report
 from relay.state.message_transaction import Finding, Transaction
 from relay.state.obeyed import Contradiction
 
@@ -148,6 +149,19 @@ def contradicted(found: Sequence[Contradiction], partition: int) -> None:
             obeyed=one.obeyed.name,
             later=one.later.name,
             source=str(one.source),
+        )
+
+
+def misplaced(report: Report | None, partition: int) -> None:
+    """Log op records that were dropped because their source does not write to their topic (R65)."""
+    if report is not None:
+        log.error(
+            "Op records dropped: their source does not write to their topic",
+            partition=partition,
+            count=report.records,
+            topic="verdict" if report.newest.is_verdict else "op",
+            offset=report.newest.offset,
+            detail=report.newest.error,
         )
 
 

@@ -27,6 +27,7 @@ from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.kafka.decode import Decoder
 from relay.ledger.ledger import Ledger
+from relay.ledger.partition_progress import Checkpoints
 from relay.state.check_schedule import CheckPolicy
 
 AT_ONCE = 5_000
@@ -45,7 +46,7 @@ STAGES = {
 _TOPIC_ID = "018f0000-0000-7000-8000-000000000001"
 _INCARNATION = "018f0000-0000-7000-8000-000000000002"
 _CHANNEL = Channel()
-_DECODER = Decoder(4_194_304)
+_DECODER = Decoder(4_194_304, _CHANNEL.verdict_topic)
 _TOPIC = "orders"
 _BODY = b"x" * 256
 
@@ -94,7 +95,9 @@ def run_stages(messages: int) -> dict[str, float]:
     """Let so many messages go through all stages; the seconds that each stage took."""
     halves, ops = _records(messages)
     watch = Stopwatch()
-    ledger = Ledger(_TOPIC_ID, 0, HalfCheckpoint(0, 0), OpCheckpoint(0, 0), CheckPolicy())
+    ledger = Ledger(
+        _TOPIC_ID, 0, Checkpoints(HalfCheckpoint(0, 0), OpCheckpoint(0, 0), OpCheckpoint(0, 0)), CheckPolicy()
+    )
     gate = Gate(GatePolicy(), _CHANNEL, 0)
     gate.update([_TOPIC], {_TOPIC: RealTopic(4, 1_048_588)}, ())
     gc.collect()

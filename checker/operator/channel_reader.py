@@ -20,7 +20,7 @@ from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import parse_half
-from outbox.protocol.op import OpEntry, OpSource, parse_op
+from outbox.protocol.op import MisplacedOpError, OpEntry, OpSource, parse_op
 
 NEAR = 2_000
 """Settled halves that are rather read through than skipped."""
@@ -33,10 +33,11 @@ ASKED_MS = 900_000
 
 
 class RelayProgress(NamedTuple):
-    """How far a relay has come in a half and an op partition."""
+    """How far a relay has come in a half, an op and a verdict partition."""
 
     half: HalfCheckpoint
     op: OpCheckpoint
+    verdict: OpCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ def read_progress(
         ConfigurationError: Kafka does not answer, or refuses.
         UnsafeError: That is so for each partition.
     """
-    half, op, numbers = channel.half, channel.op, range(channel.partitions)
-    places = [(topic.name, number) for topic in (half, op) for number in numbers]
+    half, op, verdict, numbers = channel.half, channel.op, channel.verdict, range(channel.partitions)
+    places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
     progress: dict[int, RelayProgress] = {}
     unread: list[Unread] = []
@@ -94,14 +95,14 @@ def _progress(
             f"settled there: for a new channel run `outbox channel create --channel {names.name}`"
         )
     ours, theirs = committed[half.name, number], committed[op.name, number]
+    verdicts = committed.get((channel.verdict.name, number))  # missing until a relay has committed one
     return RelayProgress(
-        parse_half_checkpoint(_metadata(ours.metadata), ours.offset, half.id, number),
-        parse_op_checkpoint(_metadata(theirs.metadata), theirs.offset, op.id, number),
+        parse_half_checkpoint(ours.metadata or "", ours.offset, half.id, number),
+        parse_op_checkpoint(theirs.metadata or "", theirs.offset, op.id, number),
+        OpCheckpoint(0, 0)
+        if verdicts is None
+        else parse_op_checkpoint(verdicts.metadata or "", verdicts.offset, channel.verdict.id, number),
     )
-
-
-def _metadata(text: str | None) -> str:
-    return text or ""
 
 
 class ChannelReader:
@@ -194,25 +195,31 @@ class ChannelReader:
             self._gathering.add_half(half)
 
     def _read_ops(self, reader: SpanReader, progress: Mapping[int, RelayProgress]) -> None:
-        op = self._channel.op
+        verdict_topic = self._channel.verdict.name
         spans = [
-            self._cut(span, progress[number].op.offset)
+            self._cut(span, needed)
             for number, since in self._gathering.since().items()
             if number in progress
-            for span in reader.since(op.name, [number], since - SKEW_MS)
+            for topic, needed in (
+                (self._channel.op.name, progress[number].op.offset),
+                (verdict_topic, progress[number].verdict.offset),
+            )
+            for span in reader.since(topic, [number], since - SKEW_MS)
         ]
         for message in reader.read(spans, self._passed):
             place = (message.offset() or 0, message.timestamp()[1])
             try:
-                entries = to_ops(message)
+                entries = to_ops(message, verdict=message.topic() == verdict_topic)
             except NewerFormatError as error:
                 self._cannot_read(message, error)
                 continue
+            except MisplacedOpError:
+                continue  # the relay counts it (R65)
             for source, entry in entries:
                 self._gathering.add_op(entry, source, *place, self._channel.half.id)
 
     def _cut(self, span: Span, needed: int) -> Span:
-        """So much of a span of ops that it is not too much, from the op position at the latest."""
+        """So much of a span of ops or verdicts that it is not too much, from the relay's position at the latest."""
         start = min(span.start, needed)
         if span.stop - start > self._most:
             start = max(min(needed, span.stop), span.stop - self._most)
@@ -285,15 +292,20 @@ def to_half(message: Message) -> Half | None:
     )
 
 
-def to_ops(message: Message) -> Iterable[tuple[OpSource, OpEntry]]:
-    """Return the entries of a record of the op topic; none if it is malformed (a relay counts and skips it).
+def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:
+    """Return the entries of an op record; none if it is malformed (a relay counts and skips it).
+
+    Args:
+        message: The record.
+        verdict: Whether it is in the verdict topic, or in the op topic.
 
     Raises:
         NewerFormatError: It is of a newer format.
+        MisplacedOpError: Its source does not write to its topic (a relay counts and skips it, too).
     """
     try:
-        source, entries = parse_op(message.value(), headers_of(message))
-    except NewerFormatError:
+        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
+    except (NewerFormatError, MisplacedOpError):
         raise
     except ProtocolError:
         return []

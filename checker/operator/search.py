@@ -22,7 +22,7 @@ from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER
-from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
+from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
 
 SKEW_MS = 600_000
 """How far the clocks of application, brokers and databases may be apart."""
@@ -85,7 +85,8 @@ class Search:
         """
         names, numbers = self._channel.channel, range(self._channel.partitions)
         with SpanReader(self._kafka, names.relay_group) as reader:
-            self._read(reader, reader.since(names.op_topic, numbers, self._since), self._take_op)
+            for topic in (names.op_topic, names.verdict_topic):
+                self._read(reader, reader.since(topic, numbers, self._since), self._take_op)
             self._read(reader, reader.since(names.discard_topic, numbers, self._since), self._take_discard)
             self._read(reader, self._half_spans(reader), self._take_half)
             checks = reader.since(names.check_topic, reader.partitions(names.check_topic), self._since)
@@ -191,7 +192,12 @@ class Search:
             self._place = Span(self._channel.half.name, partition, first, last + 1)
 
     def _take_op(self, message: Message) -> None:
-        for source, entry in to_ops(message):
+        try:
+            entries = to_ops(message, verdict=message.topic() == self._channel.verdict.name)
+        except MisplacedOpError as error:
+            self._found.note(TimelineEvent(*_place_of(message, EventKind.OP), None, f"{error}: dropped"))
+            return
+        for source, entry in entries:
             if entry.transaction_id == self._found.transaction_id:
                 self._note_op(message, source, entry)
 

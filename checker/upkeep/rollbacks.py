@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.range_reader import Span, SpanReader
+from outbox._kafka.record_headers import headers_of
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import check_uuid
-from outbox.protocol.op import OpKind
+from outbox.protocol.half import Headers
+from outbox.protocol.names import Place
+from outbox.protocol.op import OpEntry, OpKind, parse_op
 
 LOOK_BACK = 200_000
-"""Op records of each partition that are read at first; later only those that are new."""
+"""Op records of each op and verdict partition that are read at first; later only those that are new."""
 
 MOST = 50_000
 """Rolled-back transactions that are remembered, the newest ones."""
@@ -32,7 +34,7 @@ class Rollbacks:
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
         self._kafka = kafka
         self._channel = channel
-        self._next: dict[int, int] = {}
+        self._next: dict[Place, int] = {}
         self._found: deque[str] = deque(maxlen=MOST)
         self._reading = threading.Lock()
 
@@ -44,38 +46,33 @@ class Rollbacks:
             ConfigurationError: It refuses.
         """
         with self._reading:
-            op = self._channel.op
+            topics, numbers = (self._channel.op, self._channel.verdict), range(self._channel.partitions)
             with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
-                spans = [self._unread(reader.whole(op.name, number)) for number in range(self._channel.partitions)]
+                spans = [self._unread(reader.whole(topic.name, number)) for topic in topics for number in numbers]
                 for message in reader.read(spans):
-                    self._found.extend(rolled_back(message.value() or b"", self._channel.half.id))
-            self._next = {span.partition: span.stop for span in spans}
+                    is_verdict = message.topic() == self._channel.verdict.name
+                    ops = rolled_back(message.value() or b"", headers_of(message), verdict=is_verdict)
+                    self._found.extend(op.transaction_id for op in ops if op.topic_id == self._channel.half.id)
+            self._next = {(span.topic, span.partition): span.stop for span in spans}
             return list(dict.fromkeys(self._found))
 
     def _unread(self, whole: Span) -> Span:
-        start = self._next.get(whole.partition, whole.stop - LOOK_BACK)
+        start = self._next.get((whole.topic, whole.partition), whole.stop - LOOK_BACK)
         return Span(whole.topic, whole.partition, max(start, whole.start), whole.stop)
 
 
-def rolled_back(value: bytes, topic_id: str) -> Iterator[str]:
-    """Yield the ids of an op record's rollbacks of transactions of a half topic; nearly all records have none.
+def rolled_back(value: bytes, headers: Headers, *, verdict: bool) -> Sequence[OpEntry]:
+    """Return the rollbacks in a record that a relay does not drop; nearly all records have none.
 
     Args:
-        value: Of the op record.
-        topic_id: Id of the half topic.
+        value: Of the record.
+        headers: Its headers.
+        verdict: Whether it is in the verdict topic.
     """
     if _ROLLBACK not in value:
-        return
-    for line in value.decode(errors="replace").split("\n"):
-        kind, _, rest = line.partition(" ")
-        id_, _, rest = rest.partition(" ")
-        if kind == OpKind.ROLLBACK and rest.startswith(f"{topic_id} ") and _is_id(id_):
-            yield id_
-
-
-def _is_id(text: str) -> bool:
+        return ()
     try:
-        check_uuid(text)
+        _, entries = parse_op(value, headers, verdict=verdict)
     except ProtocolError:
-        return False
-    return True
+        return ()
+    return [entry for entry in entries if entry.kind is OpKind.ROLLBACK]

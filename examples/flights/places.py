@@ -76,8 +76,8 @@ def landed_in(rows: Iterable[Mapping[str, Any]]) -> list[Seen]:
 def decided_by_checker(kafka: Mapping[str, str], channel: Channel) -> Counter[str]:
     """Transactions that the checker decided, by kind of op."""
     decided: dict[str, str] = {}
-    for record in read_committed(kafka, [channel.op_topic]):
-        source, entries = parse_op(record.value, record.headers)
+    for record in read_committed(kafka, [channel.op_topic, channel.verdict_topic]):
+        source, entries = parse_op(record.value, record.headers, verdict=record.topic == channel.verdict_topic)
         if source is OpSource.CHECKER:
             decided |= {entry.transaction_id: entry.kind.name.lower() for entry in entries}
     return Counter(decided.values())

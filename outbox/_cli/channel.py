@@ -12,6 +12,7 @@ from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
 from outbox._kafka.topic_contract import contract_problems
+from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import Exit, warn
 from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import ConfigurationError
@@ -27,14 +28,14 @@ def create(
     given: Given,
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, help=f"Partitions of half, op and discard topic; {NEW_PARTITIONS} in a new channel."),
+        typer.Option(min=1, help=f"Partitions of each topic; {NEW_PARTITIONS} in a new channel."),
     ] = None,
     replication: Annotated[
         int | None, typer.Option(min=1, help="Replicas of each; a new channel has the cluster's default.")
     ] = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the topics and commit the initial checkpoints. Running it again changes nothing."""
+    """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
     settings = ContractSettings(**given)
     made = create_channel(
         connection(settings),
@@ -77,15 +78,19 @@ def verify(
 
 def _warn(description: ChannelDescription, settings: ContractSettings) -> bool:
     """Print on standard error what the profile forbids, and return whether there is anything."""
-    topics = {one.name: one for one in (description.half, description.op, description.check, description.discard)}
+    topics = {one.name: one for one in _topics(description)}
     problems = list(contract_problems(description.channel, topics, settings.contract()))
     for problem in problems:
         warn(f"profile {settings.profile}: {problem}")
     return bool(problems)
 
 
+def _topics(description: ChannelDescription) -> tuple[TopicDescription, ...]:
+    return description.half, description.op, description.verdict, description.check, description.discard
+
+
 def _show(description: ChannelDescription, *, as_json: bool) -> None:
-    topics = (description.half, description.op)
+    topics = (description.half, description.op, description.verdict)
     if as_json:
         fields = [
             {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}

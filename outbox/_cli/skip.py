@@ -30,7 +30,7 @@ def skip(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Skip one unreadable record of the half or op topic that halts its half partition.
+    """Skip one unreadable record of the half, op or verdict topic that halts its half partition.
 
     A half becomes MALFORMED in the discard topic. The decision of an op is asked for again.
     """
@@ -56,9 +56,10 @@ def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:
         UsageError: There is no such partition.
     """
     name, _, number = text.partition("/")
-    topics = {"half": channel.half.id, "op": channel.op.id}
+    topics = {"half": channel.half.id, "op": channel.op.id, "verdict": channel.verdict.id}
     if name not in topics or not (number.isascii() and number.isdigit()) or int(number) >= channel.partitions:
         raise UsageError(
-            f"{text[:40]!r} is not a valid partition. Give half/N or op/N, N from 0 to {channel.partitions - 1}."
+            f"{text[:40]!r} is not a valid partition. "
+            f"Give half/N, op/N or verdict/N, N from 0 to {channel.partitions - 1}."
         )
     return topics[name], int(number)

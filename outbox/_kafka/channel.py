@@ -29,14 +29,16 @@ class ChannelDescription:
         channel: Its names.
         half: Its half topic.
         op: Its op topic.
+        verdict: Its verdict topic.
         check: Its check topic.
         discard: Its discard topic.
-        partitions: The common partition count of half, op and discard topic.
+        partitions: The common partition count of half, op, verdict and discard topic.
     """
 
     channel: Channel
     half: TopicDescription
     op: TopicDescription
+    verdict: TopicDescription
     check: TopicDescription
     discard: TopicDescription
     partitions: int
@@ -54,9 +56,9 @@ def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUES
     problems = channel_problems(channel, topics)
     if problems:
         raise ChannelError("; ".join(map(str, problems)))
-    half, op = topics[channel.half_topic], topics[channel.op_topic]
+    half, op, verdict = topics[channel.half_topic], topics[channel.op_topic], topics[channel.verdict_topic]
     check, discard = topics[channel.check_topic], topics[channel.discard_topic]
-    return ChannelDescription(channel, half, op, check, discard, half.partitions)
+    return ChannelDescription(channel, half, op, verdict, check, discard, half.partitions)
 
 
 def create_channel(
@@ -64,13 +66,15 @@ def create_channel(
 ) -> ChannelDescription:
     """Create the channel's topics and commit the initial checkpoint of each partition (R22).
 
-    Topics and checkpoints that exist are left unchanged: running it again is safe.
+    Topics and checkpoints that exist are left unchanged: running it again is safe. A topic that a channel lacks gets as
+    many partitions and replicas as the half topic: channels that were made before the verdict topic lack that one. It
+    has no initial checkpoint, because a relay reads it from its beginning.
 
     Args:
         kafka: librdkafka properties, with the rights to create topics and to commit the relay group's offsets.
         channel: The channel.
-        partitions: Common partition count of half, op and discard topic; the check topic has as many.
-        replication: Replicas of each; -1 for the cluster's default.
+        partitions: Common partition count of all topics of a new channel.
+        replication: Replicas of each in a new channel; -1 for the cluster's default.
 
     Raises:
         ChannelError: A topic exists and is wrong, or a partition that was used has lost its checkpoint.
@@ -78,6 +82,9 @@ def create_channel(
     """
     admin = admin_client(kafka)
     settings = topic_settings(channel)
+    half = describe_topics(admin, channel.topics).get(channel.half_topic)
+    if half is not None:
+        partitions, replication = half.partitions, half.replication
     safe = {"unclean.leader.election.enable": "false", **({"min.insync.replicas": "2"} if replication >= SAFE else {})}
     new = [
         NewTopic(

@@ -15,7 +15,7 @@ from outbox.protocol.names import Channel
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
 RETENTION_MS = 14 * DAY_MS
-"""Retention of half and op topic at creation."""
+"""Retention of half, op and verdict topic at creation."""
 ENVELOPE_BYTES = 4_194_304
 """What a record with an envelope may have: a half of Kafka's default size, in base64, with room to spare (R23)."""
 KAFKAS_OWN = ("__consumer_offsets", "__transaction_state")
@@ -86,7 +86,7 @@ class Contract:
     Args:
         replicas: Least number of replicas.
         in_sync: Least `min.insync.replicas`.
-        retention_ms: Least retention of half and op topic; what is undecided must never be that old.
+        retention_ms: Least retention of half, op and verdict topic; what is undecided must never be that old.
         offsets_retention: Whether brokers must keep committed offsets as long as the half topic keeps its halves.
     """
 
@@ -113,6 +113,7 @@ def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
     return {
         channel.half_topic: _DELETE,
         channel.op_topic: _DELETE,
+        channel.verdict_topic: _DELETE,
         channel.check_topic: {**_DELETE, **_ENVELOPE},
         channel.discard_topic: {**_COMPACT, **_ENVELOPE},
     }
@@ -135,7 +136,7 @@ def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -
 
 def _partitions(channel: Channel, topics: Mapping[str, TopicDescription]) -> Iterator[Problem]:
     half = topics[channel.half_topic]
-    for name in (channel.op_topic, channel.discard_topic):
+    for name in (channel.op_topic, channel.verdict_topic, channel.discard_topic):
         if topics[name].partitions != half.partitions:
             what = f"topic {name} has {topics[name].partitions} partitions and {half.name} has {half.partitions}"
             yield Problem(Rule.PARTITIONS, what, "they must have the same number")
@@ -170,10 +171,11 @@ def contract_problems(
         topics: Those of its topics, and of Kafka's own, that exist.
         contract: What is asked of them.
     """
-    for name in (channel.half_topic, channel.op_topic):
+    for name in (channel.half_topic, channel.op_topic, channel.verdict_topic):
         if name in topics:
             yield from _retention(topics[name], contract)
-    for name in (channel.half_topic, channel.op_topic, channel.discard_topic, *KAFKAS_OWN):
+    names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
+    for name in (*names, *KAFKAS_OWN):
         if name in topics:
             yield from _durability(topics[name], contract)
 
@@ -216,7 +218,7 @@ def compression_problems(channel: Channel, topics: Mapping[str, TopicDescription
         channel: The channel.
         topics: Those of its topics that exist.
     """
-    names = (channel.half_topic, channel.op_topic, channel.check_topic)
+    names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.check_topic)
     for name in filter(topics.__contains__, names):
         found = topics[name].settings.get("compression.type", "producer")
         if found != "uncompressed":

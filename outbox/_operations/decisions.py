@@ -1,4 +1,4 @@
-"""An operator's decisions on their way into the op topic."""
+"""An operator's decisions on their way into the verdict topic."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from outbox.protocol.record import Record
 
 
 def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
-    """Write an operator's decisions into the op topic, one record each.
+    """Write an operator's decisions into the verdict topic, one record each.
 
     Args:
-        kafka: librdkafka properties, with the right to write to the op topic.
+        kafka: librdkafka properties, with the right to write to the verdict topic.
         channel: The channel.
         entries: The decisions; their reasons name the role and the cause.
 
@@ -29,10 +29,10 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
     refusals = Refusals()
     with checked_properties():
         producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
-    with refusals.raised(channel.op.name):
+    with refusals.raised(channel.verdict.name):
         for entry in entries:
             value, headers = encode_op([entry], OpSource.OPERATOR)
-            produce(producer, Record(channel.op.name, entry.partition, None, value, headers))
+            produce(producer, Record(channel.verdict.name, entry.partition, None, value, headers))
             producer.poll(0)
         left = producer.flush(REQUEST_TIMEOUT)
     if left:

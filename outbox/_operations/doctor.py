@@ -123,7 +123,8 @@ def _checkpoints(
     """
     partitions = topics[channel.half_topic].partitions
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
-    checkpoints = committed_checkpoints(kafka, channel.relay_group, wanted)
+    verdicts = [(channel.verdict_topic, partition) for partition in range(partitions)]  # may be missing
+    checkpoints = committed_checkpoints(kafka, channel.relay_group, [*wanted, *verdicts])
     committed = {place: checkpoint.offset for place, checkpoint in checkpoints.items()}
     missing = [f"{topic}/{partition}" for topic, partition in wanted if (topic, partition) not in committed]
     if missing:
@@ -133,7 +134,8 @@ def _checkpoints(
             f"run `outbox channel create --channel {channel.name}` if the channel is new",
         )
         return
-    starts = start_offsets(admin, {channel.half_topic: partitions, channel.op_topic: partitions})
+    read = (channel.half_topic, channel.op_topic, channel.verdict_topic)
+    starts = start_offsets(admin, dict.fromkeys(read, partitions))
     yield from _damaged(channel, checkpoints, topics)
     yield from _lost(channel, committed, starts)
     yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
@@ -149,7 +151,11 @@ def _damaged(
         checkpoints: The relay's committed offsets with their metadata strings.
         topics: The channel's topics.
     """
-    parsers = {channel.half_topic: parse_half_checkpoint, channel.op_topic: parse_op_checkpoint}
+    parsers = {
+        channel.half_topic: parse_half_checkpoint,
+        channel.op_topic: parse_op_checkpoint,
+        channel.verdict_topic: parse_op_checkpoint,
+    }
     for (name, partition), found in checkpoints.items():
         try:
             parsers[name](found.metadata or "", found.offset, topics[name].id, partition)

@@ -56,7 +56,8 @@ def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip:
         UsageError: It can be read, or is not there.
         ConfigurationError: Kafka refuses.
     """
-    topic = channel.half if skip.topic_id == channel.half.id else channel.op
+    topics = (channel.half, channel.op, channel.verdict)
+    topic = next(one for one in topics if one.id == skip.topic_id)
     place = f"{topic.name}/{skip.partition} offset {skip.offset}"
     group = {"group.id": channel.channel.relay_group, "enable.auto.commit": False, "auto.offset.reset": "error"}
     with checked_properties():
@@ -70,7 +71,7 @@ def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip:
         raise refused(f"reading {topic.name}", error) from error
     finally:
         consumer.close()
-    if message is not None and _is_readable(message, is_half=topic is channel.half):
+    if message is not None and _is_readable(message, channel):
         raise UsageError(f"{place} can be read, so that a relay does not halt there: nothing is skipped")
 
 
@@ -85,13 +86,13 @@ def _read(consumer: Consumer, place: TopicPartition) -> Message | None:
     return None
 
 
-def _is_readable(message: Message, *, is_half: bool) -> bool:
-    headers = headers_of(message)
+def _is_readable(message: Message, channel: ChannelDescription) -> bool:
+    headers, topic = headers_of(message), message.topic()
     try:
-        if is_half:
+        if topic == channel.half.name:
             parse_half(headers)
         else:
-            parse_op(message.value(), headers)
+            parse_op(message.value(), headers, verdict=topic == channel.verdict.name)
     except NewerFormatError:
         return False
     except ProtocolError:

@@ -168,8 +168,8 @@ class Connection:
                 self._channel, self._topics, self._floors = None, self._no_topics(), {}
 
     def _no_topics(self) -> KnownTopics:
-        names, timeout = self._settings.channel, max(_REQUEST_SECONDS, self._settings.publish_timeout_seconds)
-        return KnownTopics(self._admin_client(), timeout, (names.half_topic, names.op_topic, names.discard_topic))
+        timeout = max(_REQUEST_SECONDS, self._settings.publish_timeout_seconds)
+        return KnownTopics(self._admin_client(), timeout, self._settings.channel.topics)
 
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
         """Refresh the description of a topic; the old one is used until then."""

@@ -167,10 +167,10 @@ class VisibilityReader:
                     self._add(watch)
 
     def _add(self, watch: Watch) -> None:
-        """Add a watch. The op topic is read too, unless the transaction is known to have committed."""
+        """Add a watch. Op and verdict topic are read too, unless the transaction is known to have committed."""
         watch.topics = (watch.receipt.topic, self._channel.discard_topic)
         if watch.receipt.end.state is not LocalState.COMMITTED:
-            watch.topics += (self._channel.op_topic,)
+            watch.topics += (self._channel.op_topic, self._channel.verdict_topic)
         self._watchers.update(watch.topics)
         for key in _keys(watch):
             self._waiting[key].add(watch)
@@ -267,8 +267,8 @@ class VisibilityReader:
     def _sightings(self, message: Message, place: Place) -> Iterable[tuple[bytes, Sighting]]:
         if place[0] == self._channel.discard_topic:
             return self._discards(message, place)
-        if place[0] == self._channel.op_topic:
-            return _rollbacks(message)
+        if place[0] in {self._channel.op_topic, self._channel.verdict_topic}:
+            return _rollbacks(message, verdict=place[0] == self._channel.verdict_topic)
         return _visible(message, place)
 
     def _discards(self, message: Message, place: Place) -> Iterable[tuple[bytes, Sighting]]:
@@ -345,9 +345,9 @@ def _visible(message: Message, place: Place) -> Iterable[tuple[bytes, Sighting]]
             yield value, VisibleAt(*place, message.offset() or 0)
 
 
-def _rollbacks(message: Message) -> Iterable[tuple[bytes, Sighting]]:
+def _rollbacks(message: Message, *, verdict: bool) -> Iterable[tuple[bytes, Sighting]]:
     with suppress(ProtocolError):
-        source, entries = parse_op(message.value(), headers_of(message))
+        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
         for entry in entries:
             if entry.kind is OpKind.ROLLBACK:
                 yield _rollback_key(entry.transaction_id), source

@@ -101,7 +101,8 @@ def _group(name: str, *operations: Operation) -> Need:
     return Need(Kind.GROUP, name, operations)
 
 
-HALF, OP, CHECK, DISCARD = "{channel}.half", "{channel}.op", "{channel}.check", "{channel}.discard"
+HALF, OP, VERDICT = "{channel}.half", "{channel}.op", "{channel}.verdict"
+CHECK, DISCARD = "{channel}.check", "{channel}.discard"
 _CLUSTER_NAME = "kafka-cluster"
 _RELAY_GROUP = "{channel}-relay"
 _TABLE_GROUP = "{channel}-table.{source}"
@@ -116,7 +117,7 @@ _OFFSETS_RETENTION = Need(
 )
 
 _VIEWER = (
-    *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, CHECK, DISCARD)),
+    *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, CHECK, DISCARD)),
     _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`trace` does not find messages on the real topic"),
     _group(_RELAY_GROUP, DESCRIBE),
     _group(_TABLE_GROUP, DESCRIBE),
@@ -128,6 +129,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     Role.APPLICATION: (
         _topic(HALF, WRITE, DESCRIBE_CONFIGS),
         _topic(OP, WRITE, DESCRIBE_CONFIGS),
+        _topic(VERDICT, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(CHECK, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(DISCARD, DESCRIBE, DESCRIBE_CONFIGS),
         _topic("{topic}", DESCRIBE, DESCRIBE_CONFIGS),
@@ -135,10 +137,11 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     ),
     Role.TABLE_APPLICATION: (),
     Role.LISTENER: (_topic(CHECK, READ), _group("{channel}-listeners.{group}", READ)),
-    Role.RECEIPTS: (_topic(OP, READ), _topic(DISCARD, READ), _topic("{topic}", READ)),
+    Role.RECEIPTS: (_topic(OP, READ), _topic(VERDICT, READ), _topic(DISCARD, READ), _topic("{topic}", READ)),
     Role.RELAY: (
         _topic(HALF, READ, DESCRIBE_CONFIGS),
         _topic(OP, READ, DESCRIBE_CONFIGS),
+        _topic(VERDICT, READ, DESCRIBE_CONFIGS),
         _topic(CHECK, WRITE, DESCRIBE_CONFIGS),
         _topic(DISCARD, READ, WRITE, DESCRIBE_CONFIGS),
         _topic("{topic}", WRITE, DESCRIBE_CONFIGS),
@@ -161,8 +164,9 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     ),
     Role.CHECKER: (
         _topic(HALF, DESCRIBE, DESCRIBE_CONFIGS),
-        _topic(OP, WRITE, DESCRIBE_CONFIGS),
-        _topic(OP, READ, otherwise="the settlement audit does not compare op markers with rows"),
+        _topic(OP, READ, DESCRIBE_CONFIGS),
+        _topic(VERDICT, WRITE, DESCRIBE_CONFIGS),
+        _topic(VERDICT, READ, otherwise="the settlement audit does not compare verdicts with rows"),
         _topic(CHECK, READ, DESCRIBE_CONFIGS),
         _topic(DISCARD, READ, DESCRIBE_CONFIGS),
         _group("{channel}-checker", READ),
@@ -171,10 +175,10 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         _OFFSETS_RETENTION,
     ),
     Role.VIEWER: _VIEWER,
-    Role.OPERATOR: (*_VIEWER, _topic(OP, WRITE), _topic(DISCARD, WRITE, otherwise="`skip` does not work")),
+    Role.OPERATOR: (*_VIEWER, _topic(VERDICT, WRITE), _topic(DISCARD, WRITE, otherwise="`skip` does not work")),
     Role.LAND: (_topic("{topic}", READ),),
     Role.AUDIT: (
-        *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, DISCARD)),
+        *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, DISCARD)),
         _topic("{topic}", READ, DESCRIBE_CONFIGS),
         _group(_RELAY_GROUP, DESCRIBE),
     ),
@@ -186,7 +190,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         Need(Kind.TRANSACTIONAL_ID, "{channel}-replay.", (WRITE,), prefixed=True),
     ),
     Role.WATCH: (
-        *(_topic(name, READ) for name in (HALF, OP, CHECK, DISCARD)),
+        *(_topic(name, READ) for name in (HALF, OP, VERDICT, CHECK, DISCARD)),
         _topic("{topic}", READ),
         _topic("{alerts}", WRITE),
         _group(_RELAY_GROUP, DESCRIBE),
@@ -195,6 +199,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     Role.ADMINISTRATOR: (
         _topic(HALF, CREATE, READ, DESCRIBE_CONFIGS),
         _topic(OP, CREATE, READ, DESCRIBE_CONFIGS),
+        _topic(VERDICT, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(CHECK, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
         _topic(DISCARD, CREATE, DESCRIBE, DESCRIBE_CONFIGS),
         _group(_RELAY_GROUP, READ),

@@ -47,7 +47,7 @@ _CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LEDGER = ".replay-ledger"
-_SUFFIXES = (".half", ".op", ".check", ".discard", _LEDGER)
+_SUFFIXES = (".half", ".op", ".verdict", ".check", ".discard", _LEDGER)
 
 PLATFORM_PREFIXES = ("_", "connect-")
 """Beginnings of names by which other platforms keep their own state: Schema Registry, Kafka Connect, Strimzi."""
@@ -87,8 +87,13 @@ class Channel:
 
     @property
     def op_topic(self) -> str:
-        """Op markers (RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC)."""
+        """Op markers of producers and listeners (RocketMQ: RMQ_SYS_TRANS_OP_HALF_TOPIC)."""
         return f"{self.name}.op"
+
+    @property
+    def verdict_topic(self) -> str:
+        """Op markers of checker and operators, who overrule the others (R65); no application may write it."""
+        return f"{self.name}.verdict"
 
     @property
     def check_topic(self) -> str:
@@ -101,9 +106,9 @@ class Channel:
         return f"{self.name}.discard"
 
     @property
-    def topics(self) -> tuple[str, str, str, str]:
+    def topics(self) -> tuple[str, str, str, str, str]:
         """All internal topics, in the order in which partitions are added (R29: half last)."""
-        return (self.op_topic, self.discard_topic, self.check_topic, self.half_topic)
+        return (self.verdict_topic, self.op_topic, self.discard_topic, self.check_topic, self.half_topic)
 
     @property
     def replay_ledger_topic(self) -> str:

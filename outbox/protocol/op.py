@@ -1,4 +1,4 @@
-"""Op markers: decisions on transactions, as lines of plain text in the value of a record on the op topic.
+"""Op markers: decisions on transactions, as lines of plain text in the value of a record on the op or verdict topic.
 
 One line is one entry: `kind transaction-id topic-id partition positions first last checks reason`. The record's
 partition is the half's; the entry repeats it, so that a copy in a wrong place is recognised.
@@ -56,6 +56,14 @@ class OpSource(enum.StrEnum):
     CHECKER = "checker"
     LISTENER = "listener"
     OPERATOR = "operator"
+
+
+RANKED = frozenset({OpSource.CHECKER, OpSource.OPERATOR})
+"""Those who read the row, and overrule all others; their op records are in the verdict topic (R65)."""
+
+
+class MisplacedOpError(ProtocolError):
+    """An op record names a source that does not write to its topic: it proves nothing (R65)."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -122,14 +130,21 @@ def encode_ops(entries: Iterable[OpEntry], source: OpSource) -> Iterator[tuple[b
         yield encode_op(part, source)
 
 
-def parse_op(value: bytes | None, headers: Headers) -> tuple[OpSource, Sequence[OpEntry]]:
+def parse_op(value: bytes | None, headers: Headers, *, verdict: bool = False) -> tuple[OpSource, Sequence[OpEntry]]:
     """Read an op record.
+
+    Args:
+        value: Its value.
+        headers: Its headers.
+        verdict: Whether it is in the verdict topic, where only checker and operators write.
 
     Raises:
         NewerFormatError: The record is of a newer format.
+        MisplacedOpError: The source that it names does not write to its topic (R65).
         ProtocolError: It is not an op record.
     """
     source = _parse_source(tuple(headers))
+    refuse_misplaced(source, verdict=verdict)
     if not value:
         raise ProtocolError("an op record has no entries")
     try:
@@ -137,6 +152,20 @@ def parse_op(value: bytes | None, headers: Headers) -> tuple[OpSource, Sequence[
     except UnicodeDecodeError as error:
         raise ProtocolError("an op record is not UTF-8") from error
     return source, [_parse_entry(line) for line in text.split("\n")]
+
+
+def refuse_misplaced(source: OpSource, *, verdict: bool) -> None:
+    """Refuse a source that does not write to the topic of its record: a header alone proves no rank (R65).
+
+    Args:
+        source: What the record names.
+        verdict: Whether it is in the verdict topic.
+
+    Raises:
+        MisplacedOpError: The source is checker or operator in the op topic, or another one in the verdict topic.
+    """
+    if (source in RANKED) is not verdict:
+        raise MisplacedOpError(f"source {source} does not write to the {'verdict' if verdict else 'op'} topic")
 
 
 def parse_kind(text: str) -> OpKind:

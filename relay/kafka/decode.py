@@ -11,20 +11,22 @@ from outbox._kafka.record_headers import headers_of
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half
-from outbox.protocol.op import parse_op
+from outbox.protocol.op import MisplacedOpError, parse_op
 from relay.batching.stubs import keepable
 from relay.state.half_records import Half, OpRecord
 
 
 class Decoder:
-    """Reads the records of one half partition and its op partition.
+    """Reads the records of one half partition, and of its op and verdict partition.
 
     Args:
         most: `max.message.bytes` of the discard topic.
+        verdict_topic: The verdict topic; an op record of any other topic is one of the op topic.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, verdict_topic: str) -> None:
         self._most = most
+        self._verdict_topic = verdict_topic
         self.skipped: Mapping[tuple[str, int], str] = {}
         """What an operator wants passed by if it cannot be read: topic and offset, and who wants it and why."""
 
@@ -48,20 +50,21 @@ class Decoder:
         return keepable(found, self._most)
 
     def op(self, message: Message) -> OpRecord:
-        """Return an op record.
+        """Return a record of the op or verdict topic.
 
         Raises:
             NewerFormatError: It is of a newer format; the partition must stop.
         """
+        place, is_verdict = (_offset(message), message.timestamp()[1]), message.topic() == self._verdict_topic
         try:
             with _placed(message):
-                source, entries = parse_op(message.value(), headers_of(message))
+                source, entries = parse_op(message.value(), headers_of(message), verdict=is_verdict)
         except ProtocolError as problem:
             why = self._why_skipped(message) if isinstance(problem, NewerFormatError) else str(problem)
             if why is None:
                 raise
-            return OpRecord(_offset(message), message.timestamp()[1], None, (), why)
-        return OpRecord(_offset(message), message.timestamp()[1], source, tuple(entries))
+            return OpRecord(*place, None, (), why, is_verdict, isinstance(problem, MisplacedOpError))
+        return OpRecord(*place, source, tuple(entries), "", is_verdict)
 
     def _why_skipped(self, message: Message) -> str | None:
         return self.skipped.get((message.topic() or "", _offset(message)))

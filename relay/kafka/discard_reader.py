@@ -39,7 +39,7 @@ class DiscardReader:
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription, partition: int) -> None:
         self.newest_append = 0
         self._topic = channel.discard.name
-        self._names = {topic.id: topic.name for topic in (channel.half, channel.op)}
+        self._names = {topic.id: topic.name for topic in (channel.half, channel.op, channel.verdict)}
         self._skips: list[Skip] = []
         self._partition = partition
         self._next = 0
@@ -63,7 +63,7 @@ class DiscardReader:
         return found
 
     def skipped(self) -> dict[tuple[str, int], str]:
-        """Return what operators want passed by in the half and op partition, as far as manifests were read.
+        """Return what operators want passed by in the half, op and verdict partition, as far as manifests were read.
 
         Returns:
             Who wants it and why, by topic and offset.

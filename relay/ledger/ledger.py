@@ -1,4 +1,4 @@
-"""The ledger of one half partition: halves and ops in; deliveries, check requests, discards and checkpoints out. Pure.
+"""The ledger of one half partition: halves, ops and verdicts in; deliveries, checks, discards, checkpoints out. Pure.
 
 Batch shaped: lists in, lists out, no I/O, no clock. What it hands out for delivery counts as settled. If that Kafka
 transaction fails, the ledger is thrown away and created again from the committed checkpoint (R18).
@@ -17,12 +17,13 @@ from outbox.protocol.half import HalfControl
 from relay.ledger.check_requests import check_request
 from relay.ledger.deliveries import Deliveries
 from relay.ledger.op_decisions import Decisions
-from relay.ledger.partition_progress import Progress
+from relay.ledger.partition_progress import Checkpoints, Progress
 from relay.ledger.pending_transactions import Pending
 from relay.state.body_cache import KEEP, Bodies, BodyPolicy
 from relay.state.check_schedule import CheckPolicy, Overdue
 from relay.state.deferred import Deferred
 from relay.state.discard_index import Discards, ParkedHalves, alive, from_manifest, to_manifest
+from relay.state.dropped import Dropped
 from relay.state.early_ops import EarlyOp
 from relay.state.half_records import Half, OpRecord
 from relay.state.message_transaction import Event, Finding, Transaction
@@ -30,16 +31,15 @@ from relay.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 
 
 class Ledger:
-    """The state of one half partition and its op partition.
+    """The state of one half partition, and of its op and verdict partition.
 
     Its parts are public for those who look at what waits; only the ledger itself changes them, but for what
     `deliveries` and `discards` hand out.
 
     Args:
         topic_id: Id of the half topic, as a UUID.
-        partition: Partition number of both.
-        half: Checkpoint of the half partition.
-        op: Checkpoint of the op partition.
+        partition: Partition number of all three.
+        checkpoints: Where they were left.
         policy: When to ask about undecided transactions.
         parking: When to park undecided transactions.
         bodies: When the bodies of pending halves are dropped from memory.
@@ -50,8 +50,7 @@ class Ledger:
         self,
         topic_id: str,
         partition: int,
-        half: HalfCheckpoint,
-        op: OpCheckpoint,
+        checkpoints: Checkpoints,
         policy: CheckPolicy,
         parking: ParkingPolicy = DEFAULT,
         bodies: BodyPolicy = KEEP,
@@ -63,7 +62,7 @@ class Ledger:
         self.counts: Counter[str] = Counter()
         self._ordered = ordered
         self._policy = policy
-        self.progress = Progress(half, op)
+        self.progress = Progress(checkpoints)
         self._parking = Parking(parking)
         self.bodies = Bodies(bodies)
         self.deferred = Deferred()
@@ -77,6 +76,7 @@ class Ledger:
             self.progress, self.pending, self.discards, self.deferred, self.decisions, self.counts
         )
         self._malformed: deque[Half] = deque()
+        self.dropped = Dropped()
 
     # --- in
 
@@ -142,19 +142,18 @@ class Ledger:
         self._drop_lost_ops()
 
     def read_ops(self, records: Iterable[OpRecord]) -> None:
-        """Take op records in the order of their offsets."""
+        """Take records of the op and verdict partition, those of each in the order of their offsets."""
         for record in records:
-            if record.offset < self.progress.next_op:
+            if not self.progress.read_op(record.offset, verdict=record.is_verdict):
                 self.counts["op_reread"] += 1
                 continue
-            self.progress.next_op = record.offset + 1
-            self.overdue.ops_read_until(record.append_time)
+            self.overdue.ops_read_until(record.append_time, verdict=record.is_verdict)
             if record.source is None:
-                self.counts["op_malformed"] += 1
+                self.counts[self.dropped.note(record)] += 1
                 continue
             for entry in record.entries:
                 transaction = self.find(entry.transaction_id)
-                op = EarlyOp(record.offset, record.source, entry)
+                op = EarlyOp(record.offset, record.source, entry, record.is_verdict)
                 if self.decisions.read(op, transaction, self.progress.next_half) and transaction is not None:
                     self.deliveries.judge(transaction)
 
@@ -230,7 +229,7 @@ class Ledger:
         return [check_request(found, self.topic_id, self.partition) for found in self.overdue.take(now, limit)]
 
     def needs_op_end(self, now: int) -> bool:
-        """Return whether a check or a parking waits only for the end of the op partition."""
+        """Return whether a check or a parking waits only for the end of the op or verdict partition."""
         return self.overdue.needs_op_end(now) or (self.lacks_room() and self.overdue.ops_known_until() < now - GRACE_MS)
 
     def half_checkpoint(self) -> HalfCheckpoint:
@@ -238,8 +237,13 @@ class Ledger:
         return self.progress.half_checkpoint()
 
     def op_checkpoint(self) -> OpCheckpoint:
-        """Return the progress of the op partition; see `Progress.op_checkpoint`."""
-        return self.progress.op_checkpoint((self.decisions.oldest(), self.discards.oldest_pin()))
+        """Return the progress of the op partition; see `OpProgress.checkpoint`."""
+        return self.progress.ops.checkpoint((self.decisions.oldest(), self.discards.oldest_pin()))
+
+    def checkpoints(self) -> Checkpoints:
+        """Return the progress of all three partitions, which is committed together."""
+        verdicts = (self.decisions.oldest(verdict=True), self.discards.oldest_pin(verdict=True))
+        return Checkpoints(self.half_checkpoint(), self.op_checkpoint(), self.progress.verdicts.checkpoint(verdicts))
 
     def read_limit(self, next_half: int) -> int:
         """Return the offset from which on halves may not be read yet, see `Progress.read_limit`."""
@@ -308,10 +312,8 @@ class Ledger:
     # --- parking
 
     def _room(self) -> Room:
-        head = self.progress.next_half
-        return Room(
-            self.progress.unsettled.lowest(head), head, self.progress.unsettled.islands(), self._parking.pending()
-        )
+        head, unsettled = self.progress.next_half, self.progress.unsettled
+        return Room(unsettled.lowest(head), head, unsettled.islands(), self._parking.pending())
 
     def lacks_room(self) -> bool:
         """Return whether pending transactions take room that others need."""

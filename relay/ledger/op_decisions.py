@@ -74,7 +74,7 @@ class Decisions:
             return False
         self._apply(transaction, op.source, entry)
         if transaction.discarded:
-            self._pin(transaction, op.offset)
+            self._pin(transaction, op)
         return True
 
     def apply_early(self, transaction: Transaction) -> bool:
@@ -100,9 +100,13 @@ class Decisions:
         """Return whether no more ops for halves ahead can be kept."""
         return self._early.size >= EARLY_OPS
 
-    def oldest(self) -> int | None:
-        """Return the offset of the oldest op that is kept for a half ahead; None if there is none."""
-        return self._early.oldest()
+    def oldest(self, *, verdict: bool = False) -> int | None:
+        """Return the offset of the oldest op that is kept for a half ahead; None if there is none.
+
+        Args:
+            verdict: Whether in the verdict partition, or in the op partition.
+        """
+        return self._early.oldest(verdict=verdict)
 
     def settled(self, transaction: Transaction) -> None:
         """Remember the decision of a transaction that is settled, to find later ones that contradict it (R42)."""
@@ -152,7 +156,7 @@ class Decisions:
             self._counts["op_dropped"] += 1
             return
         transaction.move(event)
-        self._discards.pin(transaction.id, op.offset)
+        self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
         if event is Event.DELIVER:
             transaction.decide(replace(entry, kind=OpKind.COMMIT), op.source)
             self._discards.resume(transaction)
@@ -163,12 +167,12 @@ class Decisions:
 
     # --- entries on a pending or parked transaction
 
-    def _pin(self, transaction: Transaction, offset: int) -> None:
+    def _pin(self, transaction: Transaction, op: EarlyOp) -> None:
         """Keep a decision on a discarded transaction to be read again until its effect is committed."""
         if transaction.decision is None:
             self._discards.unpin(transaction.id)
         else:
-            self._discards.pin(transaction.id, offset)
+            self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
 
     def _apply(self, transaction: Transaction, source: OpSource, entry: OpEntry) -> None:
         """Change the state and the decision of a transaction."""

@@ -1,28 +1,64 @@
-"""How far a half partition and its op partition are read and settled: the content of the two checkpoints. Pure."""
+"""How far a half partition, its op and its verdict partition are read and settled: the checkpoints' content. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from relay.state.message_transaction import Transaction
 from relay.state.unsettled import Unsettled
 
 
-class Progress:
-    """Positions in both partitions, and the unsettled halves below them.
+class Checkpoints(NamedTuple):
+    """The checkpoints of one partition number.
 
     Args:
-        half: Checkpoint of the half partition.
-        op: Checkpoint of the op partition.
+        half: Of the half partition.
+        op: Of the op partition.
+        verdict: Of the verdict partition.
     """
 
-    def __init__(self, half: HalfCheckpoint, op: OpCheckpoint) -> None:
+    half: HalfCheckpoint
+    op: OpCheckpoint
+    verdict: OpCheckpoint
+
+
+class OpProgress:
+    """The position in an op or verdict partition.
+
+    Args:
+        checkpoint: Its checkpoint.
+    """
+
+    def __init__(self, checkpoint: OpCheckpoint) -> None:
+        self.next = checkpoint.offset
+        self._restored_head = checkpoint.head
+
+    def checkpoint(self, needed: Iterable[int | None]) -> OpCheckpoint:
+        """Return the oldest op that must be read again, and the head.
+
+        Args:
+            needed: Offsets of ops whose half is ahead, or whose effect is not committed; None: none.
+        """
+        oldest = min((offset for offset in needed if offset is not None), default=self.next)
+        return OpCheckpoint(oldest, max(self.next, self._restored_head))
+
+
+class Progress:
+    """Positions in the partitions of one number, and the unsettled halves below them.
+
+    Args:
+        checkpoints: Where to begin.
+    """
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        half = checkpoints.half
         self.unsettled = Unsettled(half.unsettled, half.head)
         self.next_half = half.offset  # below `restored_head` until all halves that the checkpoint names are read
-        self.next_op = op.offset
         self.restored_head = half.head
-        self._restored_op_head = op.head
+        self.ops = OpProgress(checkpoints.op)
+        self.verdicts = OpProgress(checkpoints.verdict)
 
     def head(self) -> int:
         """Return the offset of the half that is read next."""
@@ -34,6 +70,19 @@ class Progress:
         if offset < self.restored_head:
             return offset in self.unsettled
         self.unsettled.read(offset)
+        return True
+
+    def read_op(self, offset: int, *, verdict: bool) -> bool:
+        """Move past a record of the op or verdict partition; return whether it was not read before.
+
+        Args:
+            offset: Its offset.
+            verdict: Whether it is in the verdict partition, or in the op partition.
+        """
+        position = self.verdicts if verdict else self.ops
+        if offset < position.next:
+            return False
+        position.next = offset + 1
         return True
 
     def restored(self) -> None:
@@ -62,12 +111,3 @@ class Progress:
         """Return the lowest unsettled half, the head, and what is unsettled between (R19)."""
         head, unsettled = self.head(), self.unsettled.runs()
         return HalfCheckpoint(unsettled[0].start if unsettled else head, head, unsettled)
-
-    def op_checkpoint(self, needed: Iterable[int | None]) -> OpCheckpoint:
-        """Return the oldest op that must be read again, and the head.
-
-        Args:
-            needed: Offsets of ops whose half is ahead, or whose effect is not committed; None: none.
-        """
-        oldest = min((offset for offset in needed if offset is not None), default=self.next_op)
-        return OpCheckpoint(oldest, max(self.next_op, self._restored_op_head))

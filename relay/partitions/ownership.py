@@ -1,7 +1,7 @@
 """Which partition numbers this process may serve, and when it tries to. Pure: time and generation come in as numbers.
 
-A number is served only while both its partitions, of the half and of the op topic, are ours (H6). They may come and go
-one by one: with the consumer protocol (KIP-848) an assignment changes in steps.
+A number is served only while its partitions of the half, the op and the verdict topic are ours (H6). They may come and
+go one by one: with the consumer protocol (KIP-848) an assignment changes in steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RETRY_SECONDS_MAX = 16.0
 FENCED_SECONDS = 5.0
 """How long a fenced partition waits for a new generation of the group before this process asks for one."""
 
-_BOTH = 2
+_ALL = 3
 
 
 class Fenced(NamedTuple):
@@ -115,7 +115,7 @@ class Ownership:
         return sorted(self._due.keys() | self._fenced.keys())
 
     def _is_whole(self, number: int) -> bool:
-        return sum(place[1] == number for place in self._places) == _BOTH
+        return sum(place[1] == number for place in self._places) == _ALL
 
 
 def _numbers(places: AbstractSet[tuple[str, int]]) -> set[int]:

@@ -147,7 +147,7 @@ class CheckpointAuthor:
         return record.half_partition == self._number and self._checkpoint.owes(record.half_offset)
 
     def _read(self, offsets: Collection[int]) -> Mapping[int, Half]:
-        decoder = Decoder(self._channel.discard.max_message_bytes)
+        decoder = Decoder(self._channel.discard.max_message_bytes, self._channel.verdict.name)
         halves = HalfReader(self._kafka, self._channel.channel, self._number, decoder)
         try:
             return halves.find(offsets)

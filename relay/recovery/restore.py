@@ -22,6 +22,7 @@ from outbox.protocol.checkpoint import (
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from relay import metrics
 from relay.ledger.ledger import Ledger
+from relay.ledger.partition_progress import Checkpoints
 from relay.recovery.held_back import CHECKPOINT_SECONDS, HeldBackError
 from relay.state.body_cache import BodyPolicy
 from relay.state.check_schedule import CheckPolicy
@@ -34,24 +35,27 @@ log = structlog.get_logger()
 def read_checkpoints(
     consumer: Consumer, channel: ChannelDescription, number: int, *, deliver_again: bool = False
 ) -> list[TopicPartition]:
-    """Return the committed offsets of a half and an op partition, once those of open transactions are stable.
+    """Return the committed offsets of a half, an op and a verdict partition; open transactions are waited for.
+
+    A verdict partition without one is read from its beginning: a verdict that is read again changes nothing, and a
+    channel that was made before its verdict topic has none.
 
     Args:
         consumer: Of the relay's group, `read_committed`.
         channel: The channel.
-        number: Partition number of both.
+        number: Partition number of all three.
         deliver_again: Whether a missing one is accepted; `verify_checkpoints` then replaces it.
 
     Raises:
         KafkaException: They cannot be read now.
-        UnsafeError: There are none: starting at a guess would lose or double (R22).
+        UnsafeError: There is none of the half or op partition: starting at a guess would lose or double (R22).
     """
-    places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
+    places = [TopicPartition(topic.name, number) for topic in (channel.half, channel.op, channel.verdict)]
     committed = consumer.committed(places, CHECKPOINT_SECONDS)
     for place in committed:
         if place.error is not None:
             raise KafkaException(place.error)
-        if place.offset == OFFSET_INVALID and not deliver_again:
+        if place.offset == OFFSET_INVALID and place.topic != channel.verdict.name and not deliver_again:
             raise UnsafeError(
                 f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
                 f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before see "
@@ -73,17 +77,18 @@ def restore_ledger(
     deliver_again: bool = False,
     skip_lost: bool = False,
 ) -> Ledger:
-    """Return the ledger that the checkpoints of a half and an op partition describe; see `verify_checkpoints`.
+    """Return the ledger that the checkpoints of a partition number describe; see `verify_checkpoints`.
 
     Raises:
         KafkaException: The end of the half partition cannot be seen now.
         UnsafeError: A checkpoint cannot be trusted; the message names the reason.
     """
-    half, op = verify_checkpoints(
+    half, op, verdict = verify_checkpoints(
         consumer, channel, number, committed, deliver_again=deliver_again, skip_lost=skip_lost
     )
-    op = _with_ops_that_are_there(consumer, channel, number, op)
-    return Ledger(channel.half.id, number, half, op, policy, parking, bodies, ordered=ordered)
+    op = _with_ops_that_are_there(consumer, channel.op.name, number, op)
+    verdict = _with_ops_that_are_there(consumer, channel.verdict.name, number, verdict)
+    return Ledger(channel.half.id, number, Checkpoints(half, op, verdict), policy, parking, bodies, ordered=ordered)
 
 
 def verify_checkpoints(
@@ -94,13 +99,13 @@ def verify_checkpoints(
     *,
     deliver_again: bool = False,
     skip_lost: bool = False,
-) -> tuple[HalfCheckpoint, OpCheckpoint]:
-    """Return the checkpoints of the committed offsets of a half and an op partition.
+) -> Checkpoints:
+    """Return the checkpoints of the committed offsets of a half, an op and a verdict partition.
 
     Args:
         consumer: Of the relay's group.
         channel: The channel.
-        number: Partition number of both.
+        number: Partition number of all three.
         committed: As `read_checkpoints()` returns them.
         deliver_again: Whether one that cannot be trusted is replaced by one without anything settled, at the
             beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
@@ -111,18 +116,18 @@ def verify_checkpoints(
         KafkaException: The ends of the half partition cannot be seen now.
         UnsafeError: A checkpoint cannot be trusted; the message names the reason.
     """
-    half, op = committed
+    half, op, verdict = committed
     start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
     try:
         half_checkpoint = parse_half_checkpoint(_string(half), half.offset, channel.half.id, number)
     except ProtocolError as error:
         offset = _begin_anew(error, half, number, consumer, deliver_again=deliver_again)
         half_checkpoint = HalfCheckpoint(offset, offset)
-    try:
-        op_checkpoint = parse_op_checkpoint(_string(op), op.offset, channel.op.id, number)
-    except ProtocolError as error:
-        offset = _begin_anew(error, op, number, consumer, deliver_again=deliver_again)
-        op_checkpoint = OpCheckpoint(offset, offset)
+    op_checkpoint = _op_checkpoint(consumer, op, channel.op.id, deliver_again=deliver_again)
+    if verdict.offset == OFFSET_INVALID:
+        verdict_checkpoint = OpCheckpoint(0, 0)
+    else:
+        verdict_checkpoint = _op_checkpoint(consumer, verdict, channel.verdict.id, deliver_again=deliver_again)
     if end < half_checkpoint.head:
         raise UnsafeError(
             f"{channel.half.name}/{number} ends at offset {end}, and the relay has read up to {half_checkpoint.head}: "
@@ -131,7 +136,16 @@ def verify_checkpoints(
         )
     if start > half_checkpoint.offset:
         half_checkpoint = _without_lost_halves(channel.half.name, number, half_checkpoint, start, skip_lost=skip_lost)
-    return half_checkpoint, op_checkpoint
+    return Checkpoints(half_checkpoint, op_checkpoint, verdict_checkpoint)
+
+
+def _op_checkpoint(consumer: Consumer, place: TopicPartition, topic_id: str, *, deliver_again: bool) -> OpCheckpoint:
+    """Return the checkpoint of an op or verdict partition; see `verify_checkpoints`."""
+    try:
+        return parse_op_checkpoint(_string(place), place.offset, topic_id, place.partition)
+    except ProtocolError as error:
+        offset = _begin_anew(error, place, place.partition, consumer, deliver_again=deliver_again)
+        return OpCheckpoint(offset, offset)
 
 
 def _without_lost_halves(
@@ -156,27 +170,25 @@ def _without_lost_halves(
     return kept
 
 
-def lost_ops(consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint) -> int:
-    """Return how many ops were removed from the topic that the checkpoint still needs.
+def lost_ops(consumer: Consumer, topic: str, number: int, checkpoint: OpCheckpoint) -> int:
+    """Return how many ops were removed from the op or verdict topic that the checkpoint still needs.
 
     Raises:
-        KafkaException: The beginning of the op partition cannot be seen now.
+        KafkaException: The beginning of the partition cannot be seen now.
     """
-    start, _ = consumer.get_watermark_offsets(TopicPartition(channel.op.name, number), _TIMEOUT)
+    start, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), _TIMEOUT)
     return max(start - checkpoint.offset, 0)
 
 
-def _with_ops_that_are_there(
-    consumer: Consumer, channel: ChannelDescription, number: int, checkpoint: OpCheckpoint
-) -> OpCheckpoint:
+def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkpoint: OpCheckpoint) -> OpCheckpoint:
     """Return an op checkpoint that does not begin before its topic: check-back replaces a lost op (R38)."""
-    lost = lost_ops(consumer, channel, number, checkpoint)
+    lost = lost_ops(consumer, topic, number, checkpoint)
     if not lost:
         return checkpoint
     start = checkpoint.offset + lost
     log.warning(
         "Unread ops are gone, check-back decides",
-        topic=channel.op.name,
+        topic=topic,
         partition=number,
         lost=lost,
         before=start,

@@ -10,36 +10,47 @@ from confluent_kafka import Message
 
 
 class Arrivals:
-    """Records of one half partition and its op partition, in the order of their offsets.
+    """Records of one half partition, its op and its verdict partition, those of each in the order of their offsets.
 
     The consumer's thread adds records, the worker's thread takes them.
     """
 
     def __init__(self) -> None:
         self._halves: deque[Message] = deque()
-        self._ops: deque[Message | int] = deque()  # a number: the end of the partition, seen at that broker time
+        self._ops: tuple[deque[Message | int], deque[Message | int]] = (deque(), deque())
+        """Of the op, and of the verdict partition. A number: the end of the partition, seen at that broker time."""
+        self._ends_wanted = [False, False]
         self._wake = threading.Condition()
-        self._op_end_wanted = False
         self.is_stopping = False
 
     # --- the consumer's thread
 
-    def feed(self, halves: Sequence[Message], ops: Sequence[Message]) -> None:
+    def feed(self, halves: Sequence[Message], ops: Sequence[Message], verdicts: Sequence[Message] = ()) -> None:
         """Add records."""
         with self._wake:
             self._halves.extend(halves)
-            self._ops.extend(ops)
+            for waiting, new in zip(self._ops, (ops, verdicts), strict=True):
+                waiting.extend(new)
             self._wake.notify()
 
-    def wants_op_end(self) -> bool:
-        """Return whether the worker waits for the end of the op partition, and has read all ops that are here."""
-        return self._op_end_wanted and not self._ops
+    def wants_op_end(self, *, verdict: bool) -> bool:
+        """Return whether the worker waits for the end of a partition, and has read all of it that is here.
 
-    def add_op_end(self, broker_time: int) -> None:
-        """Add the fact that everything in the op partition at this broker time (ms) is here."""
+        Args:
+            verdict: Whether of the verdict partition, or of the op partition.
+        """
+        return self._ends_wanted[verdict] and not self._ops[verdict]
+
+    def add_op_end(self, broker_time: int, *, verdict: bool) -> None:
+        """Add the fact that everything in the op or verdict partition at this broker time (ms) is here.
+
+        Args:
+            broker_time: The time, ms.
+            verdict: Whether in the verdict partition, or in the op partition.
+        """
         with self._wake:
-            self._ops.append(broker_time)
-            self._op_end_wanted = False
+            self._ops[verdict].append(broker_time)
+            self._ends_wanted[verdict] = False
             self._wake.notify()
 
     def stop(self) -> None:
@@ -48,16 +59,17 @@ class Arrivals:
             self.is_stopping = True
             self._wake.notify()
 
-    def sizes(self) -> tuple[int, int]:
-        """Return how many records of the half partition, and of the op partition, wait here."""
-        return len(self._halves), len(self._ops)
+    def sizes(self) -> tuple[int, int, int]:
+        """Return how many records of the half, the op and the verdict partition wait here."""
+        ops, verdicts = self._ops
+        return len(self._halves), len(ops), len(verdicts)
 
     # --- the worker's thread
 
     def wait(self, seconds: float) -> None:
         """Wait for records, or a stop, for at most so many seconds."""
         with self._wake:
-            if not self._halves and not self._ops and not self.is_stopping:
+            if not any(self.sizes()) and not self.is_stopping:
                 self._wake.wait(seconds)
 
     def next_half(self) -> int | None:
@@ -76,10 +88,16 @@ class Arrivals:
             taken.append(self._halves.popleft())
         return taken
 
-    def take_ops(self, most: int) -> list[Message | int]:
-        """Take op records, and between them the times at which the end of the partition was seen."""
-        return [self._ops.popleft() for _ in range(min(len(self._ops), most))]
+    def take_ops(self, most: int, *, verdict: bool) -> list[Message | int]:
+        """Take records of the op or verdict partition, and between them the times at which its end was seen.
 
-    def want_op_end(self, *, wanted: bool) -> None:
-        """Note whether a check or a parking waits for the end of the op partition."""
-        self._op_end_wanted = wanted
+        Args:
+            most: How many at most.
+            verdict: Whether of the verdict partition, or of the op partition.
+        """
+        waiting = self._ops[verdict]
+        return [waiting.popleft() for _ in range(min(len(waiting), most))]
+
+    def want_op_ends(self, *, wanted: bool) -> None:
+        """Note whether a check or a parking waits for the ends of the op and the verdict partition."""
+        self._ends_wanted = [wanted, wanted]

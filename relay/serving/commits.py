@@ -1,4 +1,4 @@
-"""The Kafka transactions of one half partition: records and both checkpoints, or neither (R15)."""
+"""The Kafka transactions of one half partition: records and all checkpoints, or nothing (R15)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from confluent_kafka import TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
+from outbox._rules.topic_description import TopicDescription
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.kafka.transactional_delivery import Delivery
@@ -36,7 +38,7 @@ class Commits:
         self.delivery = delivery
         self._ledger = ledger
         self._group_metadata = group_metadata
-        self._committed = (ledger.half_checkpoint(), ledger.op_checkpoint())
+        self._committed = ledger.checkpoints()
         self._committed_at = time.monotonic()
 
     def commit(self, records: Sequence[Record]) -> None:
@@ -45,27 +47,31 @@ class Commits:
         Raises:
             DeliveryError: It failed. Neither the delivery nor the ledger may be used again (R17).
         """
-        half, op = self._ledger.half_checkpoint(), self._ledger.op_checkpoint()
-        topics, partition = self.channel, self._ledger.partition
+        checkpoints, topics = self._ledger.checkpoints(), self.channel
         offsets = [
-            TopicPartition(topics.half.name, partition, half.offset, half.encode(topics.half.id, partition)),
-            TopicPartition(topics.op.name, partition, op.offset, op.encode(topics.op.id, partition)),
+            self._place(topics.half, checkpoints.half),
+            self._place(topics.op, checkpoints.op),
+            self._place(topics.verdict, checkpoints.verdict),
         ]
         with metrics.COMMIT_SECONDS.time():
             self.delivery.commit(records, offsets, self._group_metadata())
-        self._committed, self._committed_at = (half, op), time.monotonic()
+        self._committed, self._committed_at = checkpoints, time.monotonic()
         if records:
             metrics.BATCH_MESSAGES.observe(len(records))
+
+    def _place(self, topic: TopicDescription, checkpoint: HalfCheckpoint | OpCheckpoint) -> TopicPartition:
+        """Return a checkpoint as an offset to commit."""
+        partition = self._ledger.partition
+        return TopicPartition(topic.name, partition, checkpoint.offset, checkpoint.encode(topic.id, partition))
 
     def is_due(self) -> bool:
         """Return whether progress without a delivery, or the heartbeat, is to be committed."""
         idle = time.monotonic() - self._committed_at
         if idle < PROGRESS_SECONDS:
             return False
-        now = (self._ledger.half_checkpoint(), self._ledger.op_checkpoint())
-        return now != self._committed or idle >= HEARTBEAT_SECONDS
+        return self._ledger.checkpoints() != self._committed or idle >= HEARTBEAT_SECONDS
 
     def settled(self) -> int:
         """Return the committed checkpoints as one number that grows with each record that is settled."""
-        half, op = self._committed
-        return 2 * half.head - sum(map(len, half.unsettled)) + op.head + op.offset
+        half, *ops = self._committed
+        return 2 * half.head - sum(map(len, half.unsettled)) + sum(op.head + op.offset for op in ops)

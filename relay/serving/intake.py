@@ -59,7 +59,7 @@ class Intake:
         self._consumer = consumer
         self._odd = odd
         self._half_topic = channel.half.name
-        self._op_topic = channel.op.name
+        self._op_topics = (channel.op.name, channel.verdict.name)
         self._group = channel.channel.relay_group
         self._next: dict[Place, int] = {}
         self._gaps: dict[Place, int] = {}  # the offset at which a gap was seen once
@@ -69,9 +69,14 @@ class Intake:
         self._paused: set[Place] = set()
         self._outside: set[Place] = set()
 
-    def start_at(self, number: int, half: int, op: int) -> None:
-        """Begin reading a partition number at these offsets; what an earlier worker read does not count."""
-        for place, offset in zip(self._places(number), (half, op), strict=True):
+    def start_at(self, number: int, offsets: Sequence[int]) -> None:
+        """Begin reading a partition number at these offsets; what an earlier worker read does not count.
+
+        Args:
+            number: The partition number.
+            offsets: Of the half, the op and the verdict partition.
+        """
+        for place, offset in zip(self._places(number), offsets, strict=True):
             self._next[place] = offset
             self._gaps.pop(place, None)
             self._ends.pop(place, None)
@@ -135,7 +140,7 @@ class Intake:
             self._read_again(place, end)
             return
         self._empty_until[place] = end
-        if place[0] == self._op_topic:
+        if place[0] in self._op_topics:
             self._next[place] = end
 
     def _read_again(self, place: Place, found: int) -> None:
@@ -179,7 +184,7 @@ class Intake:
         topic, number = place
         record = Message(topic, number, offset, None, None, [], None, (TIMESTAMP_LOG_APPEND_TIME, 0))
         self._next[place] = offset + 1
-        arrivals.feed([record], []) if topic == self._half_topic else arrivals.feed([], [record])
+        arrivals.feed(*([record] if topic == name else [] for name, _ in self._places(number)))
         self._consumer.seek(TopicPartition(topic, number, offset + 1))
 
     def take_outside(self) -> set[Place]:
@@ -187,14 +192,20 @@ class Intake:
         found, self._outside = self._outside, set()
         return found
 
-    def is_at_op_end(self, number: int) -> bool:
-        """Whether everything that the op partition holds now was handed over."""
+    def is_at_op_end(self, number: int, *, verdict: bool) -> bool:
+        """Return whether everything that the op or verdict partition holds now was handed over.
+
+        Args:
+            number: The partition number.
+            verdict: Whether of the verdict partition, or of the op partition.
+        """
+        topic = self._op_topics[verdict]
         try:
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(self._op_topic, number), _TIMEOUT)
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), _TIMEOUT)
         except KafkaException as error:
-            log.warning("End of an op partition unknown", partition=number, error=str(error.args[0]))
+            log.warning("End of a partition unknown", topic=topic, partition=number, error=str(error.args[0]))
             return False
-        return end <= self._next[self._op_topic, number]
+        return end <= self._next[topic, number]
 
     def is_behind(self, number: int, end_of: Callable[[str, int], int]) -> bool:
         """Return whether a topic of a partition number has records that were not handed over.
@@ -240,7 +251,7 @@ class Intake:
         self._resume([(place.topic, place.partition) for place in committed])
 
     def _places(self, number: int) -> list[Place]:
-        return [(self._half_topic, number), (self._op_topic, number)]
+        return [(topic, number) for topic in (self._half_topic, *self._op_topics)]
 
     def _pause(self, places: Sequence[Place]) -> None:
         self._consumer.pause([TopicPartition(*place) for place in places])

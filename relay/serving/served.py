@@ -130,7 +130,7 @@ class ServedPartitions:
             why = self._take_over.why_unreadable(error, number)
             self._wait_for_end(number, why, f"reading its checkpoint failed: {why}", assign=assign)
             return {}
-        self._intake.start_at(number, *(place.offset for place in committed))
+        self._intake.start_at(number, [place.offset for place in committed])
         self.workers[number] = worker = self._take_over.worker(ledger, delivery, began)
         self.ownership.served(number)
         self.halts.end([number])

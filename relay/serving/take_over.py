@@ -96,7 +96,7 @@ class TakeOver:
         return TransactionalDelivery(kafka, transactional_id, patience, channel.relay_group)
 
     def restore(self, number: int) -> tuple[Ledger, list[TopicPartition]]:
-        """Return the ledger of the committed checkpoints, and where to go on reading both partitions.
+        """Return the ledger of the committed checkpoints, and where to go on reading its three partitions.
 
         Unsettled halves below that place are read by the worker.
 
@@ -128,6 +128,7 @@ class TakeOver:
         )
         committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
         committed[1] = TopicPartition(committed[1].topic, number, ledger.op_checkpoint().offset)
+        committed[2] = TopicPartition(committed[2].topic, number, ledger.checkpoints().verdict.offset)
         return ledger, committed
 
     def why_unreadable(self, error: KafkaException, number: int) -> KafkaUnreachable:
@@ -144,7 +145,7 @@ class TakeOver:
             began: When the take-over began, monotonic s.
         """
         kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
-        feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes)
+        feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes, channel.verdict.name)
         halves = HalfReader(kafka, channel.channel, number, decoder)
         readers = PartitionReaders(halves, DiscardReader(kafka, channel, number), decoder)
         gate = Gate(self._settings.gate_policy(), channel.channel, number, self._allowed)

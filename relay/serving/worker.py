@@ -94,9 +94,13 @@ class PartitionWorker(threading.Thread):
 
     # --- called by the service's thread
 
-    def op_end_wanted_at(self) -> int | None:
-        """Return the broker's time now (ms), if a check or a parking waits only for the end of the op partition."""
-        return self._clock.now(_ms()) if self.arrivals.wants_op_end() else None
+    def op_end_wanted_at(self, *, verdict: bool) -> int | None:
+        """Return the broker's time now (ms), if a check or a parking waits for the end of a partition.
+
+        Args:
+            verdict: Whether of the verdict partition, or of the op partition.
+        """
+        return self._clock.now(_ms()) if self.arrivals.wants_op_end(verdict=verdict) else None
 
     def skips(self, topic: str, offset: int) -> bool:
         """Return whether an operator wants this record skipped, as far as the discard topic was read."""
@@ -178,7 +182,8 @@ class PartitionWorker(threading.Thread):
     def _read(self) -> None:
         self._read_halves()
         self._recall()
-        self._read_ops()
+        self._read_ops(verdict=False)
+        self._read_ops(verdict=True)
 
     def _read_halves(self) -> None:
         """Take halves in steps: how many may be read depends on those before."""
@@ -200,15 +205,15 @@ class PartitionWorker(threading.Thread):
         for halves in self._readers.halves.read(self._ledger.deferred_wanted(RECALL_AT_ONCE)):
             self._ledger.read_deferred(halves)
 
-    def _read_ops(self) -> None:
-        """Take ops; while too many wait for halves that can still be read, leave them where they are."""
+    def _read_ops(self, *, verdict: bool) -> None:
+        """Take ops or verdicts; while too many wait for halves that can still be read, leave them where they are."""
         if self._ledger.decisions.is_full() and self._can_read_halves():
             return
         records: list[OpRecord] = []
-        for item in self.arrivals.take_ops(READ_AT_ONCE):
+        for item in self.arrivals.take_ops(READ_AT_ONCE, verdict=verdict):
             if isinstance(item, int):
                 self._ledger.read_ops(records)
-                self._ledger.overdue.ops_read_until(item)
+                self._ledger.overdue.ops_read_until(item, verdict=verdict)
                 records = []
             else:
                 records.append(self._readers.decoder.op(item))
@@ -296,7 +301,7 @@ class PartitionWorker(threading.Thread):
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())
         self._check_back.ask(now, ASK_AT_ONCE if self.arrivals.next_half() is None else ASK_WHILE_BEHIND)
-        self.arrivals.want_op_end(wanted=self._ledger.needs_op_end(now))
+        self.arrivals.want_op_ends(wanted=self._ledger.needs_op_end(now))
 
     def _count(self) -> None:
         ledger = self._ledger
@@ -308,6 +313,7 @@ class PartitionWorker(threading.Thread):
             report.deferring(self._deferring, deferring, self.partition)
             self._deferring = deferring
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
+            report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)
             self._counted_at = time.monotonic()
 
 

@@ -33,10 +33,10 @@ class CheckPolicy:
 
 
 class Overdue:
-    """Who is due when, and how far the op partition is known.
+    """Who is due when, and how far the op and the verdict partition are known.
 
-    A transaction is asked about only once the op partition was read past its due time, or to an end of partition
-    seen after it: a relay that catches up asks nothing needlessly.
+    A transaction is asked about only once both were read past its due time, or to an end of partition seen after it: a
+    relay that catches up asks nothing needlessly.
 
     Args:
         policy: When to ask.
@@ -48,7 +48,7 @@ class Overdue:
         self._policy = policy
         self._find = find
         self._agenda = Agenda()
-        self._ops_read_until = 0
+        self._read_until = [0, 0]  # the op partition, the verdict partition
 
     def watch(self, transaction: Transaction) -> None:
         """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
@@ -60,13 +60,18 @@ class Overdue:
             transaction.due = 0
             self.watch(transaction)
 
-    def ops_read_until(self, broker_time: int) -> None:
-        """All ops that were appended before this time are read."""
-        self._ops_read_until = max(self._ops_read_until, broker_time)
+    def ops_read_until(self, broker_time: int, *, verdict: bool = False) -> None:
+        """All records of the op partition, or of the verdict partition, that were appended before this time are read.
+
+        Args:
+            broker_time: The time, ms of broker time.
+            verdict: Whether of the verdict partition.
+        """
+        self._read_until[verdict] = max(self._read_until[verdict], broker_time)
 
     def ops_known_until(self) -> int:
-        """All ops that were appended before this time are read, ms of broker time."""
-        return self._ops_read_until
+        """All ops and verdicts that were appended before this time are read, ms of broker time."""
+        return min(self._read_until)
 
     def next_due(self) -> int | None:
         """Return the earliest due time, ms of broker time."""
@@ -77,9 +82,9 @@ class Overdue:
         return None
 
     def needs_op_end(self, now: int) -> bool:
-        """Return whether a check is due, and only the end of the op partition must still be seen."""
+        """Return whether a check is due, and only the end of the op or verdict partition must still be seen."""
         due = self.next_due()
-        return due is not None and self._ops_read_until < due <= now
+        return due is not None and self.ops_known_until() < due <= now
 
     def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
         """Return the transactions to ask about now, the longest overdue first; each is due again after its next pause.
@@ -89,7 +94,7 @@ class Overdue:
             limit: How many at most; the others stay due.
         """
         taken: list[Transaction] = []
-        until = min(now, self._ops_read_until)
+        until = min(now, self.ops_known_until())
         while len(taken) < limit and (first := self._agenda.first()) is not None and first[0] <= until:
             self._agenda.remove_first()
             transaction = self._pending(*first)

@@ -40,7 +40,8 @@ class Discards:
         self._followers: defaultdict[str, list[Half]] = defaultdict(list)
         self._resumed: dict[str, Transaction] = {}
         self._removed: list[Transaction] = []
-        self._pins: dict[str, int] = {}  # transaction: the op that decided it, until its effect is committed
+        self._pins: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        """The first op, and the first verdict, on a transaction, until their effect is committed."""
 
     # --- its content ----------------------------------------------------------------------------------------
 
@@ -86,17 +87,28 @@ class Discards:
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
-    def pin(self, transaction_id: str, offset: int) -> None:
-        """Keep the op partition's checkpoint before the op that decided a transaction, until that has its effect."""
-        self._pins.setdefault(transaction_id, offset)
+    def pin(self, transaction_id: str, offset: int, *, verdict: bool = False) -> None:
+        """Keep a partition's checkpoint before the first op on a transaction, until its decision has its effect.
+
+        Args:
+            transaction_id: The transaction.
+            offset: Offset of the op.
+            verdict: Whether it is in the verdict partition, or in the op partition.
+        """
+        self._pins[verdict].setdefault(transaction_id, offset)
 
     def unpin(self, transaction_id: str) -> None:
         """Its decision is void, or has its effect with the next checkpoint."""
-        self._pins.pop(transaction_id, None)
+        for pins in self._pins:
+            pins.pop(transaction_id, None)
 
-    def oldest_pin(self) -> int | None:
-        """Offset of the oldest op that is still needed; ops are read, and so pinned, in their order."""
-        return next(iter(self._pins.values()), None)
+    def oldest_pin(self, *, verdict: bool = False) -> int | None:
+        """Offset of the oldest op that is still needed; ops are read, and so pinned, in their order.
+
+        Args:
+            verdict: Whether in the verdict partition, or in the op partition.
+        """
+        return next(iter(self._pins[verdict].values()), None)
 
     def resume(self, transaction: Transaction) -> None:
         """Pre-flight shall look again at a transaction that it refused."""

@@ -17,14 +17,16 @@ class EarlyOp:
     """A decision that came before its half.
 
     Args:
-        offset: Offset of its record in the op partition.
+        offset: Offset of its record in the op or verdict partition.
         source: Who wrote it.
         entry: The decision.
+        is_verdict: Whether its record is in the verdict partition.
     """
 
     offset: Final[int]
     source: Final[OpSource]
     entry: Final[OpEntry]
+    is_verdict: Final[bool] = False
 
 
 class EarlyOps:
@@ -32,7 +34,8 @@ class EarlyOps:
 
     def __init__(self) -> None:
         self._serial = count()
-        self._ops: dict[int, EarlyOp] = {}  # in the order in which they were read
+        self._ops: dict[int, EarlyOp] = {}
+        self._offsets: tuple[dict[int, int], dict[int, int]] = ({}, {})  # in the op, and in the verdict partition
         self._of: defaultdict[str, list[int]] = defaultdict(list)
         self._until: list[tuple[int, int]] = []  # heap: last offset of the halves, and whose
         self.size = 0
@@ -43,9 +46,10 @@ class EarlyOps:
         return len(self._ops)
 
     def keep(self, op: EarlyOp) -> None:
-        """Keep an op, in the order of the op partition."""
+        """Keep an op, in the order of its partition."""
         serial = next(self._serial)
         self._ops[serial] = op
+        self._offsets[op.is_verdict][serial] = op.offset
         self.size += _size(op)
         self._of[op.entry.transaction_id].append(serial)
         heapq.heappush(self._until, (op.entry.last_offset, serial))
@@ -66,6 +70,7 @@ class EarlyOps:
 
     def _take(self, serial: int) -> EarlyOp:
         op = self._ops.pop(serial)
+        del self._offsets[op.is_verdict][serial]
         self.size -= _size(op)
         return op
 
@@ -75,9 +80,13 @@ class EarlyOps:
         if not serials:
             del self._of[transaction_id]
 
-    def oldest(self) -> int | None:
-        """Offset of the oldest record with an op that is kept; None if there is none."""
-        return next(iter(self._ops.values())).offset if self._ops else None
+    def oldest(self, *, verdict: bool = False) -> int | None:
+        """Offset of the oldest record with an op that is kept; None if there is none.
+
+        Args:
+            verdict: Whether in the verdict partition, or in the op partition.
+        """
+        return next(iter(self._offsets[verdict].values()), None)
 
 
 def _size(op: EarlyOp) -> int:

@@ -91,6 +91,8 @@ class OpRecord:
         source: Who wrote it.
         entries: Its decisions; empty if it cannot be parsed.
         error: Why it cannot be parsed.
+        is_verdict: Whether it is in the verdict partition; its offset is one of that partition then.
+        is_misplaced: Whether it is dropped because its source does not write to its topic (R65).
     """
 
     offset: int
@@ -98,3 +100,5 @@ class OpRecord:
     source: OpSource | None
     entries: tuple[OpEntry, ...]
     error: str = ""
+    is_verdict: bool = False
+    is_misplaced: bool = False

@@ -60,8 +60,9 @@ class InputPlan:
         self._patience = patience
         self._incomplete: dict[str, str] = {}
         self._shortened: dict[str, str] = {}
-        self._internal = kafka.kept_topics((channel.half_topic, channel.op_topic, channel.discard_topic))
-        for name in (channel.half_topic, channel.op_topic, channel.discard_topic):
+        names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
+        self._internal = kafka.kept_topics(names)
+        for name in names:
             if name not in self._internal:
                 raise SourceError(f"Topic {name} does not exist. Create the channel, or correct its name.")
         # Ends first: whatever is below them was appended before, so that nothing young slips in behind.
@@ -84,9 +85,7 @@ class InputPlan:
     def finish(self, searches: Iterable[Search]) -> Inputs:
         """Fix the rest, once the halves have named the real topics."""
         reals = dict(self._real_spans({search.topic: search.since for search in searches}))
-        op = self._internal[self._channel.op_topic]
-        op_ends = self._committed_ends(op)
-        op_starts = self._since(op, self._window.start - self._clock_skew, op_ends)
+        ops, verdicts = (self._ops(name) for name in (self._channel.op_topic, self._channel.verdict_topic))
         half_ends = self._kafka.ends(self._half.places())
         return Inputs(
             self._channel.name,
@@ -94,13 +93,20 @@ class InputPlan:
             self._window,
             self._halves,
             {number: end for (_, number), end in half_ends.items()},
-            _spans(op_starts, op_ends),
+            ops,
+            verdicts,
             self._discards,
             reals,
             self._checkpoints,
             self._incomplete,
             {topic: why for topic, why in self._shortened.items() if topic in reals},
         )
+
+    def _ops(self, name: str) -> dict[int, Span]:
+        """Return what the op or verdict topic has since the window began."""
+        topic = self._internal[name]
+        ends = self._committed_ends(topic)
+        return _spans(self._since(topic, self._window.start - self._clock_skew, ends), ends)
 
     def _read_checkpoints(self) -> dict[int, Checkpoint]:
         found = self._kafka.checkpoints(self._channel.relay_group, self._half)
@@ -173,6 +179,7 @@ def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
     recorded = {
         channel.half_topic: inputs.halves,
         channel.op_topic: inputs.ops,
+        channel.verdict_topic: inputs.verdicts,
         channel.discard_topic: inputs.discards,
         **inputs.reals,
     }
@@ -195,6 +202,7 @@ def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
         inputs,
         halves=left[channel.half_topic],
         ops=left[channel.op_topic],
+        verdicts=left[channel.verdict_topic],
         discards=left[channel.discard_topic],
         reals={name: left[name] for name in inputs.reals if name in topics},
         incomplete=incomplete,

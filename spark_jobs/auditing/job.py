@@ -185,6 +185,7 @@ class Audit:
     def evidence(self, inputs: Inputs, halves: DataFrame, databases: Sequence[Database], output: Folder) -> DataFrame:
         """Everything that was found, in one form."""
         window, topic_id, channel = inputs.halves, inputs.half_topic_id, inputs.channel
+        ops = {f"{channel}.op": inputs.ops, f"{channel}.verdict": inputs.verdicts}
         rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
         began, of_tables = began_in(inputs.window, databases), []
         if any(database.tables for database in databases):
@@ -193,7 +194,7 @@ class Audit:
         return evidence(
             halves,
             *of_tables,
-            op_evidence(self.read({f"{channel}.op": inputs.ops}), topic_id, window),
+            op_evidence(self.read(ops), topic_id, window),
             row_evidence(rows, topic_id, window),
             real_evidence(self.read(inputs.reals), window, inputs.half_ends, began),
             discard_evidence(self.read({f"{channel}.discard": inputs.discards}), topic_id),

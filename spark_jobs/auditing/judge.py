@@ -66,7 +66,7 @@ class Circumstances:
     @property
     def ops_complete(self) -> bool:
         """Whether all op markers were read."""
-        return self.channel.op_topic not in self.incomplete
+        return not {self.channel.op_topic, self.channel.verdict_topic} & {*self.incomplete}
 
     def not_searched(self, half: Column) -> Column:
         """Whether a message may be on its real topic, or have been discarded or dropped, and not been seen."""

@@ -118,6 +118,7 @@ def _place(topic: str, partition: int | None, offset: int | None) -> str:
 def _spans_read(inputs: Inputs) -> Iterator[tuple[Any, ...]]:
     yield from _spans(f"{inputs.channel}.half", inputs.halves)
     yield from _spans(f"{inputs.channel}.op", inputs.ops)
+    yield from _spans(f"{inputs.channel}.verdict", inputs.verdicts)
     yield from _spans(f"{inputs.channel}.discard", inputs.discards)
     for topic, parts in sorted(inputs.reals.items()):
         yield from _spans(topic, parts)

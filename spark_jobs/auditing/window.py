@@ -124,6 +124,7 @@ class Inputs:
         half_ends: Ends of the half partitions, taken after those of the real topics; no real record that is read
             can come from beyond.
         ops: Spans of the op topic, by partition.
+        verdicts: Spans of the verdict topic.
         discards: Spans of the discard topic.
         reals: Spans of the real topics.
         checkpoints: The relay's, by half partition.
@@ -139,6 +140,7 @@ class Inputs:
     halves: Mapping[int, Span]
     half_ends: Mapping[int, int] = field(default_factory=dict)
     ops: Mapping[int, Span] = field(default_factory=dict)
+    verdicts: Mapping[int, Span] = field(default_factory=dict)
     discards: Mapping[int, Span] = field(default_factory=dict)
     reals: Spans = field(default_factory=dict)
     checkpoints: Mapping[int, Checkpoint] = field(default_factory=dict)
@@ -177,6 +179,7 @@ class Inputs:
             content["window"] = Window(**content["window"])
             for name in ("halves", "ops", "discards"):
                 content[name] = _spans(content[name])
+            content["verdicts"] = _spans(content.get("verdicts", {}))
             content["reals"] = {topic: _spans(spans) for topic, spans in content["reals"].items()}
             content["half_ends"] = {int(partition): int(end) for partition, end in content["half_ends"].items()}
             content["checkpoints"] = {int(key): Checkpoint(**value) for key, value in content["checkpoints"].items()}

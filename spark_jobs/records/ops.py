@@ -9,12 +9,14 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.identifiers import UUID_PATTERN
 from outbox.protocol.names import FORMAT_VERSION, OP_HEADER
-from outbox.protocol.op import OpSource
+from outbox.protocol.op import RANKED, OpSource
 from spark_jobs.records.evidence import inside, overlapping
 from spark_jobs.records.headers import header
 from spark_jobs.runtime.spans import Span
 
 _SOURCE = rf"\A{FORMAT_VERSION};({'|'.join(OpSource)})\z"
+_VERDICTS = ".verdict"
+"""End of the verdict topic's name, and of no op topic's: a channel's name has no dot."""
 _OFFSET = "(?:-1|0|[1-9][0-9]{0,17})"
 _ENTRY = (
     rf"\A[CRUD] {UUID_PATTERN} {UUID_PATTERN} (?:0|[1-9][0-9]{{0,8}}) (?:-|[0-9,-]+) {_OFFSET} {_OFFSET} [0-9]{{1,10}}"
@@ -27,10 +29,11 @@ _FIELDS = ("kind", "source", "partition", "positions", "first", "last", "time", 
 def op_evidence(records: DataFrame, half_topic_id: str, window: Mapping[int, Span]) -> DataFrame:
     """Entries that name halves of the window, or none.
 
-    A record with one malformed entry counts for nothing, nor does an entry of another half topic or partition.
+    A record with one malformed entry counts for nothing, nor does one whose source does not write to its topic
+    (R65), nor an entry of another half topic or partition.
 
     Args:
-        records: Records of the op topic as Spark's Kafka source gives them.
+        records: Records of the op and verdict topic as Spark's Kafka source gives them.
         half_topic_id: Id of the half topic.
         window: Spans of half offsets.
     """
@@ -38,12 +41,14 @@ def op_evidence(records: DataFrame, half_topic_id: str, window: Mapping[int, Spa
         f.col("partition").alias("_at"),
         "offset",
         "timestamp",
+        f.col("topic").endswith(_VERDICTS).alias("_verdict"),
         f.regexp_extract(header(OP_HEADER), _SOURCE, 1).alias("source"),
         f.split(f.try_validate_utf8(f.col("value").cast("string")), "\n").alias("_lines"),
     )
     # What is exploded is split already, and nothing is for a record that does not count: a filter on it would be pushed
     # down to the record, and everything that it looks at be computed once more.
-    valid = (f.col("source") != "") & f.forall("_lines", lambda line: line.rlike(_ENTRY))
+    placed = f.col("source").isin(*RANKED) == f.col("_verdict")
+    valid = (f.col("source") != "") & placed & f.forall("_lines", lambda line: line.rlike(_ENTRY))
     split = f.when(valid, f.transform("_lines", lambda line: f.split(line, " ")))
     entries = texts.select("_at", "offset", "timestamp", "source", f.explode_outer(split).alias("_parts")).select(
         "_at",

@@ -23,7 +23,7 @@ from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
 
-INTERNAL = ("half", "op", "check", "discard")
+INTERNAL = ("half", "op", "verdict", "check", "discard")
 """A channel's own topics, as the setting `internal` names them."""
 
 
@@ -210,8 +210,7 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
     def internal_names(self) -> tuple[str, ...]:
         """Those of them that are the channel's own, in whichever setting they are named."""
         channel = self.channel_names()
-        topics = (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic)
-        own = dict(zip(INTERNAL, topics, strict=True))
+        own = {name: f"{channel.name}.{name}" for name in INTERNAL}
         asked = {own[name] for name in names_in(self.internal)} | (set(own.values()) & set(names_in(self.topics)))
         return tuple(sorted(asked))
 

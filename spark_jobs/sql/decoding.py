@@ -61,7 +61,7 @@ def decode(what: OutboxTable, record: Stored) -> Iterator[Fields]:
         "offset": record.offset,
         "timestamp": time_of(record.timestamp),
     }
-    rows = {OutboxTable.OPS: _ops, OutboxTable.DISCARDS: _discards}.get(what, _halves)
+    rows = {OutboxTable.OPS: _ops, OutboxTable.VERDICTS: _verdicts, OutboxTable.DISCARDS: _discards}.get(what, _halves)
     for fields in rows(record):
         yield {**place, **fields}
 
@@ -99,9 +99,13 @@ def _control(control: HalfControl, key: bytes | None) -> Fields:
     }
 
 
-def _ops(record: Stored) -> Iterator[Fields]:
+def _verdicts(record: Stored) -> Iterator[Fields]:
+    return _ops(record, verdict=True)
+
+
+def _ops(record: Stored, *, verdict: bool = False) -> Iterator[Fields]:
     try:
-        source, entries = parse_op(record.value, _readable(record))
+        source, entries = parse_op(record.value, _readable(record), verdict=verdict)
     except ProtocolError as error:
         yield {"value": record.value, "problem": str(error)}
         return

@@ -32,13 +32,19 @@ class OutboxTable(enum.StrEnum):
 
     HALVES = "halves"
     OPS = "ops"
+    VERDICTS = "verdicts"
     DISCARDS = "discards"
     PENDING = "pending"
 
     @property
     def columns(self) -> str:
         """The columns, in Spark's words."""
-        return {OutboxTable.OPS: OP_COLUMNS, OutboxTable.DISCARDS: DISCARD_COLUMNS}.get(self, HALF_COLUMNS)
+        columns = {
+            OutboxTable.OPS: OP_COLUMNS,
+            OutboxTable.VERDICTS: OP_COLUMNS,
+            OutboxTable.DISCARDS: DISCARD_COLUMNS,
+        }
+        return columns.get(self, HALF_COLUMNS)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -47,6 +53,9 @@ class OutboxTable(enum.StrEnum):
 
     def topic(self, channel: Channel) -> str:
         """Return the topic that holds it."""
-        return {OutboxTable.OPS: channel.op_topic, OutboxTable.DISCARDS: channel.discard_topic}.get(
-            self, channel.half_topic
-        )
+        topics = {
+            OutboxTable.OPS: channel.op_topic,
+            OutboxTable.VERDICTS: channel.verdict_topic,
+            OutboxTable.DISCARDS: channel.discard_topic,
+        }
+        return topics.get(self, channel.half_topic)

@@ -29,7 +29,7 @@ def read_events(spark: SparkSession, settings: WatchSettings, half: Topic, spans
     frames = []
     if (halves := records.of(channel.half_topic)) is not None:
         frames.append(half_events(halves))
-    if (ops := records.of(channel.op_topic)) is not None:
+    if (ops := records.of(channel.op_topic, channel.verdict_topic)) is not None:
         frames.append(op_events(ops, half.id, half.partitions))
     if (checks := records.of(channel.check_topic)) is not None:
         frames.append(check_events(checks))

@@ -123,7 +123,8 @@ class WatchSettings(JobSettings):
     def watched_topics(self) -> tuple[str, ...]:
         """Return the topics that batches read: the channel's own, and the real ones."""
         channel = self.channel_names()
-        return (channel.half_topic, channel.op_topic, channel.check_topic, channel.discard_topic, *self.real_topics())
+        decisions = (channel.op_topic, channel.verdict_topic)
+        return (channel.half_topic, *decisions, channel.check_topic, channel.discard_topic, *self.real_topics())
 
     def thresholds(self) -> Thresholds:
         """From when on something is wrong."""

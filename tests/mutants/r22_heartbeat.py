@@ -14,8 +14,7 @@ from tests.mutants.runner.mutant import Harm, Mutant
 
 def is_due(self: Commits) -> bool:
     """Whether there is progress that was not committed for a while."""
-    now = (self._ledger.half_checkpoint(), self._ledger.op_checkpoint())
-    return now != self._committed and time.monotonic() - self._committed_at >= PROGRESS_SECONDS
+    return self._ledger.checkpoints() != self._committed and time.monotonic() - self._committed_at >= PROGRESS_SECONDS
 
 
 MUTANT = Mutant(

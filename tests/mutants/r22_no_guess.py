@@ -20,13 +20,14 @@ def _read_or_begin(
 ) -> list[TopicPartition]:
     """The committed offsets; for lack of them, those of a new channel."""
     del deliver_again
-    places = [TopicPartition(channel.half.name, number), TopicPartition(channel.op.name, number)]
-    half, op = consumer.committed(places, 10.0)
+    places = [TopicPartition(topic.name, number) for topic in (channel.half, channel.op, channel.verdict)]
+    half, op, verdict = consumer.committed(places, 10.0)
     if OFFSET_INVALID not in {half.offset, op.offset}:
-        return [half, op]
+        return [half, op, verdict]
     return [
         TopicPartition(half.topic, number, 0, HalfCheckpoint(0, 0).encode(channel.half.id, number)),
         TopicPartition(op.topic, number, 0, OpCheckpoint(0, 0).encode(channel.op.id, number)),
+        verdict,
     ]
 
 

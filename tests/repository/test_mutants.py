@@ -85,7 +85,7 @@ def test_those_that_unit_tests_catch_are_caught(tmp_path: Path) -> None:
 def _child(name: str) -> subprocess.CompletedProcess[str]:
     program = (
         "from relay.recovery.restore import parse_op_checkpoint; "
-        "from relay.ledger.partition_progress import Progress; print(Progress.op_checkpoint)"
+        "from relay.ledger.partition_progress import OpProgress; print(OpProgress.checkpoint)"
     )
     environment = {**os.environ, **child_environment(name)}
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
@@ -93,8 +93,8 @@ def _child(name: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_process_that_a_test_starts_gets_the_mutant_too() -> None:
     assert child_environment("op_position")[VARIABLE] == "op_position"
-    assert "Progress.op_checkpoint" in _child("r19_lowest_unsettled").stdout
-    assert "Progress.op_checkpoint" not in _child("op_position").stdout
+    assert "OpProgress.checkpoint" in _child("r19_lowest_unsettled").stdout
+    assert "OpProgress.checkpoint" not in _child("op_position").stdout
 
 
 def test_a_process_without_its_mutant_does_not_go_on() -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import Headers, parse_half
-from outbox.protocol.op import parse_op
+from outbox.protocol.op import OpSource, parse_op
 from outbox.protocol.positions import Positions
 from spark_jobs.auditing.job import searches
 from spark_jobs.records.callback_rows import lists, positions_of
@@ -153,12 +153,23 @@ def test_ops_are_read_as_the_relay_reads_them() -> None:
         good[:-2],
     ]
     values = [*vectors, *(text.encode() for text in texts), good.encode() + b" \xff"]
-    headers = [("outbox-op", b"1;checker")]
+    headers = [("outbox-op", b"1;producer")]
     records = [Record("outbox.op", 3, at, None, value, headers, BEGIN) for at, value in enumerate(values)]
     wrong = [Record("outbox.op", 3, 99, None, good.encode(), [("outbox-op", b"1;nobody")], BEGIN)]
     rows = op_evidence(frame([*records, *wrong]), TOPIC_ID, {3: (0, 2**62)}).collect()
     found = sorted((row.op.offset, row.op.kind, row.transaction_id, row.op.positions, row.op.first) for row in rows)
     assert found == sorted(entry for at, value in enumerate(values) for entry in _entries(at, value, headers))
+
+
+def test_ops_of_a_source_of_another_topic_count_for_nothing() -> None:
+    value = f"C {ID} {TOPIC_ID} 3 0 5 5 0".encode()
+    records = [
+        Record(f"outbox.{topic}", 3, 0, None, value, [("outbox-op", f"1;{source}".encode())], BEGIN)
+        for topic in ("op", "verdict")
+        for source in OpSource
+    ]
+    rows = op_evidence(frame(records), TOPIC_ID, {3: (0, 10)}).collect()
+    assert sorted(row.op.source for row in rows) == sorted(OpSource)
 
 
 def test_ops_of_another_place_are_foreign() -> None:

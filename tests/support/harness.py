@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psycopg
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine, create_engine
 
@@ -28,7 +28,7 @@ from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._receipts.receipt import Ends
 from outbox.protocol.names import Channel
-from outbox.protocol.op import OpEntry, OpSource, parse_op
+from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
 from outbox.settings import Mode
 from outbox.testing import VisibleRecord, read_committed, settled
 
@@ -204,10 +204,18 @@ class Site:
         return read_committed(self.kafka(), [self.channel.half_topic])
 
     def ops(self) -> list[tuple[OpSource, OpEntry]]:
-        """Every entry in the op topic, with who wrote it."""
-        records = read_committed(self.kafka(), [self.channel.op_topic])
-        parsed = [parse_op(record.value, record.headers) for record in records]
+        """Every entry in op and verdict topic, with who wrote it."""
+        verdict = self.channel.verdict_topic
+        records = read_committed(self.kafka(), [self.channel.op_topic, verdict])
+        parsed = [parse_op(record.value, record.headers, verdict=record.topic == verdict) for record in records]
         return [(source, entry) for source, entries in parsed for entry in entries]
+
+    def send_verdict(self, entry: OpEntry, source: OpSource = OpSource.CHECKER) -> None:
+        """Write a decision as the checker or an operator does."""
+        value, headers = encode_op([entry], source)
+        producer = Producer(self.kafka())
+        producer.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
+        assert producer.flush(WAIT_SECONDS) == 0
 
     def rows(self) -> dict[str, str]:
         """The states in the callback table, by transaction id."""

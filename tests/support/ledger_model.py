@@ -22,13 +22,14 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, parse_half
-from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource
+from outbox.protocol.op import NO_OFFSET, RANKED, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from relay.batching.batch import Batch, settle_batch, take_batch, take_ready
 from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GateChange, GatePolicy
 from relay.ledger.ledger import Ledger
+from relay.ledger.partition_progress import Checkpoints
 from relay.state.body_cache import KEEP, BodyPolicy
 from relay.state.check_schedule import CheckPolicy
 from relay.state.discard_index import from_manifest, record_keys
@@ -38,6 +39,7 @@ from relay.state.parking import DEFAULT, ParkingPolicy
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 OP_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f00"
+VERDICT_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f01"
 PARTITION = 3
 GROUP = "orders"
 POLICY = CheckPolicy()
@@ -104,18 +106,25 @@ def new_ledger(
     bodies: BodyPolicy = KEEP,
     *,
     ordered: bool = True,
+    verdict_checkpoint: OpCheckpoint | None = None,
 ) -> Ledger:
-    """A ledger from checkpoints, by default those of an empty partition."""
-    return Ledger(
+    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
+    ledger = Ledger(
         TOPIC_ID,
         PARTITION,
-        half_checkpoint or HalfCheckpoint(0, 0),
-        op_checkpoint or OpCheckpoint(0, 0),
+        Checkpoints(
+            half_checkpoint or HalfCheckpoint(0, 0),
+            op_checkpoint or OpCheckpoint(0, 0),
+            verdict_checkpoint or OpCheckpoint(0, 0),
+        ),
         POLICY,
         parking,
         bodies,
         ordered=ordered,
     )
+    if verdict_checkpoint is None:
+        ledger.overdue.ops_read_until(sys.maxsize, verdict=True)
+    return ledger
 
 
 class _Open(Gate):
@@ -210,18 +219,20 @@ class World:
         self.batch_bytes = batch_bytes
         self.topics = dict(TOPICS)
         self.discard_log: list[Record] = []
-        self.due_effects: dict[str, int] = {}  # transaction in the discard topic: the first op that decided it
+        self.due_effects: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        """Transactions in the discard topic: the first op, and the first verdict, that decided it."""
         self.now = 1_000
         self.locals: list[Local] = []
         self.halves: list[Half] = []
         self.ops: list[OpRecord] = []
+        self.verdicts: list[OpRecord] = []
         self.inbox: list[CheckRequest] = []
         self.first_seen: dict[str, int] = {}  # the first half of each transaction that can be parsed
         self.delivered: dict[str, tuple[int, ...]] = {}
         self.last_of_lane: dict[tuple[str, bytes], int] = {}
         self.malformed: set[int] = set()
-        self.passed: set[int] = set()
-        self.committed = (HalfCheckpoint(0, 0), OpCheckpoint(0, 0))
+        self.passed: set[tuple[bool, int]] = set()
+        self.committed = Checkpoints(HalfCheckpoint(0, 0), OpCheckpoint(0, 0), OpCheckpoint(0, 0))
         self.restore()
 
     # --- producers ----------------------------------------------------------------------------------------------
@@ -298,7 +309,9 @@ class World:
         self._append_op(OpSource.PRODUCER, OpEntry(kind, local.id, TOPIC_ID, PARTITION, positions, first, last))
 
     def _append_op(self, source: OpSource, *entries: OpEntry) -> None:
-        self.ops.append(OpRecord(len(self.ops), self.now, source, entries))
+        is_verdict = source in RANKED
+        records = self.verdicts if is_verdict else self.ops
+        records.append(OpRecord(len(records), self.now, source, entries, "", is_verdict))
 
     # --- the checker --------------------------------------------------------------------------------------------
 
@@ -377,20 +390,23 @@ class World:
 
     def restore(self) -> None:
         """A relay takes over: a new ledger from the committed checkpoints, by way of their strings."""
-        half_checkpoint, op_checkpoint = self.committed
+        half_checkpoint, op_checkpoint, verdict_checkpoint = self.committed
         half_text, op_text = half_checkpoint.encode(TOPIC_ID, 0), op_checkpoint.encode(OP_TOPIC_ID, 0)
+        verdict_text = verdict_checkpoint.encode(VERDICT_TOPIC_ID, 0)
         self.ledger = new_ledger(
             parse_half_checkpoint(half_text, half_checkpoint.offset, TOPIC_ID, 0),
             parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID, 0),
             self.parking,
             self.bodies,
             ordered=self.ordered,
+            verdict_checkpoint=parse_op_checkpoint(verdict_text, verdict_checkpoint.offset, VERDICT_TOPIC_ID, 0),
         )
         self.gate = Gate(self.patience, CHANNEL, PARTITION)
         self.ledger.restore_discards(self.discarded().values())
         self.ledger.read_halves(self.halves[offset] for offset in chain.from_iterable(half_checkpoint.unsettled))
         self.ledger.restored()
-        self.next_half, self.next_op = half_checkpoint.head, op_checkpoint.offset
+        self.next_half = half_checkpoint.head
+        self.next_ops = [op_checkpoint.offset, verdict_checkpoint.offset]
         self.inbox.clear()
 
     def read_halves(self, count: int) -> None:
@@ -407,12 +423,19 @@ class World:
 
     def read_ops(self, count: int) -> None:
         """Read the next ops, one at a time; remember those that the ledger passes."""
-        for record in self.ops[self.next_op : self.next_op + count]:
+        self._read_ops(self.ops[self.next_ops[False] :][:count])
+
+    def read_verdicts(self, count: int) -> None:
+        """Read the next verdicts, one at a time."""
+        self._read_ops(self.verdicts[self.next_ops[True] :][:count])
+
+    def _read_ops(self, records: list[OpRecord]) -> None:
+        for record in records:
             before = self.ledger.counts["op_passed"]
             self.ledger.read_ops([record])
-            self.next_op += 1
+            self.next_ops[record.is_verdict] += 1
             if self.ledger.counts["op_passed"] > before:
-                self.passed.add(record.offset)
+                self.passed.add((record.is_verdict, record.offset))
             self._note_effects(record)
 
     def _note_effects(self, record: OpRecord) -> None:
@@ -423,7 +446,7 @@ class World:
                 undecided = manifest.reason is DiscardReason.UNDECIDED
                 kinds = {OpKind.COMMIT, OpKind.ROLLBACK} if undecided else {OpKind.DELIVER}
                 if found.kind in kinds:
-                    self.due_effects.setdefault(found.transaction_id, record.offset)
+                    self.due_effects[record.is_verdict].setdefault(found.transaction_id, record.offset)
 
     def take(self, messages: int) -> None:
         """Take what is ready, and crash before its Kafka transaction commits."""
@@ -464,10 +487,11 @@ class World:
         for transaction in batch.ready:
             self._hand_out(transaction, records)
         for transaction in (*batch.ready, *batch.removed):
-            self.due_effects.pop(transaction.id, None)
+            for due in self.due_effects:
+                due.pop(transaction.id, None)
         self.check_checkpoints()
         self._check_index()
-        self.committed = (self.ledger.half_checkpoint(), self.ledger.op_checkpoint())
+        self.committed = self.ledger.checkpoints()
 
     def _hand_out(self, transaction: Transaction, records: list[Record]) -> None:
         visible = [record for record in records if record.topic == "real" and _id_of(record) == transaction.id]
@@ -504,20 +528,22 @@ class World:
         self.inbox += self.ledger.take_due(self.now)
 
     def see_op_end(self) -> None:
-        """See the end of the op partition, if it was read."""
-        if self.next_op == len(self.ops):
-            self.ledger.overdue.ops_read_until(self.now)
+        """See the end of the op partition, if it was read, and that of the verdict partition."""
+        for verdict, records in enumerate((self.ops, self.verdicts)):
+            if self.next_ops[verdict] == len(records):
+                self.ledger.overdue.ops_read_until(self.now, verdict=bool(verdict))
 
     # --- what must hold -----------------------------------------------------------------------------------------
 
     def check_checkpoints(self) -> None:
         """What the ledger would commit now goes forward, and holds for settled only what is."""
-        half_checkpoint, op_checkpoint = self.ledger.half_checkpoint(), self.ledger.op_checkpoint()
-        old_half, old_op = self.committed
+        half_checkpoint, *ops = self.ledger.checkpoints()
+        old_half, *old_ops = self.committed
         assert half_checkpoint.offset >= old_half.offset, "the committed offset moved backwards"
         assert half_checkpoint.head >= old_half.head, "the committed head moved backwards"
-        assert op_checkpoint.offset >= old_op.offset, "the op partition's committed offset moved backwards"
-        assert op_checkpoint.head >= max(op_checkpoint.offset, old_op.head)
+        for op_checkpoint, old_op in zip(ops, old_ops, strict=True):
+            assert op_checkpoint.offset >= old_op.offset, "the committed offset of ops or verdicts moved backwards"
+            assert op_checkpoint.head >= max(op_checkpoint.offset, old_op.head)
         unsettled = set(chain.from_iterable(half_checkpoint.unsettled))
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
@@ -536,7 +562,8 @@ class World:
                 needed -= self._lie_discarded(local, moved[local.id])
             lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed
             assert not lost, f"offsets {lost} of transaction {local.number} are held for settled"
-        self._check_ops(op_checkpoint)
+        for records, checkpoint, due in zip((self.ops, self.verdicts), ops, self.due_effects, strict=True):
+            self._check_ops(records, checkpoint, due)
 
     @staticmethod
     def _lie_discarded(local: Local, manifest: Manifest) -> set[int]:
@@ -547,14 +574,15 @@ class World:
         positions = {position for position, _ in manifest.offsets}
         return {offset for position, offset in local.offsets.items() if position in positions}
 
-    def _check_ops(self, checkpoint: OpCheckpoint) -> None:
+    def _check_ops(self, records: list[OpRecord], checkpoint: OpCheckpoint, due: dict[str, int]) -> None:
         """No op is passed whose effect is not committed, or whose halves all lie ahead, unless that was counted."""
-        assert all(checkpoint.offset <= offset for offset in self.due_effects.values()), "a decision is forgotten"
+        assert all(checkpoint.offset <= offset for offset in due.values()), "a decision is forgotten"
         head = max(self.next_half, self.committed[0].head)
-        for record in self.ops[: checkpoint.offset]:
+        for record in records[: checkpoint.offset]:
             for found in record.entries:
                 first = min(self.first_seen.get(found.transaction_id, found.first_offset), found.first_offset)
-                assert first < head or record.offset in self.passed, "an op was passed before its half was read"
+                is_passed = (record.is_verdict, record.offset) in self.passed
+                assert first < head or is_passed, "an op was passed before its half was read"
 
     def _check_index(self) -> None:
         """The index says what the discard topic holds, and every record there belongs to a transaction of it."""
@@ -595,6 +623,7 @@ class World:
             self.read_halves(len(self.halves))
             self.read_deferred(1_000)
             self.read_ops(len(self.ops))
+            self.read_verdicts(len(self.verdicts))
             self.see_op_end()
             self.deliver(1_000_000)
             self.ask()
@@ -614,7 +643,8 @@ class World:
         assert reasons <= {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED}, "something stays in the discard topic"
         checkpoint = self.ledger.half_checkpoint()
         assert checkpoint == HalfCheckpoint(len(self.halves), len(self.halves))
-        assert self.ledger.op_checkpoint() == OpCheckpoint(len(self.ops), len(self.ops))
+        ends = (len(self.ops), len(self.verdicts))
+        assert self.ledger.checkpoints()[1:] == tuple(OpCheckpoint(end, end) for end in ends)
         expected = {local.id for local in self.locals if local.row is not None and self._can_arrive(local, local.row)}
         assert set(self.delivered) == expected, "a committed transaction was never delivered"
         assert self.malformed == {found.offset for found in self.halves if found.control is None}
@@ -624,7 +654,7 @@ class World:
             *(ledger.pending._lanes._last, ledger.decisions._early, ledger.progress.unsettled._late),
             *(ledger.deliveries.queue, ledger.deliveries._waiting, ledger.deliveries._lacking),
             *(ledger.deferred._groups, ledger.bodies._held),
-            *(index._parked, index._followers, index._removed, index._resumed, index._pins),
+            *(index._parked, index._followers, index._removed, index._resumed, *index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),
             *(self.gate._unknown, self.gate._closed),
         )

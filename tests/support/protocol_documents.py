@@ -19,7 +19,7 @@ from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, HalfOptions, Header, OutgoingHeaders, Truth, real_headers
 from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
 from outbox.protocol.names import FORMAT_VERSION
-from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.partitioner import half_partition, murmur2, partition_for_key
 from outbox.protocol.positions import Positions
 
@@ -182,6 +182,7 @@ OPS: dict[str, tuple[OpSource, list[OpEntry]]] = {
 def _op(source: OpSource, entries: list[OpEntry]) -> dict[str, Any]:
     value, headers = encode_op(entries, source)
     return {
+        "topic": "verdict" if source in RANKED else "op",
         "source": str(source),
         "entries": [
             {

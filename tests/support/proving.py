@@ -21,7 +21,7 @@ from outbox.protocol.half import (
 )
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
-from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from spark_jobs.auditing.group_databases import Database, MessageTables
 from spark_jobs.auditing.judge import Circumstances, judge
@@ -192,7 +192,7 @@ class History:
         entry = OpEntry(kind, told.id, TOPIC_ID, 0, listed, told.first, told.last)
         value, headers = encode_op([entry], source)
         time = told.halves[-1].time + after
-        self.ops.append(Record("outbox.op", 0, len(self.ops), None, value, headers, time))
+        self.ops.append(Record(op_topic(source), 0, len(self.ops), None, value, headers, time))
 
     def deliver(self, told: Told, positions: Sequence[int] | None = None, late: str = "") -> list[Record]:
         """Its records on the real topics."""
@@ -280,6 +280,11 @@ class History:
         present = {control.group for told in self.told for control in told.control}
         known = Circumstances(grace, [database], present, incomplete, ordered=ordered, shortened=shortened)
         return judge(evidence(*frames), known).collect()
+
+
+def op_topic(source: OpSource) -> str:
+    """Return the topic to which a source writes its decisions."""
+    return "outbox.verdict" if source in RANKED else "outbox.op"
 
 
 def frame(records: Sequence[Record]) -> DataFrame:

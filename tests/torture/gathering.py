@@ -46,7 +46,7 @@ class Gathering:
         self._processes = processes
         self._table = MessageTable(world.site.tables)
         channel = world.channel.channel
-        internal = (channel.half_topic, channel.op_topic, channel.discard_topic)
+        internal = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
         self._starts: Places = {(topic, number): 0 for topic in internal for number in range(PARTITIONS)}
         self._starts |= dict.fromkeys(world.places(), 0)
         self._alive: dict[str, Manifest] = {}
@@ -95,7 +95,11 @@ class Gathering:
         wait_until(lambda: self._reader.has_reached(real), _READER_SECONDS, lambda: "the reader lags behind")
         self.look_for_early_ones()
         halves = [_half(record) for record in records if record.topic() == channel.half_topic]
-        said = [parse_op(record.value(), _headers(record)) for record in records if record.topic() == channel.op_topic]
+        said = [
+            parse_op(record.value(), _headers(record), verdict=record.topic() == channel.verdict_topic)
+            for record in records
+            if record.topic() in {channel.op_topic, channel.verdict_topic}
+        ]
         ops = [op for _, entries in said for op in entries]
         checked = [op for source, entries in said if source is OpSource.CHECKER for op in entries]
         told = self._told()

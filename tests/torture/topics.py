@@ -94,7 +94,9 @@ class TopicCruelty:
         """
         channel, site = self._world.channel, self._world.site
         group = channel.channel.relay_group
-        places = [(topic.name, n) for topic in (channel.half, channel.op) for n in range(channel.partitions)]
+        places = [
+            (topic.name, n) for topic in (channel.half, channel.op, channel.verdict) for n in range(channel.partitions)
+        ]
         with self._processes.down("relay"):
             deadline = time.monotonic() + _EMPTY_SECONDS
             while not self._is_empty(group) and time.monotonic() < deadline:

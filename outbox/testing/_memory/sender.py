@@ -50,9 +50,9 @@ class MemorySender(Sender):
         """
         names = self._settings.channel
         self.require_open()
-        half, op = _topic(names.half_topic, 1), _topic(names.op_topic, 1)
+        half, op, verdict = (_topic(name, 1) for name in (names.half_topic, names.op_topic, names.verdict_topic))
         check, discard = (_topic(name, 1, ENVELOPE_BYTES) for name in (names.check_topic, names.discard_topic))
-        return ChannelDescription(names, half, op, check, discard, 1)
+        return ChannelDescription(names, half, op, verdict, check, discard, 1)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
         """Return the description of a real topic; None if topics are declared and this one is not.

@@ -19,7 +19,7 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
-from outbox.protocol.op import OpKind, OpSource
+from outbox.protocol.op import OpKind
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
@@ -188,11 +188,11 @@ def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
 
 
 def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbox) -> None:
-    """A forged ROLLBACK settles the transaction; its row commits, and nobody will see its message (R42)."""
+    """A wrong ROLLBACK settles the transaction; its row commits, and nobody will see its message (R42)."""
     port = free_port()
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
     (entry,) = send_halves(site, outbox, _messages(site, 1))
-    outbox._sender.send_op(replace(entry, kind=OpKind.ROLLBACK), OpSource.CHECKER)
+    site.send_verdict(replace(entry, kind=OpKind.ROLLBACK))
     site.wait_settled()
     columns = "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset"
     with site.connect() as connection:

@@ -690,7 +690,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "give --yes, too",
     ),
     # --- skips --------------------------------------------------------------------------------------------------------
-    "skip of no partition": (_skip("op/99", "0"), "Give half/N or op/N"),
+    "skip of no partition": (_skip("op/99", "0"), "Give half/N, op/N or verdict/N"),
     "skip without a reason": (_skip("half/0", "0", reason=" "), "characters: give 1 to "),
     "skip of no record": (_skip("op/0", "4711"), "does not exist: the partition has offsets"),
     "skip of a readable record": (_skip_readable, "can be read, so that a relay does not halt there"),

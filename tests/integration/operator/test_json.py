@@ -46,7 +46,11 @@ def test_channel_and_tables(place: Site) -> None:
         words = ("--partitions", "1") if verb == "create" else ()
         code, made = call_for_json(channel.app, place, verb, *words)
         assert (code, made["channel"]) == (Exit.OK, place.name)
-        assert [one["topic"] for one in made["topics"]] == [place.channel.half_topic, place.channel.op_topic]
+        assert [one["topic"] for one in made["topics"]] == [
+            place.channel.half_topic,
+            place.channel.op_topic,
+            place.channel.verdict_topic,
+        ]
         assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
     for verb, state in (("create", "ready"), ("verify", "fine")):
         code, told = call_for_json(table.app, place, verb)

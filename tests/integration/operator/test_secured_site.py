@@ -122,7 +122,7 @@ def _look_and_decide(stack: Stack, site: SecuredSite, discarded_id: str) -> None
         assert discarded_id in listed
         code, text = call_command(discarded.app, site, "drop", discarded_id, "--yes", "--comment", "not mine")
         assert code == Exit.CONFIGURATION
-        assert site.channel.op_topic in text
+        assert site.channel.verdict_topic in text
     with site.acting(site.user(stack, Role.OPERATOR, **_names(site))):
         code, text = call_command(discarded.app, site, "drop", discarded_id, "--yes", "--comment", "not wanted")
         assert code == Exit.OK, text

@@ -277,7 +277,7 @@ def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_
         ("relay", ResourceType.TRANSACTIONAL_ID, "{0}-relay-0", "DESCRIBE and WRITE on transactional id {0}-relay-0"),
         ("relay", ResourceType.TOPIC, "{0}.half", "READ on topic {0}.half"),
         ("checker", ResourceType.GROUP, "{0}-checker", "READ on group {0}-checker"),
-        ("checker", ResourceType.TOPIC, "{0}.op", "WRITE on topic {0}.op"),
+        ("checker", ResourceType.TOPIC, "{0}.verdict", "WRITE on topic {0}.verdict"),
     ],
 )
 def test_service_without_a_right_ends_and_names_it(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Producer
@@ -66,11 +67,11 @@ def _wait_for_manifests(site: Site, count: int) -> list[Manifest]:
     return _manifests(site)
 
 
-def _send(outbox: Outbox, kind: OpKind, entries: Iterable[OpEntry], source: OpSource = OpSource.PRODUCER) -> None:
+def _send(outbox: Outbox, kind: OpKind, entries: Iterable[OpEntry]) -> None:
     """Send op markers on what these entries name."""
     for entry in entries:
         place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
-        outbox._sender.send_op(OpEntry(kind, entry.transaction_id, *place), source)
+        outbox._sender.send_op(OpEntry(kind, entry.transaction_id, *place))
 
 
 def _assert_late(found: Iterable[VisibleRecord], entries: Iterable[OpEntry], reason: str = "UNDECIDED") -> None:
@@ -232,12 +233,12 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
     _send(outbox, OpKind.COMMIT, refused)
     (manifest,) = _wait_for_manifests(site, 1)
     assert (manifest.reason, manifest.decision) == (DiscardReason.TOPIC_MISSING, OpKind.COMMIT)
-    _send(outbox, OpKind.DELIVER, refused, OpSource.PRODUCER)
-    _send(outbox, OpKind.DELIVER, refused, OpSource.OPERATOR)
+    _send(outbox, OpKind.DELIVER, refused)
+    site.send_verdict(replace(refused[0], kind=OpKind.DELIVER), OpSource.OPERATOR)
     wait_until(lambda: site.logs().count("Transaction discarded") == 2, explain=site.logs)
     assert _manifests(site) == [manifest]
     site.create_topics("orders")
-    _send(outbox, OpKind.DELIVER, refused, OpSource.OPERATOR)
+    site.send_verdict(replace(refused[0], kind=OpKind.DELIVER), OpSource.OPERATOR)
     _assert_late(site.wait_visible(1, "orders"), refused, "TOPIC_MISSING")
     wait_until(lambda: _alive(site) == {})
 
@@ -249,7 +250,7 @@ def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: Outbox) -> N
     site.relay(extra=QUICK)
     _send(outbox, OpKind.COMMIT, refused)
     _wait_for_manifests(site, 1)
-    _send(outbox, OpKind.ROLLBACK, refused, OpSource.OPERATOR)
+    site.send_verdict(replace(refused[0], kind=OpKind.ROLLBACK), OpSource.OPERATOR)
     wait_until(lambda: _alive(site) == {}, explain=site.logs)
 
 

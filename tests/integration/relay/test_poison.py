@@ -102,7 +102,7 @@ def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
 
 
 def test_relay_and_checker_survive_random_records(site: Site) -> None:
-    """Random bytes on all four topics of a channel, and each message that was committed is delivered once."""
+    """Random bytes on all topics of a channel, and each message that was committed is delivered once."""
     site.create("orders")
     client, chance = producer(site), random.Random(SEED)
     publish(site, ["first"], 0)

@@ -322,7 +322,7 @@ def test_a_stream_ends_where_records_go_between_its_plan_and_its_tasks(site: Sit
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"what": "reals"}, "Option what is 'reals'. Use one of halves, ops, discards, pending"),
+        ({"what": "reals"}, "Option what is 'reals'. Use one of halves, ops, verdicts, discards, pending"),
         ({"channel": "no-such-channel"}, "Topic no-such-channel.half does not exist"),
     ],
 )

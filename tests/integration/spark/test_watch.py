@@ -344,7 +344,8 @@ def test_new_partitions_are_watched_and_a_topic_that_was_made_again_ends_the_job
 def test_it_begins_on_a_live_channel_with_no_more_rights_than_documented(tmp_path: Path) -> None:
     with Stack(kafka_settings=AUTHORIZER) as own, Site(own.bootstrap_servers, own.postgres_url) as site:
         watched = Watched(site, tmp_path)
-        for name in (site.channel.op_topic, site.channel.check_topic, site.channel.discard_topic):
+        channel = site.channel
+        for name in (channel.op_topic, channel.verdict_topic, channel.check_topic, channel.discard_topic):
             allow_only(site, ResourceType.TOPIC, name, AclOperation.READ)
         for name in (site.topic("orders"), site.topic("stock")):
             allow_only(site, ResourceType.TOPIC, name, AclOperation.READ)

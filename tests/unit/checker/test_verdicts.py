@@ -118,5 +118,5 @@ def test_every_answer_can_be_read_by_the_relay(verdict: Verdict, row: Row) -> No
     entry = op_entry(REQUEST, verdict, row)
     assert entry is not None
     value, headers = encode_op([entry], OpSource.CHECKER)
-    assert parse_op(value, some.consumed(headers)) == (OpSource.CHECKER, [entry])
+    assert parse_op(value, some.consumed(headers), verdict=True) == (OpSource.CHECKER, [entry])
     assert (entry.topic_id, entry.partition) == (REQUEST.topic_id, REQUEST.partition)

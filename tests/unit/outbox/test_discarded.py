@@ -24,7 +24,7 @@ def manifest(reason: DiscardReason = DiscardReason.TOO_LARGE) -> Manifest:
 @pytest.mark.parametrize("kind", [OpKind.DELIVER, OpKind.ROLLBACK])
 def test_a_decision_is_on_what_the_manifest_lists(kind: OpKind) -> None:
     value, _ = encode_op([entry_of(manifest(), kind, "ann: it fits now")], OpSource.OPERATOR)
-    source, (entry,) = parse_op(value, ((OP_HEADER, b"1;operator"),))
+    source, (entry,) = parse_op(value, ((OP_HEADER, b"1;operator"),), verdict=True)
     assert (source, entry.kind, entry.transaction_id, entry.reason) == (OpSource.OPERATOR, kind, ID, "ann: it fits now")
     assert (entry.topic_id, entry.partition, entry.positions) == (TOPIC_ID, 3, manifest().positions)
     assert (entry.first_offset, entry.last_offset) == (11, 17), "of the halves that count"

@@ -56,6 +56,7 @@ def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discar
         CHANNEL,
         topic(CHANNEL.half_topic, half),
         topic(CHANNEL.op_topic, AMPLE),
+        topic(CHANNEL.verdict_topic, AMPLE),
         topic(CHANNEL.check_topic, check),
         topic(CHANNEL.discard_topic, discard),
         4,

@@ -15,6 +15,8 @@ RELAY = (
     "DESCRIBE_CONFIGS on topic shop.half",
     "READ on topic shop.op",
     "DESCRIBE_CONFIGS on topic shop.op",
+    "READ on topic shop.verdict",
+    "DESCRIBE_CONFIGS on topic shop.verdict",
     "WRITE on topic shop.check",
     "DESCRIBE_CONFIGS on topic shop.check",
     "READ on topic shop.discard",
@@ -65,6 +67,13 @@ def test_only_relay_and_administrator_may_read_the_relays_group() -> None:
     """With READ on it a client can join the group and commit a checkpoint."""
     right = Right(Kind.GROUP, CHANNEL.relay_group, Operation.READ)
     assert {role for role in Role if right in rights_of([role], SCOPE)} == {Role.RELAY, Role.ADMINISTRATOR}
+
+
+def test_only_checker_and_operators_may_write_verdicts() -> None:
+    """Whoever may, overrules all others (R65); they in turn write no op markers of producers."""
+    roles = {Role.CHECKER, Role.OPERATOR}
+    assert {role for role in Role if "WRITE on topic shop.verdict" in required(role)} == roles
+    assert {role for role in Role if "WRITE on topic shop.op" in required(role)} == {Role.APPLICATION}
 
 
 def test_no_application_may_write_to_a_real_topic() -> None:

@@ -67,7 +67,7 @@ def test_a_channel_name_that_could_confuse_topics_is_refused(name: str) -> None:
 
 def test_names_derive_from_the_channel() -> None:
     channel = Channel("team-1_a")
-    assert channel.topics == ("team-1_a.op", "team-1_a.discard", "team-1_a.check", "team-1_a.half")
+    assert channel.topics == ("team-1_a.verdict", "team-1_a.op", "team-1_a.discard", "team-1_a.check", "team-1_a.half")
     assert (channel.relay_group, channel.checker_group) == ("team-1_a-relay", "team-1_a-checker")
     assert channel.transactional_id(12) == "team-1_a-relay-12"
     assert Channel().half_topic == "outbox.half"
@@ -101,7 +101,7 @@ def test_topics_of_own_channel_and_of_kafka_are_internal() -> None:
 def test_sibling_is_half_topic_or_its_op_topic() -> None:
     other = Channel("other")
     assert sibling_topic(other.half_topic) == other.op_topic
-    names = [other.op_topic, other.check_topic, other.discard_topic, other.replay_ledger_topic]
+    names = [other.op_topic, other.verdict_topic, other.check_topic, other.discard_topic, other.replay_ledger_topic]
     assert {sibling_topic(name) for name in names} == {other.half_topic}
 
 

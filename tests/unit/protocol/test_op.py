@@ -13,7 +13,9 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header
 from outbox.protocol.op import (
     MAX_REASON,
+    RANKED,
     RECORD_BYTES,
+    MisplacedOpError,
     OpEntry,
     OpKind,
     OpSource,
@@ -27,7 +29,7 @@ from outbox.protocol.positions import Positions
 from tests.support import protocol_strategies as some
 from tests.support.protocol_documents import TOPIC, TRANSACTION
 
-HEADERS: list[Header] = [(names.OP_HEADER, b"1;checker")]
+HEADERS: list[Header] = [(names.OP_HEADER, b"1;producer")]
 SCATTERED = Positions.of(range(0, 10_000, 2))
 """The longest that there can be."""
 LINE = f"C {TRANSACTION} {TOPIC} 3 0-2 100 104 0"
@@ -37,7 +39,18 @@ LINE = f"C {TRANSACTION} {TOPIC} 3 0-2 100 104 0"
 @given(entries=st.lists(some.op_entries(), min_size=1, max_size=5), source=st.sampled_from(OpSource))
 def test_every_op_is_read_as_it_was_written(entries: list[OpEntry], source: OpSource) -> None:
     value, headers = encode_op(entries, source)
-    assert parse_op(value, [("trace", None), *some.consumed(headers)]) == (source, entries)
+    stored = [("trace", None), *some.consumed(headers)]
+    assert parse_op(value, stored, verdict=source in RANKED) == (source, entries)
+
+
+@pytest.mark.parametrize("source", OpSource)
+def test_rank_is_proven_by_the_topic_of_the_record(source: OpSource) -> None:
+    """A header alone proves none: every application may write to the op topic (R65)."""
+    stored = [(names.OP_HEADER, f"1;{source}".encode())]
+    is_ranked = source in {OpSource.CHECKER, OpSource.OPERATOR}
+    assert parse_op(LINE.encode(), stored, verdict=is_ranked)[0] is source
+    with pytest.raises(MisplacedOpError, match=f"source {source} does not write to the"):
+        parse_op(LINE.encode(), stored, verdict=not is_ranked)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +59,7 @@ def test_every_op_is_read_as_it_was_written(entries: list[OpEntry], source: OpSo
 )
 def test_many_decisions_take_as_few_records_as_kafka_accepts(count: int, positions: Positions, records: int) -> None:
     entries = [OpEntry(OpKind.COMMIT, TRANSACTION, TOPIC, 3, positions, at, at) for at in range(count)]
-    made = list(encode_ops(entries, OpSource.CHECKER))
+    made = list(encode_ops(entries, OpSource.PRODUCER))
     assert all(len(value) <= RECORD_BYTES for value, _ in made)
     assert [entry for value, headers in made for entry in parse_op(value, some.consumed(headers))[1]] == entries
     assert len(made) == records

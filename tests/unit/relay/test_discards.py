@@ -291,7 +291,7 @@ def test_a_late_commit_that_cannot_be_delivered_stays_with_the_new_reason() -> N
     world.restore()
     world.topics = dict(TOPICS)
     world.order_deliveries()
-    world.read_ops(9)
+    world.read_verdicts(9)
     world.deliver(ALL)
     assert not world.discarded()
     assert not world.alive()

@@ -29,7 +29,7 @@ from relay.recovery.transaction_state import (
     parse_state,
     partition_of,
 )
-from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
 
 ID = CHANNEL.transactional_id(2)
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
@@ -39,6 +39,7 @@ DESCRIPTION = ChannelDescription(
     CHANNEL,
     TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
     TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
     TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
     TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {}),
     4,

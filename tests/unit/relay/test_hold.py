@@ -18,7 +18,7 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.recovery.authors import CheckpointAuthor
 from relay.recovery.checkpoint_hold import Held, Hold
 from relay.state.half_records import Half
-from tests.support.ledger_model import CHANNEL, GROUP, OP_TOPIC_ID, TOPIC_ID, transaction_id
+from tests.support.ledger_model import CHANNEL, GROUP, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
 NUMBER, OWED, SETTLED = 2, 9, 8
@@ -27,6 +27,7 @@ DESCRIPTION = ChannelDescription(
     CHANNEL,
     TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
     TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
     TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
     TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "1000"}),
     4,

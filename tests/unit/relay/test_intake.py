@@ -14,7 +14,7 @@ from outbox.protocol.names import Channel
 from relay.serving.arrivals import Arrivals
 from relay.serving.intake import ARRIVALS, Intake
 
-HALF, OP = "outbox.half", "outbox.op"
+HALF, OP, VERDICT = "outbox.half", "outbox.op", "outbox.verdict"
 
 
 class _Record:
@@ -62,30 +62,30 @@ class _Worker:
 
     def __init__(self) -> None:
         self.fed: list[tuple[str, int]] = []
-        self.waiting = (0, 0)
+        self.waiting = (0, 0, 0)
 
-    def sizes(self) -> tuple[int, int]:
+    def sizes(self) -> tuple[int, int, int]:
         return self.waiting
 
-    def feed(self, halves: Sequence[_Record], ops: Sequence[_Record]) -> None:
-        self.fed += [record.place for record in (*halves, *ops)]
+    def feed(self, halves: Sequence[_Record], ops: Sequence[_Record], verdicts: Sequence[_Record]) -> None:
+        self.fed += [record.place for record in (*halves, *ops, *verdicts)]
 
 
 class _Desk:
-    """An intake that reads one partition number from offset 10, both of halves and ops."""
+    """An intake that reads one partition number from offset 10, of halves, ops and verdicts."""
 
     def __init__(self) -> None:
         self.consumer, self.worker = _Consumer(), _Worker()
         description = cast("ChannelDescription", _Description())
         self.intake = Intake(cast("Any", self.consumer), description, lambda: None)
-        self.intake.start_at(0, 10, 10)
+        self.intake.start_at(0, [10, 10, 10])
 
     def hand_over(self, *records: _Record) -> None:
         self.intake.hand_over(cast("Any", records), {0: cast("Arrivals", self.worker)})
 
-    def throttle(self, halves: int, ops: int) -> set[str]:
+    def throttle(self, halves: int, ops: int, verdicts: int = 0) -> set[str]:
         """What is paused while so much waits for the worker."""
-        self.worker.waiting = (halves, ops)
+        self.worker.waiting = (halves, ops, verdicts)
         self.intake.throttle({0: cast("Arrivals", self.worker)})
         return set(self.consumer.paused)
 
@@ -98,6 +98,9 @@ class _Description:
 
     class op:  # noqa: N801 - an attribute
         name = OP
+
+    class verdict:  # noqa: N801 - an attribute
+        name = VERDICT
 
     channel = Channel("outbox")
 
@@ -149,20 +152,22 @@ def test_an_early_end_never_makes_a_gap_of_halves_believed() -> None:
     assert desk.consumer.sought == [(HALF, 10), (HALF, 10)]
 
 
-def test_ops_end_where_they_end_twice() -> None:
+@pytest.mark.parametrize(("topic", "verdict"), [(OP, False), (VERDICT, True)])
+def test_ops_end_where_they_end_twice(topic: str, *, verdict: bool) -> None:
     """What is not there at the second look is none of ours, and nobody waits for it."""
     desk = _Desk()
     desk.consumer.end = 12
-    desk.hand_over(_end(OP, 12))
-    assert not desk.intake.is_at_op_end(0)
-    desk.hand_over(_end(OP, 12))
-    assert desk.intake.is_at_op_end(0)
+    desk.hand_over(_end(topic, 12))
+    assert not desk.intake.is_at_op_end(0, verdict=verdict)
+    desk.hand_over(_end(topic, 12))
+    assert desk.intake.is_at_op_end(0, verdict=verdict)
+    assert not desk.intake.is_at_op_end(0, verdict=not verdict)
 
 
 def test_a_gap_that_a_former_worker_saw_is_looked_at_twice_by_the_next() -> None:
     desk = _Desk()
     desk.hand_over(*_records(HALF, 15))
-    desk.intake.start_at(0, 10, 10)
+    desk.intake.start_at(0, [10, 10, 10])
     desk.hand_over(*_records(HALF, 15))
     assert desk.worker.fed == []
     assert desk.consumer.sought == [(HALF, 10), (HALF, 10)]
@@ -175,6 +180,7 @@ def test_a_full_inbox_pauses_its_partition_until_half_of_it_is_done() -> None:
     assert desk.throttle(ARRIVALS // 2 + 1, ARRIVALS) == {HALF, OP}
     assert desk.throttle(ARRIVALS // 2, ARRIVALS // 2 + 1) == {OP}
     assert desk.throttle(0, 0) == set()
+    assert desk.throttle(0, 0, ARRIVALS) == {VERDICT}
 
 
 def test_what_belongs_to_nobody_is_left_alone() -> None:
@@ -200,13 +206,13 @@ def test_record_that_is_passed_by_leaves_an_empty_one() -> None:
     desk, worker = _Desk(), Mock(spec=Arrivals)
     desk.hand_over(_unpackable(10))
     desk.intake.pass_by((HALF, 0), 10, worker)
-    ((record,), ops), _ = worker.feed.call_args
-    assert (record.offset(), record.value(), ops) == (10, None, [])
+    ((record,), *others), _ = worker.feed.call_args
+    assert (record.offset(), record.value(), others) == (10, None, [[], []])
     assert (desk.consumer.sought, desk.intake.unreadable()) == ([(HALF, 11)], {})
 
 
 def test_intake_is_behind_until_all_records_are_handed_over() -> None:
-    desk, ends = _Desk(), {HALF: 10, OP: 10}
+    desk, ends = _Desk(), {HALF: 10, OP: 10, VERDICT: 10}
 
     def is_behind() -> bool:
         return desk.intake.is_behind(0, lambda topic, _partition: ends[topic])
@@ -216,6 +222,8 @@ def test_intake_is_behind_until_all_records_are_handed_over() -> None:
     assert is_behind()
     desk.hand_over(*_records(OP, 10, 11))
     assert not is_behind()
+    ends[VERDICT] = 11
+    assert is_behind()
 
 
 def test_intake_is_not_behind_an_aborted_transaction() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -657,6 +658,58 @@ def test_a_malformed_op_record_is_counted_and_passed() -> None:
     ledger.read_halves([half(0, 1)])
     assert take(ledger) == [1]
     assert ledger.counts["op_malformed"] == 1
+
+
+def verdict(offset: int, *entries: OpEntry, source: OpSource = CHECKER, time: int = 1_000) -> OpRecord:
+    """A record of the verdict partition."""
+    return OpRecord(offset, time, source, entries, "", is_verdict=True)
+
+
+def test_misplaced_ops_are_counted_and_reported_once_a_minute() -> None:
+    """Whoever forges decisions must not fill the log (R65)."""
+    ledger = new_ledger()
+    forged = [OpRecord(at, 1_000, None, (), "source checker", is_misplaced=True) for at in range(3)]
+    ledger.read_halves([half(0, 1)])
+    ledger.read_ops([*forged[:2], op(2, commit(1, 0))])
+    assert take(ledger) == [1]
+    assert (ledger.counts["op_misplaced"], ledger.counts["op_malformed"]) == (2, 0)
+    assert ledger.dropped.take(1_000) == (2, forged[1])
+    ledger.read_ops([replace(forged[2], offset=3)])
+    assert ledger.dropped.take(60_999) is None
+    assert ledger.dropped.take(61_000) == (1, replace(forged[2], offset=3))
+    assert ledger.dropped.take(1_000_000) is None
+
+
+def test_op_and_verdict_partition_have_own_positions() -> None:
+    """An op of each is kept for a half ahead, and holds its own partition only."""
+    ledger = new_ledger()
+    ledger.read_ops([op(7, commit(1, 0)), op(8, commit(2, 1)), verdict(3, commit(3, 2)), verdict(4)])
+    assert (ledger.op_checkpoint(), ledger.checkpoints().verdict) == (OpCheckpoint(7, 9), OpCheckpoint(3, 5))
+    ledger.read_halves([half(0, 1), half(1, 2)])
+    assert (ledger.op_checkpoint(), ledger.checkpoints().verdict) == (OpCheckpoint(9, 9), OpCheckpoint(3, 5))
+    ledger.read_halves([half(2, 3)])
+    assert (ledger.op_checkpoint(), ledger.checkpoints().verdict) == (OpCheckpoint(9, 9), OpCheckpoint(5, 5))
+    assert take(ledger) == [1, 2, 3]
+
+
+def test_a_verdict_overrules_a_producer_in_either_order() -> None:
+    for records in itertools.permutations([op(5, commit(1, 0)), verdict(5, rollback(1, 0))]):
+        ledger = new_ledger()
+        ledger.read_ops(records)
+        ledger.read_halves([half(0, 1)])
+        assert take(ledger) == []
+        assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
+
+
+def test_nobody_is_asked_about_before_verdicts_were_read() -> None:
+    ledger = new_ledger(verdict_checkpoint=OpCheckpoint(0, 0))
+    ledger.read_halves([half(0, 1)])
+    ledger.overdue.ops_read_until(10**9)
+    assert ledger.needs_op_end(10**9)
+    assert ledger.take_due(10**9) == []
+    ledger.overdue.ops_read_until(10**9, verdict=True)
+    assert not ledger.needs_op_end(10**9)
+    assert [request.transaction_id for request in ledger.take_due(10**9)] == [transaction_id(1)]
 
 
 # --- how far may be read ----------------------------------------------------------------------------------------

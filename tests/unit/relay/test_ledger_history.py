@@ -193,6 +193,10 @@ class _History(RuleBasedStateMachine):
     def read_ops(self, count: int) -> None:
         self.world.read_ops(count)
 
+    @rule(count=st.sampled_from([1, 2, 100]))
+    def read_verdicts(self, count: int) -> None:
+        self.world.read_verdicts(count)
+
     @rule(messages=st.sampled_from([0, 1, 3, 1_000]))
     def deliver(self, messages: int) -> None:
         self.world.deliver(messages)
@@ -215,6 +219,7 @@ class _History(RuleBasedStateMachine):
         self.world.read_halves(100)
         self.world.read_deferred(1)
         self.world.read_ops(100)
+        self.world.read_verdicts(100)
         self.world.see_op_end()
         self.world.deliver(messages)
         if crashes:

@@ -29,6 +29,7 @@ def watching(known: dict[str, Transaction], ops_read_until: int = 10**9) -> Over
     for transaction in known.values():
         found.watch(transaction)
     found.ops_read_until(ops_read_until)
+    found.ops_read_until(10**9, verdict=True)
     return found
 
 

@@ -1,26 +1,27 @@
-"""Which partition numbers a relay may serve: both partitions, and after a fence only in a newer generation."""
+"""Which partition numbers a relay may serve: all its partitions, and after a fence only in a newer generation."""
 
 from __future__ import annotations
 
 from relay.partitions.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
 
-BOTH = [("half", 0), ("op", 0)]
+ALL = [("half", 0), ("op", 0), ("verdict", 0)]
 
 
 def owning(*numbers: int) -> Ownership:
     """Numbers that are served."""
     ownership = Ownership()
-    ownership.assigned((topic, number) for topic in ("half", "op") for number in numbers)
+    ownership.assigned((topic, number) for topic in ("half", "op", "verdict") for number in numbers)
     for number in numbers:
         ownership.served(number)
     return ownership
 
 
-def test_a_number_is_served_once_both_partitions_are_ours() -> None:
+def test_a_number_is_served_once_all_its_partitions_are_ours() -> None:
     ownership = Ownership()
-    assert ownership.assigned([("half", 0), ("half", 1), ("op", 1)]) == [1]
+    assert ownership.assigned([("half", 0), ("half", 1), ("op", 1), ("verdict", 1)]) == [1]
     assert ownership.waiting() == [1]
-    assert ownership.assigned([("op", 0)]) == [0]
+    assert ownership.assigned([("op", 0)]) == []
+    assert ownership.assigned([("verdict", 0)]) == [0]
     assert ownership.due(0.0, 1) == [1, 0]
     ownership.served(1)
     assert ownership.waiting() == [0]
@@ -39,7 +40,7 @@ def test_a_number_that_failed_is_tried_again_after_a_while() -> None:
     assert ownership.due(10.0 + RETRY_SECONDS / 2, 1) == []
     assert ownership.due(10.0 + RETRY_SECONDS, 1) == [0]
     assert ownership.waiting() == [0]
-    ownership.revoked(BOTH)
+    ownership.revoked(ALL)
     assert (ownership.due(99.0, 1), ownership.waiting()) == ([], [])
 
 
@@ -71,15 +72,15 @@ def test_a_number_fenced_in_no_generation_waits_for_its_next_assignment() -> Non
     ownership = owning(0)
     ownership.fenced(0, 10.0, -1)
     assert ownership.due(11.0, 8) == []
-    ownership.revoked(BOTH)
-    assert ownership.assigned(BOTH) == [0]
+    ownership.revoked(ALL)
+    assert ownership.assigned(ALL) == [0]
     assert ownership.due(11.0, 8) == [0]
 
 
 def test_a_fenced_number_that_is_revoked_is_forgotten() -> None:
     ownership = owning(0)
     ownership.fenced(0, 10.0, 7)
-    ownership.revoked(BOTH)
+    ownership.revoked(ALL)
     assert (ownership.due(99.0, 8), ownership.waiting(), ownership.fenced_too_long(99.0)) == ([], [], [])
 
 

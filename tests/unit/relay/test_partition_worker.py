@@ -50,6 +50,7 @@ from tests.support.ledger_model import (
     OP_TOPIC_ID,
     PARTITION,
     TOPIC_ID,
+    VERDICT_TOPIC_ID,
     entry,
     half,
     new_ledger,
@@ -61,6 +62,7 @@ WINDOW = 4
 EARLY = 2
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
 OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+VERDICT = TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {})
 CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
 DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "4194304"})
 REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"})
@@ -115,7 +117,7 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedbac
     readers = PartitionReaders(
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
-        Decoder(DISCARD.max_message_bytes),
+        Decoder(DISCARD.max_message_bytes, VERDICT.name),
     )
     topics = Mock(spec=TopicCache, **{"describe.return_value": {REAL.name: REAL}})
     gate = Gate(GatePolicy(), CHANNEL, PARTITION)
@@ -123,7 +125,7 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedbac
         ledger,
         readers,
         TopicLookup(ledger.deliveries.queue, gate, topics, NoHangingTransactions(), feedback.refusals),
-        Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4), delivery, Mock()),
+        Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,
         began=clock.now,
@@ -252,10 +254,11 @@ def test_an_idle_partition_commits_hourly(
     worker._settle()
     worker._settle()
     assert delivery.commit.call_count == 1
-    records, (half_place, op_place), _ = delivery.commit.call_args.args
+    records, (half_place, op_place, verdict_place), _ = delivery.commit.call_args.args
     assert records == []
     assert half_place.metadata == ledger.half_checkpoint().encode(TOPIC_ID, PARTITION)
     assert op_place.metadata == ledger.op_checkpoint().encode(OP_TOPIC_ID, PARTITION)
+    assert verdict_place.metadata == ledger.checkpoints().verdict.encode(VERDICT_TOPIC_ID, PARTITION)
 
 
 def test_progress_without_a_delivery_is_committed_soon(worker: PartitionWorker, delivery: Mock, clock: Clock) -> None:
@@ -373,7 +376,7 @@ def test_worker_reads_many_halves_in_one_turn(
     worker.arrivals.feed(halves(*range(100)), [])
     assert ledger.read_limit(0) == WINDOW
     worker._read()
-    assert (ledger.progress.head(), worker.arrivals.sizes()) == (100, (0, 0))
+    assert (ledger.progress.head(), worker.arrivals.sizes()) == (100, (0, 0, 0))
 
 
 def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, feedback: BatchFeedback) -> None:

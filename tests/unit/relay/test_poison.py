@@ -19,7 +19,8 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import HalfControl, Truth, parse_half
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import STUB_HEADER
-from outbox.protocol.op import parse_op
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
+from outbox.protocol.positions import Positions
 from outbox.protocol.size import record_size
 from outbox.protocol.skip import Skip, parse_skip
 from relay.batching.outgoing_records import discard_malformed, malformed
@@ -82,7 +83,7 @@ def decoded(decoder: Decoder, newer: Message) -> tuple[HalfControl | None, str] 
 
 
 def test_decoder_skips_only_what_it_cannot_read() -> None:
-    decoder = Decoder(MOST)
+    decoder = Decoder(MOST, "outbox.verdict")
     newer, good = message("outbox.half", 29, NEWER), message("outbox.half", 30, CONTROL.encode())
     with pytest.raises(NewerFormatError, match=r"outbox\.half/0 offset 29"):
         decoder.half(newer)
@@ -92,13 +93,28 @@ def test_decoder_skips_only_what_it_cannot_read() -> None:
 
 
 def test_decoder_skips_an_op_only_on_its_topic() -> None:
-    decoder = Decoder(MOST)
+    decoder = Decoder(MOST, "outbox.verdict")
     decoder.skipped = {("outbox.half", 3): "another topic's"}
     newer = message("outbox.op", 3, [("outbox-op", b"2;producer")], b"C")
     with pytest.raises(NewerFormatError):
         decoder.op(newer)
     decoder.skipped = {("outbox.op", 3): "skipped by ann: x"}
     assert (decoder.op(newer).source, decoder.op(newer).error) == (None, "skipped by ann: x")
+
+
+@pytest.mark.parametrize("source", OpSource)
+def test_decoder_drops_an_op_of_a_source_of_another_topic(source: OpSource) -> None:
+    """Every application may write to the op topic: a header proves no rank (R65)."""
+    decoder = Decoder(MOST, "outbox.verdict")
+    decision = OpEntry(OpKind.ROLLBACK, CONTROL.transaction_id, TOPIC_ID, 0, Positions.first(1), 5, 5)
+    value, _ = encode_op([decision], source)
+    headers = [("outbox-op", f"1;{source}".encode())]
+    found = {topic: decoder.op(message(topic, 3, headers, value)) for topic in ("outbox.op", "outbox.verdict")}
+    right = found.pop("outbox.verdict" if source in {OpSource.CHECKER, OpSource.OPERATOR} else "outbox.op")
+    (wrong,) = found.values()
+    assert (right.source, right.entries, right.is_misplaced) == (source, (decision,), False)
+    assert (wrong.source, wrong.entries, wrong.is_misplaced) == (None, (), True)
+    assert {right.is_verdict, wrong.is_verdict} == {True, False}
 
 
 def test_skip_round_trip_keeps_all_fields() -> None:
@@ -124,7 +140,7 @@ JSON = st.recursive(
 @given(HEADERS, st.binary(max_size=200) | st.none())
 def test_decoder_of_any_record_returns_or_refuses(headers: list[tuple[str, bytes]], value: bytes) -> None:
     """Nothing but a newer format stops a partition."""
-    decoder = Decoder(MOST)
+    decoder = Decoder(MOST, "outbox.verdict")
     decoder.skipped = {("outbox.half", 1): "skipped", ("outbox.op", 1): "skipped"}
     assert decoder.half(message("outbox.half", 1, headers, value)).has_body()
     assert decoder.op(message("outbox.op", 1, headers, value)).offset == 1

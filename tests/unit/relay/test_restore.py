@@ -14,14 +14,16 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
-from relay.recovery.restore import read_checkpoints, verify_discards
-from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from relay.recovery.restore import read_checkpoints, verify_checkpoints, verify_discards
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
 
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
 OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
+VERDICT = TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {})
 CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
 DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {})
-DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, CHECK, DISCARD, 4)
+DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4)
 
 
 class Group:
@@ -32,7 +34,7 @@ class Group:
     """
 
     def __init__(self, **offsets: int | KafkaError) -> None:
-        self._offsets = {CHANNEL.half_topic: offsets["half"], CHANNEL.op_topic: offsets["op"]}
+        self._offsets = {f"{CHANNEL.name}.{topic}": offset for topic, offset in ({"verdict": 0} | offsets).items()}
 
     def committed(self, places: Sequence[TopicPartition], _timeout: float) -> list[TopicPartition]:
         """The committed offsets."""
@@ -58,7 +60,11 @@ def read(group: Group) -> list[tuple[str, int, int]]:
 
 
 def test_it_begins_at_the_committed_offsets() -> None:
-    assert read(Group(half=7, op=0)) == [(CHANNEL.half_topic, 2, 7), (CHANNEL.op_topic, 2, 0)]
+    assert read(Group(half=7, op=0, verdict=3)) == [
+        (CHANNEL.half_topic, 2, 7),
+        (CHANNEL.op_topic, 2, 0),
+        (CHANNEL.verdict_topic, 2, 3),
+    ]
 
 
 @pytest.mark.parametrize(("half", "op"), [(OFFSET_INVALID, OFFSET_INVALID), (OFFSET_INVALID, 7), (7, OFFSET_INVALID)])
@@ -66,6 +72,27 @@ def test_a_partition_without_a_checkpoint_is_not_served(half: int, op: int) -> N
     """Starting at a guess would lose or double (R22)."""
     with pytest.raises(UnsafeError, match="has no checkpoint"):
         read(Group(half=half, op=op))
+
+
+def verified(verdict: TopicPartition) -> OpCheckpoint:
+    half = TopicPartition(CHANNEL.half_topic, 2, 7, HalfCheckpoint(7, 7).encode(TOPIC_ID, 2))
+    op = TopicPartition(CHANNEL.op_topic, 2, 0, OpCheckpoint(0, 0).encode(OP_TOPIC_ID, 2))
+    consumer = Mock(**{"get_watermark_offsets.return_value": (0, 7)})
+    return verify_checkpoints(consumer, DESCRIPTION, 2, [half, op, verdict]).verdict
+
+
+def test_a_verdict_partition_without_a_checkpoint_begins_at_0() -> None:
+    """A channel that was made before its verdict topic has none; a verdict that is read again changes nothing."""
+    assert read(Group(half=7, op=0, verdict=OFFSET_INVALID))[2] == (CHANNEL.verdict_topic, 2, OFFSET_INVALID)
+    assert verified(TopicPartition(CHANNEL.verdict_topic, 2, OFFSET_INVALID)) == OpCheckpoint(0, 0)
+
+
+def test_a_verdict_checkpoint_counts_only_for_its_topic() -> None:
+    checkpoint = OpCheckpoint(3, 9)
+    place = (CHANNEL.verdict_topic, 2, 3)
+    assert verified(TopicPartition(*place, checkpoint.encode(VERDICT_TOPIC_ID, 2))) == checkpoint
+    with pytest.raises(UnsafeError, match="deleted and recreated"):
+        verified(TopicPartition(*place, checkpoint.encode(OP_TOPIC_ID, 2)))
 
 
 def test_offsets_that_cannot_be_told_now_are_no_missing_ones() -> None:

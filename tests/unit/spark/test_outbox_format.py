@@ -215,7 +215,7 @@ def test_options_say_what_is_read_and_how() -> None:
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"what": "reals"}, "Option what is 'reals'. Use one of halves, ops, discards, pending"),
+        ({"what": "reals"}, "Option what is 'reals'. Use one of halves, ops, verdicts, discards, pending"),
         ({"what": ""}, "Option what is ''. Use one of"),
         ({"kafka_bootstrap_servers": ""}, "lacks the option kafka.bootstrap.servers"),
         ({"chanel": "shop"}, "has no option chanel"),

@@ -242,7 +242,7 @@ def settings(**given: Any) -> WatchSettings:
 
 
 def test_names_of_topics_are_those_that_the_job_needs() -> None:
-    internal = ("outbox.half", "outbox.op", "outbox.check", "outbox.discard")
+    internal = ("outbox.half", "outbox.op", "outbox.verdict", "outbox.check", "outbox.discard")
     assert settings().topic_names() == (*internal, "orders")
     assert settings(alerts_topic="alerts").topic_names() == (*internal, "orders", "alerts")
     made = settings(output="", real_time=True, alerts_topic="alerts", checkpoint="checkpoints/")

@@ -228,6 +228,16 @@ def real_headers(control: HalfControl, headers: Headers, origin: int | str, orig
     return real
 
 
+@lru_cache(maxsize=1_024)
+def count_header(messages: int) -> tuple[str, bytes]:
+    """Return the header of a real record that names how many messages its transaction has (R30).
+
+    Args:
+        messages: The number of messages with its transaction id and producer group.
+    """
+    return names.COUNT_HEADER, str(messages).encode()
+
+
 @lru_cache(maxsize=4096)
 def _real_group_header(group: str) -> tuple[str, bytes]:
     return names.PRODUCER_GROUP_HEADER, group.encode()

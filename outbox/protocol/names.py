@@ -32,6 +32,7 @@ MESSAGE_ID_HEADER = "outbox-id"
 PRODUCER_GROUP_HEADER = GROUP_HEADER
 ORIGIN_HEADER = "outbox-origin"
 FOREIGN_ORIGIN = "foreign:"  # before the name of the table source, if it delivers a foreign table
+COUNT_HEADER = "outbox-count"
 LATE_HEADER = "outbox-late"
 
 # In the discard topic, on the substitute for a half that does not fit there.

@@ -18,7 +18,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, copy_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.fields import MAX_INT32, MAX_INT64
-from outbox.protocol.half import HalfControl, Truth, real_headers
+from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import MAX_POSITION, Positions
 
@@ -156,7 +156,8 @@ _LONGEST_KEY: Final = copy_key(_LONGEST_ID, MAX_POSITION, MAX_INT64)
 def _added(group: str) -> tuple[int, int]:
     """Bytes and number of the headers that the relay adds to a record, with those of a late one."""
     control = HalfControl("", 0, _LONGEST_ID, MAX_POSITION, group, Truth.ROW)
-    headers = [*real_headers(control, [], MAX_INT32, MAX_INT64), (names.LATE_HEADER, _LONGEST_REASON.encode())]
+    counted = [*real_headers(control, [], MAX_INT32, MAX_INT64), count_header(MAX_INT32)]
+    headers = [*counted, (names.LATE_HEADER, _LONGEST_REASON.encode())]
     return _content(None, None, headers) - _content(None, None, []), len(headers)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
-from outbox.protocol.half import HalfControl, Truth, real_headers
+from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
@@ -24,15 +25,19 @@ def deliver(transaction: Transaction, origin: int | str) -> list[Record]:
         transaction: A committed transaction that passed pre-flight.
         origin: Its half partition or table source, for the origin header.
     """
-    records = [_real(half, half.control, origin) for half in transaction.counted() if half.control]
+    counted = [(half, half.control) for half in transaction.counted() if half.control]
+    messages = Counter(
+        control.transaction_id for _, control in counted
+    )  # rows of a foreign table have ids of their own
+    records = [_real(half, control, origin, messages[control.transaction_id]) for half, control in counted]
     if transaction.discarded:
         for record in records:
             record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
     return records
 
 
-def _real(half: Half, control: HalfControl, origin: int | str) -> Record:
-    headers = real_headers(control, half.headers, origin, half.offset)
+def _real(half: Half, control: HalfControl, origin: int | str, messages: int) -> Record:
+    headers = [*real_headers(control, half.headers, origin, half.offset), count_header(messages)]
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 

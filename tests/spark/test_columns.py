@@ -68,7 +68,7 @@ def test_a_record_of_table_mode_has_the_id_of_its_row_and_no_position() -> None:
     assert (landed.position, landed.producer_group) == (None, "shop")
     assert (landed.origin_partition, landed.origin_offset) == (None, 10_000_000_000)
     assert landed.problem is None
-    assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (PRODUCER_GROUP_HEADER, b"shop-db/10000000000")
+    assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (PRODUCER_GROUP_HEADER, b"1")
 
 
 @pytest.mark.parametrize("id_", ["7", "a/b", "ä\n", "x" * 200])

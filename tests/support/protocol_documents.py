@@ -16,7 +16,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
-from outbox.protocol.half import HalfControl, HalfOptions, Header, OutgoingHeaders, Truth, real_headers
+from outbox.protocol.half import HalfControl, HalfOptions, Header, OutgoingHeaders, Truth, count_header, real_headers
 from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
 from outbox.protocol.names import FORMAT_VERSION
 from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
@@ -33,6 +33,7 @@ TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 PARTITION = 3
 INCARNATION = "c0ffee00-1234-4abc-9def-0123456789ab"
 ORIGIN = (3, 1234)
+MESSAGES = 3
 
 JAVA_MURMUR2 = {
     "21": -973932308,
@@ -150,7 +151,8 @@ def _half(control: HalfControl, key: bytes | None, value: bytes | None, headers:
         "user_headers": [[name, text(header)] for name, header in headers],
         "ordering_key": text(control.ordering_key(key)),
         "origin": list(ORIGIN),
-        "relay_headers": _plain(real_headers(control, control.encode(), *ORIGIN)),
+        "messages": MESSAGES,
+        "relay_headers": _plain([*real_headers(control, control.encode(), *ORIGIN), count_header(MESSAGES)]),
     }
 
 

@@ -56,6 +56,7 @@ def test_message_id_is_that_of_the_row_alone() -> None:
     first = records(read([row("5"), row("6")]), "shop")
     again = records(read([row("6", 3)]), "shop")
     assert dict(first[1].headers)["outbox-id"] == dict(again[0].headers)["outbox-id"]
+    assert {dict(record.headers)["outbox-count"] for record in first} == {b"1"}, "each id is one transaction"
     assert dict(first[0].headers)["outbox-id"] == f"{uuid.uuid5(uuid.UUID(INCARNATION), '5')}/0".encode()
     assert (
         dict(records(read([row(UUIDS[0])], id_type="uuid"), "shop")[0].headers)["outbox-id"] == f"{UUIDS[0]}/0".encode()

@@ -199,7 +199,7 @@ def test_a_topic_is_known_by_its_settings() -> None:
 
 # --- sizes ------------------------------------------------------------------------------------------------------
 
-UNKNOWN_BYTES = 80
+UNKNOWN_BYTES = 90
 """Bytes by which a size is too large at most: the longest position and origin, and the header of a late record."""
 
 
@@ -243,9 +243,19 @@ def test_a_delivered_record_is_the_users_own() -> None:
             ("outbox-id", f"{ID}/0".encode()),
             ("outbox-group", b"shop"),
             ("outbox-origin", b"3/9"),
+            ("outbox-count", b"1"),
         ],
         77,
     )
+
+
+def test_delivered_records_carry_the_number_of_messages_that_count() -> None:
+    """With so many of one transaction id a consumer has all of it; what is late has the same number."""
+    transaction = committed(message(5, 0), message(6, 1))
+    assert [dict(record.headers)["outbox-count"] for record in deliver(transaction, 3)] == [b"2", b"2"]
+    transaction.discarded = Finding(DiscardReason.UNDECIDED, "")
+    (first, _) = deliver(transaction, 3)
+    assert first.headers[-2:] == [("outbox-count", b"2"), ("outbox-late", b"UNDECIDED")]
 
 
 def test_without_a_timestamp_of_the_users_the_append_time_is_kept() -> None:

@@ -74,6 +74,7 @@ def test_records_come_in_the_order_of_the_rows() -> None:
     assert [record.key for record in records(found, "shop")] == [b"a", b"b", b"c"]
     ends = [dict(record.headers)["outbox-origin"] for record in records(found, "shop")]
     assert ends == [b"shop/1", b"shop/2", b"shop/3"]
+    assert [dict(record.headers)["outbox-count"] for record in records(found, "shop")] == [b"2", b"1", b"2"]
 
 
 def test_groups_of_one_local_transaction_are_transactions_of_their_own() -> None:

@@ -141,6 +141,8 @@ def findings(what: str, rights: Iterable[Right], allowed: Collection[str]) -> It
 
 def _hidden(what: str, rights: Sequence[Right], error: KafkaError) -> Finding:
     """Return why Kafka does not show the rights on a resource."""
+    if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return Finding(what, "", f"{_listed(rights)} not checked: there is no such topic yet")
     if error.code() not in _REFUSED:
         return Finding(what, "", f"{_listed(rights)} not checked: {error.str()}")
     lacks = f"DESCRIBE is missing, and without it Kafka does not show whether there is {_listed(rights)}"

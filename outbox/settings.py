@@ -273,8 +273,8 @@ class Settings:
             self._check_kafka()
         elif self.kafka:
             raise ConfigurationError(
-                "Kafka settings are given, and the mode is 'table', the default, which does not use them. "
-                "Remove them, or set mode to 'half' or 'auto'."
+                f"Kafka settings are given ({', '.join(sorted(map(str, self.kafka)))}), and table mode does not use "
+                "them. Remove them, or set mode to 'half' or 'auto'."
             )
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
@@ -327,7 +327,12 @@ class Settings:
         kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
-        is_table_mode = "mode" in values and _mode(values) == "table"
+        if kafka and "mode" not in values:
+            raise ConfigurationError(
+                f"Kafka settings are given ({', '.join(sorted(kafka))}), and no mode. Set OUTBOX_MODE, or mode in the "
+                "TOML file, to 'half' or 'auto', or to 'table', which does not use them."
+            )
+        is_table_mode = _mode(values) == "table"
         return cls(
             str(values["group"]),
             {} if is_table_mode else kafka,

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaException
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.finding import Finding
+from outbox._operations.source_doctor import examine_sources
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
@@ -19,12 +20,13 @@ from relay.settings import RelaySettings
 
 
 def examine(settings: RelaySettings) -> Iterator[Finding]:
-    """Yield settings, broker, contract, and the checkpoints of all partitions."""
+    """Yield settings, broker, contract, the checkpoints of all partitions, and the table sources."""
     found = list(examine_channel(settings))
     yield from found
     if all(finding.fine for finding in found):
         channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
         yield from _checkpoints(settings, channel)
+        yield from examine_sources(settings.tables, settings.connection(), settings.channel_names())
 
 
 def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterator[Finding]:

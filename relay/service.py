@@ -141,7 +141,12 @@ class RelayService:
         self._ends.watch.start()
         if self._tables is not None:
             self._tables.start()
-        log.info("Relay started", channel=self._channel.channel.name, partitions=self._channel.partitions)
+        tables = sorted(self._settings.tables)
+        log.info(
+            "Relay started", channel=self._channel.channel.name, partitions=self._channel.partitions, tables=tables
+        )
+        if not tables:
+            log.info("Rows of table mode are not delivered: the setting tables names no message table")
         if self._settings.allowed_topics is None:
             log.info(
                 "allowed_topics is not set: every producer group may write to every topic that is neither internal nor "

@@ -28,9 +28,6 @@ SITE_OPTIONS = (
 )
 """Settings that the operator's commands take on the command line."""
 
-NO_TABLES = "no message table is configured (setting tables)"
-"""Why rows of table mode are not looked for."""
-
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Units of a duration, in ms."""
 

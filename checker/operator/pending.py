@@ -13,7 +13,6 @@ from rich.table import Table
 from checker.operator.channel_reader import ChannelReader, Unread
 from checker.operator.database_view import database_of
 from checker.operator.options import (
-    NO_TABLES,
     ONE_COMMAND,
     RECORDS,
     SITE_OPTIONS,
@@ -27,6 +26,7 @@ from checker.operator.unsettled_transactions import Choice, Gathering, Unsettled
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
+from outbox._service.settings import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.half import Truth
 
@@ -157,7 +157,7 @@ def _show(document: Mapping[str, Any], unread: Sequence[Unread]) -> None:
     if document["sums"]:
         console.print(_totals(document))
     elif not unread:
-        console.print(f"Channel {document['channel']} has no such unsettled transaction.")
+        console.print(f"No unsettled transaction was found in channel {document['channel']}.")
     for one in document["transactions"]:
         print_entry(console, f"{one['transaction']}  {one['group']}", _state(one), _place(one))
     if document["not_listed"]:

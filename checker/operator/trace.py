@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from checker.operator.options import (
-    NO_TABLES,
     ONE_COMMAND,
     RECORDS,
     SITE_OPTIONS,
@@ -27,6 +26,7 @@ from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._service.redaction import visible
+from outbox._service.settings import NO_TABLES
 from outbox.errors import UsageError
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"

@@ -18,6 +18,7 @@ from outbox._operations.discard_topic import Discarded, DiscardedMessage
 from outbox._operations.discarded_rows import DiscardedMessageRow
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, utc
+from outbox._service.settings import NO_TABLES
 from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
@@ -62,6 +63,8 @@ def list_command(
         print_json_rows({"channel": places.name}, "transactions", rows, rest)
     else:
         _show_list(chosen, limit or LIMIT, places.name)
+        if not places.tables:
+            PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if places.unread():
         raise SystemExit(Exit.UNPROVABLE)
 
@@ -329,7 +332,7 @@ def _show_list(chosen: Iterator[Entry], limit: int, channel: str) -> None:
     listed = list(islice(chosen, limit))
     _show(listed, f"discarded transactions of channel {channel}")
     if not listed:
-        PlainConsole().print(f"The discard topic of channel {channel} has no such transaction.")
+        PlainConsole().print(f"No discarded transaction was found in channel {channel}.")
     elif more := _count(chosen):
         PlainConsole().print(f"{more} more are not listed: --limit")
 

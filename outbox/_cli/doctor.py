@@ -12,12 +12,9 @@ from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import examine_database, examine_kafka, examine_versions
 from outbox._operations.finding import Finding
-from outbox._operations.foreign_doctor import examine_foreign
 from outbox._operations.rights_doctor import RightsDoctor
-from outbox._operations.source_report import SourceReporter
-from outbox._operations.table_doctor import TableDoctor
+from outbox._operations.source_doctor import examine_sources, examine_unnamed
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.role_rights import Role, rights_of
 from outbox._service.findings import show_findings
 from outbox._service.output import Json
@@ -48,20 +45,8 @@ def doctor(
     findings = list(examine_versions())
     findings += examine_kafka(connection(settings), settings.channel_names(), settings.contract())
     findings += _database(settings)
-    findings += _tables(settings)
+    findings += examine_sources(settings.tables, connection(settings), settings.channel_names())
     show_findings(findings, as_json=as_json)
-
-
-def _tables(settings: DoctorSettings) -> Iterator[Finding]:
-    """Yield what is found of the relay's message tables."""
-    kafka, channel = connection(settings), settings.channel_names()
-    for source, table in settings.tables.items():
-        if table.is_foreign:
-            reporter = SourceReporter(kafka, channel)
-            foreign = ForeignSource(table.names(), table.foreign_name())
-            yield from examine_foreign(source, foreign, table.connection_string(), reporter)
-            continue
-        yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel)
 
 
 def _database(settings: DoctorSettings) -> Iterator[Finding]:
@@ -74,3 +59,5 @@ def _database(settings: DoctorSettings) -> Iterator[Finding]:
         return
     with opened:
         yield from examine_database(opened, CallbackTable(settings.table_names()))
+        if not settings.tables:
+            yield from examine_unnamed(opened, settings.table_names())

@@ -9,6 +9,7 @@ import psycopg
 
 from outbox._postgres.ddl import written
 from outbox.errors import CallbackTableError
+from outbox.settings import TableNames
 
 _MISSING = frozenset({"42P01", "3F000"})
 """SQLSTATEs: no such table, no such schema."""
@@ -60,17 +61,24 @@ def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTab
     if state in _MISSING:
         return CallbackTableError(
             f"table {written(schema, table)} does not exist in this database: "
-            "run `outbox table create`, or the SQL of `outbox table sql`"
+            f"run `outbox table create{_options(schema, table)}`, or correct schema and table prefix"
         )
     if state == _NO_COLUMN:
         return CallbackTableError(
             f"table {written(schema, table)} is of an earlier version and lacks a column: "
-            "run `outbox table create` again, or the SQL of `outbox table sql`"
+            f"run `outbox table create{_options(schema, table)}` again, or the SQL of `outbox table sql`"
         )
     if state == _NO_RIGHT:
         what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
         return CallbackTableError(
             f"{what} (schema {written(schema)}): let the owner of the tables run "
-            "`outbox table create --application-role ROLE` with the role of this connection"
+            f"`outbox table create{_options(schema, table)} --application-role ROLE` with the role of this connection"
         )
     return None
+
+
+def _options(schema: str, table: str) -> str:
+    """Return the options of `outbox table create` for a table, each after a space; none where it is the default."""
+    prefix, given = table.rpartition("_")[0], TableNames()
+    schema_option = f" --schema {schema}" if schema != given.schema else ""
+    return f"{schema_option} --table-prefix {prefix}" if prefix != given.prefix else schema_option

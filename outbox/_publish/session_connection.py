@@ -34,8 +34,9 @@ def plain_session(session: object) -> Session:
     if isinstance(session, scoped_session):
         session = session()
     if not isinstance(session, Session):
+        given = f"{type(session).__module__}.{type(session).__name__}"
         raise UsageError(
-            f"publish() takes a Session or a Connection of SQLAlchemy, not {type(session).__name__}. "
+            f"publish() takes a Session or a Connection of SQLAlchemy, not {given}. "
             "For a connection of psycopg use outbox.transaction(connection)."
         )
     if session.twophase:

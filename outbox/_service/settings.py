@@ -442,6 +442,10 @@ class TableSettings(Database):
         return self.names()
 
 
+NO_TABLES = "no message table is configured (setting tables)"
+"""Why rows of table mode are not looked for."""
+
+
 class MessageTables(LayeredSettings):
     """The message tables of a channel, by the names of their table sources."""
 

@@ -135,7 +135,13 @@ class InMemoryOutbox(Outbox):
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_next_publish(self) -> None:
-        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer; not in auto mode."""
+        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer; not in auto mode.
+
+        Raises:
+            UsageError: The outbox is in table mode, also in the calls below. It notices no outage of Kafka there, and
+                the errors of COMMIT are those of the driver.
+        """
+        self._require_halves("fail_next_publish")
         self._memory.fail_publication()
 
     def fail_next_commit(self) -> None:
@@ -143,10 +149,12 @@ class InMemoryOutbox(Outbox):
 
         In auto mode the COMMIT succeeds, and the messages have become rows.
         """
+        self._require_halves("fail_next_commit")
         self._memory.fail_commit(CommitFailure.PUBLISH_FAILED)
 
     def fence_next_commit(self) -> None:
         """Make the next COMMIT with messages raise `TransactionFenced`; all is rolled back."""
+        self._require_halves("fence_next_commit")
         self._memory.fail_commit(CommitFailure.FENCED)
 
     def lose_next_commit(self, *, committed: bool) -> None:
@@ -155,7 +163,15 @@ class InMemoryOutbox(Outbox):
         Args:
             committed: Whether COMMIT succeeds nevertheless, with its rows and messages.
         """
+        self._require_halves("lose_next_commit")
         self._memory.fail_commit(CommitFailure.LOST_AND_COMMITTED if committed else CommitFailure.LOST_AND_ROLLED_BACK)
+
+    def _require_halves(self, name: str) -> None:
+        if self.settings.mode == "table":
+            raise UsageError(
+                f"{name}() makes an error of half or auto mode, which an outbox in table mode never raises. Let the "
+                "database fail, or use InMemoryOutbox(mode='half')."
+            )
 
     # --- requests of a real outbox to Kafka or Postgres ---------------------------------------------------------
 

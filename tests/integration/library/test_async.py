@@ -437,7 +437,12 @@ def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: b
         silent = socket.create_server(("127.0.0.1", 0))
         kafka = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
         outbox = AsyncOutbox(
-            "orders", kafka, channel=shop.site.name, tables=shop.site.tables, publish_timeout_seconds=timeout
+            "orders",
+            kafka,
+            mode="half",
+            channel=shop.site.name,
+            tables=shop.site.tables,
+            publish_timeout_seconds=timeout,
         )
         async with _ticking() as gaps, AsyncSession(application.engine) as session:
             began = time.monotonic()

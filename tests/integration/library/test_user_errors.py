@@ -625,8 +625,11 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "outbox channel create",
     ),
     # --- tables -----------------------------------------------------------------------------------------------------
-    "missing tables": (lambda w: w.publish(w.message, w.outbox_of_missing_tables()), "run `outbox table create`"),
-    "missing rights": (World.publish_as_stranger, "run `outbox table create --application-role ROLE`"),
+    "missing tables": (
+        lambda w: w.publish(w.message, w.outbox_of_missing_tables()),
+        ", or correct schema and table prefix",
+    ),
+    "missing rights": (World.publish_as_stranger, " --application-role ROLE` with the role of this connection"),
     # --- sessions and connections -----------------------------------------------------------------------------------
     "two-phase session": (_two_phase, "Use another session"),
     "two-phase connection": (_two_phase_connection, "Use connection.begin()"),
@@ -777,6 +780,7 @@ FAULTS = (
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 
 COMMANDS = (
+    "is of an earlier version and lacks a column",  # also test_auto_mode
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",

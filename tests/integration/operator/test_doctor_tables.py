@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -16,7 +17,7 @@ from outbox._cli.doctor import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from stack import Stack
-from tests.support.commands import call_for_json
+from tests.support.commands import call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings
 from tests.support.rights import AUTHORIZER, allow_only
@@ -120,3 +121,30 @@ def test_rights_of_the_role_are_named(shop: Site) -> None:
     _run(shop, f"GRANT DELETE ON {{message}} TO {role}")
     fine = _findings(shop, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
     assert any("--operator-role" in one["finding"] for one in fine)
+
+
+def test_rows_that_wait_in_a_table_which_no_source_names_are_a_finding(shop: Site) -> None:
+    """A relay without the setting `tables` delivers none of them, and does not fail."""
+    code, document = call_for_json(app, shop)
+    assert code == Exit.OK, document
+    with shop.connect() as connection:
+        publish(connection, shop, "orders", ["a"])
+    code, document = call_for_json(app, shop)
+    (wrong,) = [one for one in document["findings"] if not one["fine"]]
+    assert code == Exit.FINDINGS
+    assert (
+        wrong["finding"] == f"rows wait in public.{shop.tables.message}, and the setting tables names no message table"
+    )
+    assert "OUTBOX_TABLES" in wrong["fix"]
+
+
+def test_a_relay_checks_its_message_tables(shop: Site) -> None:
+    fine = run_command(shop, "relay", "--check", environ=_tables_of(shop))
+    assert (fine.returncode, f"table source {SOURCE}" in fine.stdout) == (0, True), fine.stdout
+    wrong = run_command(shop, "relay", "--check", environ=_tables_of(shop, {"table_prefix": "missing"}))
+    assert wrong.returncode == Exit.FINDINGS
+    assert "public.missing_message does not exist" in wrong.stdout
+
+
+def _tables_of(site: Site, table: Mapping[str, object] | None = None) -> dict[str, str]:
+    return {name: value for name, value in relay_settings(site, table).items() if value is not None}

@@ -193,7 +193,7 @@ def test_an_id_of_nobody_is_not_listed(site: Site, outbox: Outbox) -> None:
 
 def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: Outbox) -> None:
     nothing = (
-        f"Channel {site.name} has no such unsettled transaction.\n"
+        f"No unsettled transaction was found in channel {site.name}.\n"
         "not looked at: rows of table mode (no message table is configured (setting tables))\n"
     )
     assert call_command(app, site) == (Exit.OK, nothing)

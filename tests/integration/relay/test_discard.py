@@ -254,7 +254,7 @@ def test_a_damaged_checkpoint_stops_the_relay(site: Site, metadata: str) -> None
     site.create(partitions=1)
     half, _ = _checkpoints(site)
     _commit(site, [TopicPartition(half.topic, 0, half.offset, metadata)])
-    assert _stops(site, "checkpoint", "partition 0")
+    assert _stops(site, "checkpoint", "Partition 0")
 
 
 def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
@@ -289,7 +289,7 @@ def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(
         site.wait_settled()
         relay.terminate()
         _damage_checkpoint(site, 2, foreign=foreign)
-        assert _stops(site, "checkpoint", "partition 0")
+        assert _stops(site, "checkpoint", "Partition 0")
         tolerant = site.relay(extra=TOLERANT)
         wait_until(lambda: len(site.read(topic)) == 8, explain=site.logs)
         assert "Checkpoint not trusted" in tolerant.output()

@@ -335,5 +335,5 @@ def test_what_cannot_be_read_is_named(filled: Filled, options: dict[str, str], c
 def test_what_is_pending_is_no_stream(filled: Filled) -> None:
     reader = session().readStream.format("outbox").options(channel=filled.site.name, what="pending")
     frame = reader.option("kafka.bootstrap.servers", filled.site.bootstrap_servers).load()
-    with pytest.raises(PySparkException, match="what is pending is no stream"):
+    with pytest.raises(PySparkException, match="The table pending cannot be read as a stream"):
         frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()

@@ -66,7 +66,7 @@ def test_an_unclear_command_is_refused_before_spark_starts(site: Site) -> None:
     words = ("--table", "table", "--replay-id", "again")
     code, said = call_command(app, site, *words)
     assert (code, said.count("\n")) == (Exit.CONFIGURATION, 1)
-    assert "select what to replay: ids, where or verdicts" in said
+    assert "nothing is selected. Give ids, where or verdicts" in said
     code, said = call_command(app, site, *words, "--ids", "@/no/such/file")
     assert (code, said.count("\n")) == (Exit.CONFIGURATION, 1)
     assert "The file of ids, /no/such/file, cannot be read" in said

@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -577,3 +578,17 @@ def test_lost_commit_of_mode_auto_in_memory_has_an_outcome(*, committed: bool) -
         assert caught.value.transaction_id == receipt.transaction_id
         expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
         assert outbox.outcome(receipt.transaction_id, engine) is expected
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        InMemoryOutbox.fail_next_publish,
+        InMemoryOutbox.fail_next_commit,
+        InMemoryOutbox.fence_next_commit,
+        partial(InMemoryOutbox.lose_next_commit, committed=True),
+    ],
+)
+def test_table_mode_raises_no_error_of_halves(fail: Callable[[InMemoryOutbox], None]) -> None:
+    with InMemoryOutbox() as outbox, pytest.raises(UsageError, match="Let the database fail"):
+        fail(outbox)

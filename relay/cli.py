@@ -17,7 +17,7 @@ from relay import metrics
 from relay.figures import RelayProgress
 from relay.self_check import examine
 from relay.service import RelayService
-from relay.settings import RelaySettings
+from relay.settings import RelaySettings, require_allow_list
 from relay.workers import WORKERS_LOG_FORMAT, end_with_parent, run_workers
 
 app = typer.Typer(
@@ -41,6 +41,7 @@ def _run(given: dict[str, str]) -> None:
     share_one_arena()
     collect_rarely()
     settings = RelaySettings.model_validate(given)
+    require_allow_list(settings.profile, settings.allowed_topics)
     if settings.workers == 1:
         run_service(RelaySettings, given, metrics.REGISTRY, _service, RelayProgress(metrics.REGISTRY))
     else:

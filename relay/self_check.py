@@ -10,6 +10,7 @@ from outbox._kafka.admin import admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.finding import Finding
 from outbox._operations.source_doctor import examine_sources
+from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
@@ -22,6 +23,8 @@ from relay.settings import RelaySettings
 def examine(settings: RelaySettings) -> Iterator[Finding]:
     """Yield settings, broker, contract, the checkpoints of all partitions, and the table sources."""
     found = list(examine_channel(settings))
+    if lacks_list(settings.profile, settings.allowed_topics):
+        found.append(Finding("allowed topics", NO_LIST, NO_LIST_FIX))
     yield from found
     if all(finding.fine for finding in found):
         channel = verify_channel(admin_client(settings.connection()), settings.channel_names())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
+from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.settings import (
+    AllowedTopics,
     Bytes,
     CheckAge,
     Former,
@@ -20,6 +21,7 @@ from outbox._service.settings import (
     Unit,
     refuse_ours,
 )
+from outbox.errors import ConfigurationError
 from relay.batching.allow_list import AllowList
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import GatePolicy
@@ -42,10 +44,8 @@ _OURS = {
     "transactional.id": "it derives from the channel",
 }
 
-_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 
-
-class RelaySettings(CheckAge, MessageTables, ServiceSettings):
+class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
     """Settings of the relay; see `ServiceSettings` for where they come from."""
 
     MOST_USED = (
@@ -118,11 +118,6 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
         ge=0,
         description="Maximum wait for a real topic that is missing, has too few partitions or is not authorized.",
     )
-    allowed_topics: dict[str, tuple[str, ...]] | None = Field(
-        None,
-        description="Allowed real topics by producer group: names, or prefixes that end in '*'. "
-        "Default: all but those of other platforms.",
-    )
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
     )
@@ -147,14 +142,6 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
     @classmethod
     def _refuse_ours(cls, kafka: dict[str, str]) -> dict[str, str]:
         return refuse_ours(kafka, _OURS)
-
-    @field_validator("allowed_topics")
-    @classmethod
-    def _check_patterns(cls, allowed: dict[str, tuple[str, ...]] | None) -> dict[str, tuple[str, ...]] | None:
-        for pattern in chain(allowed or (), *(allowed or {}).values()):
-            if not _PATTERN.fullmatch(pattern):
-                raise ValueError(f"{pattern!r} is neither a name nor a prefix that ends in '*'")
-        return allowed
 
     def allow_list(self) -> AllowList:
         """Return which producer groups may write to which topics."""
@@ -206,3 +193,17 @@ class RelaySettings(CheckAge, MessageTables, ServiceSettings):
             self.pending_max,
             self.listener_max_age_ms,
         )
+
+
+def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> None:
+    """Require an allow-list in production, even if it says that every producer group may write to every topic.
+
+    Args:
+        profile: The profile.
+        allowed: The setting `allowed_topics`.
+
+    Raises:
+        ConfigurationError: The list is missing.
+    """
+    if lacks_list(profile, allowed):
+        raise ConfigurationError(f"{NO_LIST}: {NO_LIST_FIX}")

@@ -10,7 +10,7 @@ import typer
 from outbox._cli.acl import Groups, Sources, Topics, scope_of
 from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
-from outbox._operations.doctor import examine_database, examine_kafka, examine_versions
+from outbox._operations.doctor import examine_allow_list, examine_database, examine_kafka, examine_versions
 from outbox._operations.finding import Finding
 from outbox._operations.rights_doctor import RightsDoctor
 from outbox._operations.source_doctor import examine_sources, examine_unnamed
@@ -43,6 +43,7 @@ def doctor(
         show_findings(RightsDoctor(connection(settings)).examine(rights_of(role, scope)), as_json=as_json)
         return
     findings = list(examine_versions())
+    findings += examine_allow_list(settings.profile, settings.allowed_topics)
     findings += examine_kafka(connection(settings), settings.channel_names(), settings.contract())
     findings += _database(settings)
     findings += examine_sources(settings.tables, connection(settings), settings.channel_names())

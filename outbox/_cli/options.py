@@ -9,7 +9,7 @@ from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._service.exit_codes import NO_KAFKA
-from outbox._service.settings import KafkaSettings, MessageTables, PostgresSettings, SiteSettings
+from outbox._service.settings import AllowedTopics, KafkaSettings, MessageTables, PostgresSettings, SiteSettings
 from outbox.errors import ConfigurationError
 
 
@@ -32,8 +32,8 @@ class ContractSettings(ChannelSettings, SiteSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
 
-class DoctorSettings(DatabaseSettings, ContractSettings, MessageTables):
-    """Settings of the subcommands that need Kafka and Postgres, and of message tables."""
+class DoctorSettings(DatabaseSettings, ContractSettings, AllowedTopics, MessageTables):
+    """Settings of the doctor: of Kafka and Postgres, of message tables, and of the allow-list."""
 
 
 TABLE_NAMES = ("table_schema", "table_prefix")

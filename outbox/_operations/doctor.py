@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -26,6 +26,14 @@ from outbox._operations.finding import Finding
 from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
+from outbox._rules.allowed_topics import (
+    NO_LIST,
+    NO_LIST_FIX,
+    PLATFORM_PATTERNS,
+    allows_everything,
+    describe_groups,
+    lacks_list,
+)
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
@@ -47,6 +55,27 @@ def examine_versions() -> Iterator[Finding]:
     found = f"{kafka}, SQLAlchemy {metadata.version('sqlalchemy')}, psycopg {psycopg.__version__}"
     problem = "" if installed >= _MIN_CONFLUENT_KAFKA else f"{kafka} is too old"
     yield Finding("versions", problem, "pip install 'confluent-kafka>=2.15'" if problem else found)
+
+
+def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
+    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63).
+
+    Args:
+        profile: The profile.
+        allowed: The setting `allowed_topics`.
+    """
+    what = "allowed topics"
+    if lacks_list(profile, allowed):
+        yield Finding(what, NO_LIST, NO_LIST_FIX)
+    elif allowed is None:
+        yield Finding(what, "", "not set: every producer group may write to every topic")
+    elif not allowed:
+        yield Finding(what, "", "none: no producer group may write to any topic")
+    else:
+        yield from (Finding(what, "", line) for line in describe_groups(allowed))
+        if profile == "production" and allows_everything(allowed):
+            yield Finding(what, "", "warning: a producer group without an entry may write to every topic")
+    yield Finding("denied topics", "", f"unless an entry names them: {', '.join(PLATFORM_PATTERNS)}")
 
 
 def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -52,6 +53,7 @@ from outbox.settings import (
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
+_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _FOREIGN = frozenset({"message_table", "after", "mark_column", "columns", "topic", "group", "additional_placement"})
 """Settings of a table that only a foreign table has."""
@@ -465,6 +467,24 @@ class MessageTables(LayeredSettings):
             if message_table and count > 1:
                 raise ValueError(f"{message_table} is the message_table of {count} sources. Give it to one of them.")
         return tables
+
+
+class AllowedTopics(SiteSettings):
+    """To which real topics producer groups may write."""
+
+    allowed_topics: dict[str, tuple[str, ...]] | None = Field(
+        None,
+        description="Allowed real topics by producer group: names, or prefixes that end in '*'. "
+        "Required with profile production.",
+    )
+
+    @field_validator("allowed_topics")
+    @classmethod
+    def _check_patterns(cls, allowed: dict[str, tuple[str, ...]] | None) -> dict[str, tuple[str, ...]] | None:
+        for pattern in chain(allowed or (), *(allowed or {}).values()):
+            if not _PATTERN.fullmatch(pattern):
+                raise ValueError(f"{pattern!r} is neither a name nor a prefix that ends in '*'")
+        return allowed
 
 
 class CheckAge(LayeredSettings):

@@ -1,0 +1,34 @@
+"""What the allow-list of a relay must say, and how it is shown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from outbox.protocol.names import PLATFORM_PREFIXES, PLATFORM_SUFFIXES
+
+EVERY_NAME = "*"
+
+NO_LIST = "allowed_topics is not set, and the profile is production"
+NO_LIST_FIX = (
+    "list the topics of each producer group in allowed_topics, or set "
+    'allowed_topics = { "*" = ["*"] } if every group may write to every topic'
+)
+
+PLATFORM_PATTERNS = (*(f"{prefix}*" for prefix in PLATFORM_PREFIXES), *(f"*{suffix}" for suffix in PLATFORM_SUFFIXES))
+"""Names of topics of other platforms, which only an entry that names them allows (R63)."""
+
+
+def lacks_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> bool:
+    """Return whether a profile requires an allow-list and there is none."""
+    return allowed is None and profile == "production"
+
+
+def allows_everything(allowed: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a producer group that no entry names may write to every topic."""
+    return EVERY_NAME in allowed.get(EVERY_NAME, ())
+
+
+def describe_groups(allowed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each pattern of producer groups, with its patterns of topics."""
+    for group, topics in sorted(allowed.items()):
+        yield f"{group}: {', '.join(topics) or 'no topic'}"

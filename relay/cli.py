@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import typer
@@ -11,8 +12,8 @@ from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.memory import collect_rarely, share_one_arena
-from outbox._service.run import check_service, run_service
-from outbox._service.signals import stop_on_signals
+from outbox._service.run import check_service, load_settings, run_service
+from outbox._service.signals import reload_on_signal, stop_on_signals
 from relay import metrics
 from relay.figures import RelayProgress
 from relay.self_check import examine
@@ -42,13 +43,14 @@ def _run(given: dict[str, str]) -> None:
     collect_rarely()
     settings = RelaySettings.model_validate(given)
     require_allow_list(settings.profile, settings.allowed_topics)
+    read_again = partial(load_settings, RelaySettings, given)
+
+    def make(settings: RelaySettings, stop: threading.Event, health: Health) -> RelayService:
+        end_with_parent(stop)
+        return RelayService(settings, stop, health, read_again)
+
     if settings.workers == 1:
-        run_service(RelaySettings, given, metrics.REGISTRY, _service, RelayProgress(metrics.REGISTRY))
+        run_service(RelaySettings, given, metrics.REGISTRY, make, RelayProgress(metrics.REGISTRY))
     else:
         configure_logs(settings.log_level, WORKERS_LOG_FORMAT)
-        raise SystemExit(run_workers(settings, given, stop_on_signals()))
-
-
-def _service(settings: RelaySettings, stop: threading.Event, health: Health) -> RelayService:
-    end_with_parent(stop)
-    return RelayService(settings, stop, health)
+        raise SystemExit(run_workers(settings, given, stop_on_signals(), reload_on_signal()))

@@ -14,6 +14,15 @@ REGISTRY = CollectorRegistry()
 
 CONTRACT = contract_gauge(REGISTRY)
 
+RELOADS = Counter(
+    "outbox_relay_reloads",
+    "Reloads of the allow-list (SIGHUP), by outcome: taken or refused",
+    ["outcome"],
+    registry=REGISTRY,
+)
+for _outcome in ("taken", "refused"):
+    RELOADS.labels(_outcome)
+
 # What became visible, and what did not.
 MESSAGES = Counter("outbox_relay_messages", "Messages made visible on real topics", registry=REGISTRY)
 TRANSACTIONS = Counter(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -23,15 +23,18 @@ from outbox._service.rights import require_rights
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
+from relay.batching.allow_list import CurrentAllowList
 from relay.kafka.check_sender import CheckSender
 from relay.kafka.log_ends import LogEnds
 from relay.kafka.offset_commits import OffsetCommits
 from relay.kafka.transactional_delivery import TRANSACTION_TIMEOUT_MS
 from relay.recovery.stable_offsets import watch_real_topics
+from relay.reload import AllowListReload
 from relay.serving.group_metadata import GroupMetadata
 from relay.serving.intake import Intake
 from relay.serving.served import ServedPartitions
 from relay.serving.take_over import TakeOver
+from relay.serving.topic_lookup import TopicLookups
 from relay.settings import RelaySettings
 
 if TYPE_CHECKING:
@@ -57,13 +60,22 @@ class RelayService:
         settings: Its settings.
         stop: Set when the process is asked to stop.
         health: Its health, for probes.
+        read_again: Reads the settings again, when the process is asked to (SIGHUP).
 
     Raises:
         ChannelError: The channel's topics are missing or wrong.
         ConfigurationError: The cluster does not answer.
     """
 
-    def __init__(self, settings: RelaySettings, stop: threading.Event, health: Health) -> None:
+    def __init__(
+        self,
+        settings: RelaySettings,
+        stop: threading.Event,
+        health: Health,
+        read_again: Callable[[], RelaySettings],
+    ) -> None:
+        allowed = CurrentAllowList(settings.allow_list())
+        self._reload = AllowListReload(settings, allowed, read_again)
         self._settings = settings
         self._stop = stop
         self._health = health
@@ -75,6 +87,7 @@ class RelayService:
         require_rights(admin, _needed_rights(self._channel.channel))
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
+        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed)
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         topics = self._read_topics()
@@ -91,7 +104,7 @@ class RelayService:
     def _table_sources(self) -> TableSources:
         from relay.tables.source_threads import TableSources  # noqa: PLC0415 - only table sources need psycopg
 
-        return TableSources(self._settings, self._admin, self._channel, self._topics)
+        return TableSources(self._settings, self._admin, self._channel, self._lookups)
 
     def _serving(self) -> ServedPartitions:
         take_over = TakeOver(
@@ -102,7 +115,7 @@ class RelayService:
             self._group,
             self._commits,
             self._checks,
-            self._topics,
+            self._lookups,
         )
         return ServedPartitions(
             take_over,
@@ -154,6 +167,7 @@ class RelayService:
             )
         try:
             while not self._stop.is_set():
+                self._reload.check()
                 self._turn()
         except UnsafeError as error:
             raise self._contract.cause_of(error) from error

@@ -136,14 +136,20 @@ class Workers:
         command: Runs one worker.
         environments: The variables of each.
         stop: Set when all are to stop.
+        reload: Set when all are to read their configuration again.
     """
 
     def __init__(
-        self, command: Sequence[str], environments: Sequence[Mapping[str, str]], stop: threading.Event
+        self,
+        command: Sequence[str],
+        environments: Sequence[Mapping[str, str]],
+        stop: threading.Event,
+        reload: threading.Event,
     ) -> None:
         self._command = command
         self._workers = [Worker(environment) for environment in environments]
         self._stop = stop
+        self._reload = reload
 
     def run(self) -> int:
         """Keep them running until asked to stop, or until one needs an operator.
@@ -155,6 +161,7 @@ class Workers:
         try:
             while not self._stop.is_set() and not wrong:
                 wrong = self._turn(time.monotonic())
+                self._pass_reload_on()
                 self._stop.wait(TICK_SECONDS)
         finally:
             codes = self._end()
@@ -173,6 +180,14 @@ class Workers:
                 worker.start(self._command, now)
         return Exit.OK
 
+    def _pass_reload_on(self) -> None:
+        if not self._reload.is_set():
+            return
+        self._reload.clear()
+        for worker in self._workers:
+            if worker.process:
+                worker.process.send_signal(signal.SIGHUP)  # one that only begins may die of it, and reads it then
+
     def _end(self) -> list[int]:
         for worker in self._workers:
             if worker.process:
@@ -181,13 +196,16 @@ class Workers:
         return [worker.end(max(deadline - time.monotonic(), 0)) for worker in self._workers]
 
 
-def run_workers(settings: RelaySettings, given: Mapping[str, str], stop: threading.Event) -> int:
+def run_workers(
+    settings: RelaySettings, given: Mapping[str, str], stop: threading.Event, reload: threading.Event
+) -> int:
     """Run as many relays as in the settings.
 
     Args:
         settings: Of this process.
         given: What of them came from the command line, by name; the workers do not see it.
         stop: Set when all are to stop.
+        reload: Set when all are to read their configuration again.
 
     Returns:
         The exit code of all.
@@ -201,7 +219,7 @@ def run_workers(settings: RelaySettings, given: Mapping[str, str], stop: threadi
         shared | worker_environment(number, settings.http_port, settings.group_instance_id)
         for number in range(settings.workers)
     ]
-    return Workers([sys.executable, "-m", "outbox", "relay"], environments, stop).run()
+    return Workers([sys.executable, "-m", "outbox", "relay"], environments, stop, reload).run()
 
 
 def end_with_parent(stop: threading.Event) -> None:

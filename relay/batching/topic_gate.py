@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from outbox.protocol.names import Channel
-from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.allow_list import EVERYTHING, CurrentAllowList
 from relay.batching.preflight import PASSING, RealTopic, inspect_targets
 from relay.state.half_records import Target
 from relay.state.message_transaction import Transaction
@@ -92,14 +92,17 @@ class Gate:
         policy: How long to wait for a topic.
         channel: The channel.
         owner: The half partition or the table source; it spreads the requests of several.
-        allowed: Who may write where.
+        in_force: Who may write where. None: every producer group may write to every topic.
     """
 
-    def __init__(self, policy: GatePolicy, channel: Channel, owner: int | str, allowed: AllowList = EVERYTHING) -> None:
+    def __init__(
+        self, policy: GatePolicy, channel: Channel, owner: int | str, in_force: CurrentAllowList | None = None
+    ) -> None:
         self._policy = policy
         self._channel = channel
         self.owner = owner
-        self.allowed = allowed
+        self._in_force = in_force or CurrentAllowList(EVERYTHING)
+        self.allowed = self._in_force.value
         self._now = 0
         self._fetched_at = 0
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
@@ -159,10 +162,13 @@ class Gate:
     def turn(self, now: int) -> set[str]:
         """Begin a turn; return the topics that are to be described again. Old metadata is dropped.
 
+        The allow-list in force now counts until the next turn.
+
         Args:
             now: Monotonic ms.
         """
         self._now = now
+        self.allowed = self._in_force.value
         if now - self._fetched_at >= METADATA_MAX_AGE_MS:
             self._topics = {name: self._topics[name] for name in self._closed}
             self._fetched_at = now

@@ -9,9 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._failpoints import failpoint
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.topic_cache import TopicCache
 from outbox.errors import KafkaUnreachable
-from relay.batching.topic_gate import Gate
 from relay.kafka.at_least_once_delivery import PlainDelivery
 from relay.kafka.check_sender import CheckSender
 from relay.kafka.decode import Decoder
@@ -30,7 +28,7 @@ from relay.serving.check_back import CheckBack
 from relay.serving.commits import Commits
 from relay.serving.group_metadata import GroupMetadata
 from relay.serving.readers import PartitionReaders
-from relay.serving.topic_lookup import TopicLookup
+from relay.serving.topic_lookup import TopicLookups
 from relay.serving.worker import PartitionWorker
 from relay.settings import RelaySettings
 
@@ -46,7 +44,7 @@ class TakeOver:
         group: Its metadata.
         commits: Commits offsets with `delivery = at_least_once`.
         checks: Sends check requests.
-        topics: Descriptions of real topics.
+        lookups: Make gates and look-ups of real topics.
     """
 
     def __init__(
@@ -58,7 +56,7 @@ class TakeOver:
         group: GroupMetadata,
         commits: OffsetCommits,
         checks: CheckSender,
-        topics: TopicCache,
+        lookups: TopicLookups,
     ) -> None:
         self._settings = settings
         self._admin = admin
@@ -67,8 +65,7 @@ class TakeOver:
         self._group = group
         self._commits = commits
         self._checks = checks
-        self._topics = topics
-        self._allowed = settings.allow_list()
+        self._lookups = lookups
         self._feedback: dict[int, BatchFeedback] = {}
 
     def feedback_of(self, number: int) -> BatchFeedback:
@@ -148,12 +145,12 @@ class TakeOver:
         feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes, channel.verdict.name)
         halves = HalfReader(kafka, channel.channel, number, decoder)
         readers = PartitionReaders(halves, DiscardReader(kafka, channel, number), decoder)
-        gate = Gate(self._settings.gate_policy(), channel.channel, number, self._allowed)
+        gate = self._lookups.gate(number)
         hanging = self._hanging(ledger, delivery, halves)
         return PartitionWorker(
             ledger,
             readers,
-            TopicLookup(ledger.deliveries.queue, gate, self._topics, hanging, feedback.refusals),
+            self._lookups.lookup(ledger.deliveries.queue, gate, hanging, feedback.refusals),
             Commits(ledger, channel, delivery, self._group.for_commit),
             CheckBack(ledger, self._checks, readers),
             feedback,

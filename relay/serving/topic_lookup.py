@@ -11,8 +11,10 @@ import structlog
 from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
+from outbox.protocol.names import Channel
+from relay.batching.allow_list import CurrentAllowList
 from relay.batching.preflight import RealTopic, real_topic, targets
-from relay.batching.topic_gate import Gate, GateChange
+from relay.batching.topic_gate import Gate, GateChange, GatePolicy
 from relay.kafka.refusals import Refusals
 from relay.recovery.hanging_transactions import HangingTransactions
 from relay.state.message_transaction import Transaction
@@ -133,6 +135,33 @@ class TopicLookup:
             name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now))
             for name, topic in found.items()
         }
+
+
+class TopicLookups:
+    """What the gates and look-ups of a process share.
+
+    Args:
+        policy: How long to wait for a topic.
+        channel: The channel.
+        topics: Descriptions of real topics.
+        in_force: Who may write where.
+    """
+
+    def __init__(self, policy: GatePolicy, channel: Channel, topics: TopicCache, in_force: CurrentAllowList) -> None:
+        self._policy = policy
+        self._channel = channel
+        self._topics = topics
+        self._in_force = in_force
+
+    def gate(self, owner: int | str) -> Gate:
+        """Return a new gate of a half partition or a table source."""
+        return Gate(self._policy, self._channel, owner, self._in_force)
+
+    def lookup(
+        self, waiting: WaitingTransactions, gate: Gate, hanging: HangingTransactions, refusals: Refusals
+    ) -> TopicLookup:
+        """Return the look-up for a gate; see `TopicLookup`."""
+        return TopicLookup(waiting, gate, self._topics, hanging, refusals)
 
 
 def _offsets(transactions: Iterable[Transaction]) -> set[int]:

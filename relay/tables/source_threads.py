@@ -14,20 +14,18 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.topic_cache import TopicCache
 from outbox._postgres.dsn import query_problem
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.errors import OutboxError
 from relay import metrics
-from relay.batching.topic_gate import Gate
 from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.recovery.hanging_checkpoint import end_hanging
 from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions, OwnHangingTransactions
 from relay.recovery.held_back import HeldBackError
 from relay.serving.batch_feedback import BatchFeedback
-from relay.serving.topic_lookup import TopicLookup
+from relay.serving.topic_lookup import TopicLookups
 from relay.settings import RelaySettings
 from relay.tables.admission import Admission
 from relay.tables.foreign.foreign_table import ForeignTable
@@ -60,13 +58,13 @@ class _Cluster(NamedTuple):
         settings: The relay's settings.
         admin: Client of the Kafka cluster.
         channel: The channel.
-        topics: Descriptions of real topics.
+        lookups: Make gates and look-ups of real topics.
     """
 
     settings: RelaySettings
     admin: AdminClient
     channel: ChannelDescription
-    topics: TopicCache
+    lookups: TopicLookups
 
 
 class _SourceThread(threading.Thread):
@@ -184,11 +182,11 @@ class _SourceThread(threading.Thread):
         end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
     def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress, halves: HalfProgressReader) -> None:
-        settings, _, description, topics = self._cluster
+        _, _, description, lookups = self._cluster
         channel = description.channel
-        gate = Gate(settings.gate_policy(), channel, self._source, settings.allow_list())
+        gate = lookups.gate(self._source)
         admission = Admission(gate, channel, HalfOrder(description.partitions), table.origin_bytes)
-        lookup = TopicLookup(admission, gate, topics, self._hanging(table, delivery), self._feedback.refusals)
+        lookup = lookups.lookup(admission, gate, self._hanging(table, delivery), self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()
         self._pause, self.halted = PAUSE_SECONDS, ""
@@ -204,13 +202,13 @@ class TableSources:
         settings: The relay's settings.
         admin: Client of the Kafka cluster.
         channel: The channel.
-        topics: Descriptions of real topics.
+        lookups: Make gates and look-ups of real topics.
     """
 
     def __init__(
-        self, settings: RelaySettings, admin: AdminClient, channel: ChannelDescription, topics: TopicCache
+        self, settings: RelaySettings, admin: AdminClient, channel: ChannelDescription, lookups: TopicLookups
     ) -> None:
-        cluster = _Cluster(settings, admin, channel, topics)
+        cluster = _Cluster(settings, admin, channel, lookups)
         self._threads: Mapping[str, _SourceThread] = {
             name: _SourceThread(name, table, cluster) for name, table in settings.tables.items()
         }

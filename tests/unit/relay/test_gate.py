@@ -14,7 +14,7 @@ from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
-from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.allow_list import EVERYTHING, AllowList, CurrentAllowList
 from relay.batching.batch import take_ready
 from relay.batching.preflight import RealTopic, inspect
 from relay.batching.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
@@ -54,7 +54,8 @@ class GatedLedger:
         parking: ParkingPolicy | None = None,
     ) -> None:
         self.ledger: Ledger = new_ledger(parking=parking) if parking else new_ledger()
-        self.gate = Gate(policy, CHANNEL, PARTITION, allowed)
+        self.in_force = CurrentAllowList(allowed)
+        self.gate = Gate(policy, CHANNEL, PARTITION, self.in_force)
         self.cluster: dict[str, RealTopic] = dict.fromkeys(topics, TOPIC)
         self.answers = True
         self.described: list[set[str]] = []

@@ -45,7 +45,7 @@ def start(tmp_path: Path) -> Callable[[str], tuple[threading.Event, threading.Th
     def _start(program: str) -> tuple[threading.Event, threading.Thread, list[int]]:
         stop, codes = threading.Event(), []
         command = [sys.executable, "-c", NOTE + program, str(tmp_path)]
-        workers = Workers(command, [worker_environment(number, 0, "") for number in range(2)], stop)
+        workers = Workers(command, [worker_environment(number, 0, "") for number in range(2)], stop, threading.Event())
         thread = threading.Thread(target=lambda: codes.append(workers.run()))
         thread.start()
         return stop, thread, codes
@@ -93,14 +93,14 @@ def test_workers_differ_in_port_and_name() -> None:
 def test_workers_get_what_the_command_line_said_and_log_json(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Mapping[str, str]] = []
 
-    def make(_command: object, environments: Sequence[Mapping[str, str]], _stop: object) -> SimpleNamespace:
+    def make(_command: object, environments: Sequence[Mapping[str, str]], *_events: object) -> SimpleNamespace:
         made.extend(environments)
         return SimpleNamespace(run=lambda: Exit.OK)
 
     monkeypatch.setattr("relay.workers.Workers", make)
     given = {"bootstrap_servers": "kafka:9092", "channel": "shop", "http_port": "8000", "workers": "2"}
     settings = RelaySettings.model_validate({**given, "log_format": "text"})
-    assert run_workers(settings, given, threading.Event()) == Exit.OK
+    assert run_workers(settings, given, threading.Event(), threading.Event()) == Exit.OK
     assert [environment["OUTBOX_HTTP_PORT"] for environment in made] == ["8000", "8001"]
     for environment in made:
         assert (environment["OUTBOX_BOOTSTRAP_SERVERS"], environment["OUTBOX_CHANNEL"]) == ("kafka:9092", "shop")

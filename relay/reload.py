@@ -1,0 +1,80 @@
+"""SIGHUP: the relay reads its configuration again and takes the allow-list of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import structlog
+
+from outbox._service.exit_codes import one_line
+from outbox._service.settings import CONFIG_VARIABLE
+from outbox._service.signals import reload_on_signal
+from outbox.errors import ConfigurationError
+from relay import metrics
+from relay.batching.allow_list import CurrentAllowList, compare
+from relay.settings import RelaySettings, require_allow_list
+
+_SETTING = "allowed_topics"
+_VARIABLE = "OUTBOX_ALLOWED_TOPICS"
+
+log = structlog.get_logger()
+
+
+class AllowListReload:
+    """Replaces the allow-list in force when the process is asked to (SIGHUP).
+
+    Args:
+        settings: Those that the process started with.
+        in_force: The allow-list in force.
+        read_again: Reads the settings again.
+    """
+
+    def __init__(
+        self, settings: RelaySettings, in_force: CurrentAllowList, read_again: Callable[[], RelaySettings]
+    ) -> None:
+        self._wanted = reload_on_signal()
+        self._settings = settings
+        self._allowed = settings.allowed_topics
+        self._in_force = in_force
+        self._read_again = read_again
+
+    def check(self) -> None:
+        """Reload if that was asked for; a configuration that is wrong changes nothing."""
+        if not self._wanted.is_set():
+            return
+        self._wanted.clear()
+        try:
+            settings = self._read_again()
+            for profile in (self._settings.profile, settings.profile):
+                require_allow_list(profile, settings.allowed_topics)
+        except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
+            metrics.RELOADS.labels("refused").inc()
+            problem = one_line(error)  # no traceback: it is one clear line
+            log.error("New configuration refused, the old allow-list stays in use", problem=problem)  # noqa: TRY400 - as above
+            return
+        self._name_the_others(settings)
+        if where := _not_in_a_file():
+            log.warning("allowed_topics cannot be reloaded; a restart takes it", reason=where)
+            return
+        self._take(settings)
+
+    def _name_the_others(self, settings: RelaySettings) -> None:
+        """Log the other settings that changed, without their values."""
+        names = [name for name in RelaySettings.model_fields if name != _SETTING]
+        if changed := [name for name in names if getattr(settings, name) != getattr(self._settings, name)]:
+            log.warning("Changed settings need a restart", settings=changed)
+
+    def _take(self, settings: RelaySettings) -> None:
+        change = compare(self._allowed, settings.allowed_topics)
+        self._allowed = settings.allowed_topics
+        self._in_force.value = settings.allow_list()
+        metrics.RELOADS.labels("taken").inc()
+        log.info("Allow-list reloaded", added=change.added, removed=change.removed)
+
+
+def _not_in_a_file() -> str:
+    """Return why the allow-list cannot be reloaded; empty if it can be."""
+    if any(name.upper() == _VARIABLE for name in os.environ):
+        return f"it comes from the environment ({_VARIABLE})"
+    return "" if os.environ.get(CONFIG_VARIABLE) else f"{CONFIG_VARIABLE} names no file"

@@ -23,7 +23,7 @@ from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Service, Site, wait_until
 from tests.support.probes import free_port, get, metric
 
-PRODUCTION = {"OUTBOX_PROFILE": "production"}
+PRODUCTION = {"OUTBOX_PROFILE": "production", "OUTBOX_ALLOWED_TOPICS": '{"*": ["*"]}'}
 WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL_MS": "200"}
 
 

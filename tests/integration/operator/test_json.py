@@ -71,6 +71,7 @@ def test_doctor(place: Site) -> None:
     assert (code, told["fine"]) == (Exit.FINDINGS, False)  # one replica
     assert (by_what["broker"]["fine"], by_what["broker"]["fix"]) == (True, None)
     assert by_what["contract: replication"]["fix"].startswith("give it 3 replicas")
+    assert by_what["allowed topics"]["fix"].startswith("list the topics of each producer group")
 
 
 def test_what_lies_in_the_discard_topic(place: Site) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.allow_list import EVERYTHING, AllowList, compare
 from relay.settings import RelaySettings
 
 LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "orders-eu*": ("eu",), "admin": ("*",)})
@@ -68,6 +68,13 @@ def test_other_topics_are_not_protected(topic: str) -> None:
 )
 def test_only_a_pattern_that_begins_like_such_a_name_names_it(group: str, topic: str, *, protected: bool) -> None:
     assert PLATFORM.protects(group, topic) == protected
+
+
+def test_a_change_names_what_was_added_and_removed() -> None:
+    old, new = {"orders": ("a", "b*"), "stock": ()}, {"orders": ("a", "c"), "eu": ("a",)}
+    assert compare(old, new) == (["eu: a", "orders: c"], ["orders: b*", "stock: no topic"])
+    assert compare(None, {"*": ("*",)}) == ([], []), "without a list every group may write everywhere, too"
+    assert compare({"orders": ("a",)}, None) == (["*: *"], ["orders: a"])
 
 
 def settings(allowed: object) -> RelaySettings:

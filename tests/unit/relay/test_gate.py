@@ -235,6 +235,16 @@ def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> No
     assert relay.described == []
 
 
+def test_new_allow_list_counts_from_the_next_turn() -> None:
+    relay = GatedLedger("orders", allowed=AllowList({GROUP: ("orders",)}))
+    relay.in_force.value = AllowList({GROUP: ("late",)})
+    assert relay.gate.allowed.allows(GROUP, "orders"), "the batch of this turn goes on with the list that it began with"
+    relay.turn()
+    relay.commit("orders")
+    (transaction,) = relay.take()
+    assert relay.reason(transaction) is DiscardReason.FORBIDDEN
+
+
 def test_transaction_still_waits_after_its_body_is_freed() -> None:
     relay = GatedLedger(allowed=AllowList({GROUP: ("late",)}))
     relay.commit("late")

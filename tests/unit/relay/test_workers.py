@@ -65,6 +65,22 @@ def test_a_worker_that_dies_is_started_again_and_all_end_well_together(start: St
     assert all(not Path(f"/proc/{file.read_text()}").exists() for file in tmp_path.iterdir())
 
 
+def test_a_reload_is_passed_on_to_each_worker(tmp_path: Path) -> None:
+    note = 'signal.signal(signal.SIGHUP, lambda *_: (folder / f"reload-{number}").write_text(""))\n'
+    program = NOTE.replace("life = ", f"{note}life = ") + "while True: time.sleep(1)\n"
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    stop, reload = threading.Event(), threading.Event()
+    workers = Workers(command, [worker_environment(number, 0, "") for number in range(2)], stop, reload)
+    thread = threading.Thread(target=workers.run)
+    thread.start()
+    wait_until(lambda: {file.name for file in tmp_path.iterdir()} == {"0-0", "1-0"})
+    reload.set()
+    wait_until(lambda: {"reload-0", "reload-1"} <= {file.name for file in tmp_path.iterdir()})
+    stop.set()
+    thread.join(30)
+    assert not reload.is_set()
+
+
 @pytest.mark.parametrize("code", [Exit.CONFIGURATION, Exit.UNSAFE])
 def test_a_worker_that_cannot_go_on_until_somebody_has_looked_ends_all(
     start: Start, tmp_path: Path, code: Exit

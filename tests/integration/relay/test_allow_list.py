@@ -1,0 +1,162 @@
+"""The allow-list of a running relay: required in production, and reloaded on SIGHUP while it delivers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from outbox._service.exit_codes import Exit
+from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
+from outbox.testing import read_committed
+from tests.support import message_rows
+from tests.support.commands import run_command
+from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.probes import free_port, metric
+from tests.support.raw import RawLog, RawMessage
+
+REMEDIES = ("list the topics of each producer group", 'set allowed_topics = { "*" = ["*"] }')
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_in_production_a_relay_without_a_list_is_refused(site: Site, workers: str) -> None:
+    relay = site.relay(extra={"OUTBOX_PROFILE": "production", "OUTBOX_WORKERS": workers})
+    assert relay.wait() == Exit.CONFIGURATION
+    (line,) = relay.output().splitlines()
+    assert line.startswith("outbox: allowed_topics is not set, and the profile is production: ")
+    assert all(words in line for words in REMEDIES)
+
+
+def test_check_and_doctor_report_a_missing_list_and_the_doctor_prints_the_one_there_is(site: Site) -> None:
+    site.create()
+    missing = {"OUTBOX_PROFILE": "production"}
+    for words in (("relay", "--check"), ("doctor", "--json")):
+        done = run_command(site, *words, environ={**missing, "COLUMNS": "500"})
+        assert done.returncode == Exit.FINDINGS
+        assert "allowed_topics is not set, and the profile is production" in done.stdout
+    given = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["orders", "shop.*"]})}
+    findings = json.loads(run_command(site, "doctor", "--json", environ=given).stdout)["findings"]
+    shown = {one["what"]: one["finding"] for one in findings if one["what"].endswith("topics")}
+    assert shown == {
+        "allowed topics": "orders: orders, shop.*",
+        "denied topics": "unless an entry names them: _*, connect-*, *-changelog, *-repartition",
+    }
+
+
+class _Relay:
+    """A relay with a file, under load of a group whose topic never changes."""
+
+    def __init__(self, site: Site, file: Path) -> None:
+        self.site, self.file, self.port = site, file, free_port()
+        self._log = RawLog(site, site.create("a", "b", "steady", "rows", partitions=1).half.id)
+        message_rows.create(site)
+        self._lock, self._stop, self.steady = threading.Lock(), threading.Event(), 0
+        self._load = threading.Thread(target=self._run_load)
+
+    def allow(self, **groups: Sequence[str]) -> None:
+        """Write the file: topics by group."""
+        lists = {**groups, "steady": ["steady"]}
+        lines = [f"{name} = {json.dumps([self.site.topic(one) for one in topics])}" for name, topics in lists.items()]
+        self.file.write_text("\n".join(["[allowed_topics]", *lines, ""]))
+
+    def start(self) -> Service:
+        """Start relay and load."""
+        settings = message_rows.relay_settings(self.site, OUTBOX_CONFIG=str(self.file), OUTBOX_HTTP_PORT=str(self.port))
+        relay = self.site.relay(extra=settings)
+        self._load.start()
+        return relay
+
+    def _run_load(self) -> None:
+        while not self._stop.is_set():
+            for _ in range(20):
+                self.commit("steady", "steady", str(self.steady))
+                self.steady += 1
+            self._stop.wait(0.01)
+
+    def end_load(self) -> None:
+        """End the load."""
+        self._stop.set()
+        self._load.join()
+
+    def commit(self, group: str, topic: str, value: str) -> None:
+        """Commit a half message."""
+        with self._lock:
+            self._log.commit(RawMessage(self.site.topic(topic), b"k", value.encode()), group=group)
+            self._log.flush()
+
+    def insert(self, value: str) -> None:
+        """Insert a row of the group `orders`."""
+        with self.site.connect() as connection:
+            message_rows.insert_message(connection, self.site, "rows", "k", value)
+
+    def reload(self, relay: Service, outcome: str, times: int) -> None:
+        """Send SIGHUP, and wait until it was acted on."""
+        relay.process.send_signal(signal.SIGHUP)
+        name = "outbox_relay_reloads_total"
+        wait_until(lambda: metric(self.port, name, outcome=outcome) == times, explain=self.site.logs)
+
+    def forbidden(self) -> list[str]:
+        """The details of what is in the discard topic."""
+        records = read_committed(self.site.kafka(), [self.site.channel.discard_topic])
+        found: list[Manifest] = [
+            parse_manifest(record.value) for record in records if (record.key or b"").endswith(b"/manifest")
+        ]
+        assert {manifest.reason for manifest in found} <= {DiscardReason.FORBIDDEN}
+        return [manifest.detail for manifest in found]
+
+    def refused_rows(self) -> list[str]:
+        """The details of discarded rows."""
+        with self.site.connect() as connection:
+            query = f"SELECT reason, detail FROM {self.site.tables.discarded} ORDER BY id".encode()
+            rows = connection.execute(query).fetchall()
+        assert {reason for reason, _ in rows} <= {str(DiscardReason.FORBIDDEN)}
+        return [detail for _, detail in rows]
+
+
+def _logged(relay: Service, event: str) -> list[Mapping[str, object]]:
+    return [line for text in relay.output().splitlines() if event in text and (line := json.loads(text))]
+
+
+def test_a_relay_under_load_takes_a_new_list_and_refuses_a_wrong_file(site: Site, tmp_path: Path) -> None:
+    """What one group loses is FORBIDDEN from its next message on, what another gains is delivered."""
+    running = _Relay(site, tmp_path / "relay.toml")
+    running.allow(orders=["a", "rows"], stock=["b"])
+    relay = running.start()
+    try:
+        running.commit("orders", "a", "1")
+        running.commit("stock", "a", "2")
+        running.insert("1")
+        site.wait_visible(1, "rows")
+        wait_until(lambda: len(running.forbidden()) == 1, explain=site.logs)
+        running.file.write_text('[allowed_topics]\norders = ["a*b"]\n')
+        running.reload(relay, "refused", 1)
+        running.commit("orders", "a", "3")
+        site.wait_visible(2, "a")
+        running.allow(orders=["b"], stock=["a", "b"])
+        running.reload(relay, "taken", 1)
+        running.commit("orders", "a", "4")
+        running.commit("stock", "a", "5")
+        running.insert("2")
+        wait_until(lambda: len(running.refused_rows()) == 1, explain=site.logs)
+        site.wait_visible(3, "a")
+        wait_until(lambda: len(running.forbidden()) == 2, explain=site.logs)
+    finally:
+        running.end_load()
+    steady = site.wait_visible(running.steady, "steady")
+    assert [int(record.value or b"") for record in steady] == list(range(running.steady))
+    assert [record.value for record in site.read("a")] == [b"1", b"3", b"5"]
+    assert [record.value for record in site.read("rows")] == [b"1"]
+    a = site.topic("a")
+    assert running.forbidden() == [f"producer group {group} may not write to {a}" for group in ("stock", "orders")]
+    assert running.refused_rows() == [f"producer group orders may not write to {site.topic('rows')}"]
+    assert not doubled([*site.read("a", "rows"), *steady])
+    (refused,) = _logged(relay, "New configuration refused")
+    assert "'a*b' is neither a name nor a prefix" in str(refused["problem"])
+    (taken,) = _logged(relay, "Allow-list reloaded")
+    assert taken["added"] == [f"orders: {site.topic('b')}", f"stock: {a}"]
+    assert taken["removed"] == [f"orders: {a}", f"orders: {site.topic('rows')}"]
+    assert relay.terminate() == Exit.OK

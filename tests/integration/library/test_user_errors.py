@@ -710,6 +710,10 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.create_table("--mark-column", "sent"),
         "Give both, or neither.",
     ),
+    "relay in production without an allow-list": (
+        lambda w: w.run("relay", OUTBOX_PROFILE="production"),
+        "list the topics of each producer group in allowed_topics",
+    ),
     "role of no right": (
         lambda w: w.run("table", "create", "--application-role", "public"),
         "name one role, at most 63 bytes",

@@ -37,6 +37,7 @@ def test_wrong_password_is_named() -> None:
                     "OUTBOX_BOOTSTRAP_SERVERS": f"127.0.0.1:{port}",
                     "OUTBOX_KAFKA": json.dumps(login),
                     "OUTBOX_POSTGRES_URL": running.postgres_url,
+                    "OUTBOX_ALLOWED_TOPICS": "{}",
                     "COLUMNS": "300",
                 },
                 capture_output=True,

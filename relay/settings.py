@@ -196,7 +196,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
 
 
 def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> None:
-    """Require an allow-list in production, even if it says that every producer group may write to every topic.
+    """Require an allow-list in production, be it one by which every producer group may write to every topic.
 
     Args:
         profile: The profile.

@@ -1,4 +1,4 @@
-"""What the allow-list of a relay must say, and how it is shown. Pure."""
+"""When a relay needs an allow-list, and how one is shown. Pure."""
 
 from __future__ import annotations
 

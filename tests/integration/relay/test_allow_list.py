@@ -31,7 +31,7 @@ def test_in_production_a_relay_without_a_list_is_refused(site: Site, workers: st
     assert all(words in line for words in REMEDIES)
 
 
-def test_check_and_doctor_report_a_missing_list_and_the_doctor_prints_the_one_there_is(site: Site) -> None:
+def test_check_and_doctor_report_a_missing_list_and_doctor_prints_a_list(site: Site) -> None:
     site.create()
     missing = {"OUTBOX_PROFILE": "production"}
     for words in (("relay", "--check"), ("doctor", "--json")):

@@ -3,7 +3,7 @@
     OutboxError
     ├── ConfigurationError      settings, channel, callback table or connection are not what the library needs
     │   ├── ChannelError        topics of the channel are missing or wrong
-    │   ├── CallbackTableError  the callback table is missing or wrong
+    │   ├── CallbackTableError  the callback tables or the message table are missing or wrong
     │   └── KafkaUnreachable    the cluster does not answer
     ├── MessageRefused          the message cannot be published; nothing was written
     ├── TransactionsRejected    the setting `reject_transactions` is on; nothing was written
@@ -34,7 +34,7 @@ class ChannelError(ConfigurationError):
 
 
 class CallbackTableError(ConfigurationError):
-    """The callback table, or the message table of table mode, is missing or wrong."""
+    """The callback tables, or the message table of table mode, are missing or wrong, or this role may not use them."""
 
 
 class KafkaUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of Kafka

@@ -273,8 +273,9 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
     producer = BatchProducer(config)
     try:
         _fence(producer)
-    except DeliveryError as error:
-        if error.cause is not None:
+    except BaseException as error:
+        producer.close()  # it refers to itself, and would keep its threads until the garbage collector finds it
+        if isinstance(error, DeliveryError) and error.cause is not None:
             refuse_missing_right(
                 error.cause, "DESCRIBE and WRITE", {"transactional id": str(config["transactional.id"])}
             )

@@ -11,12 +11,11 @@ from outbox.protocol.errors import ProtocolError
 STALL_SECONDS = 60.0
 """A Kafka transaction times out after 15 s, the coordinator looks every 10 s, and it may be that broker that died."""
 
-MOST = {"resident_mib": 512, "threads": 180, "files": 400}
+MOST = {"resident_mib": 512, "threads": 150, "files": 400}
 """What a relay or a checker may have.
 
 A relay that serves all four half partitions and a table source has 21 clients of Kafka, with 6 threads each beside 3
-brokers, and 10 threads of its own: 136. Up to 7 clients are replaced at a time after a failure. Without a table source
-it had 18 clients and at most 127 threads. A leak grows in every round, and passes any such limit.
+brokers, and 10 threads of its own: 136. Up to two clients may be replaced at a time.
 """
 
 

@@ -11,6 +11,7 @@ from outbox._operations.finding import Finding
 from outbox._operations.foreign_doctor import examine_foreign
 from outbox._operations.source_report import SourceReporter
 from outbox._operations.table_doctor import TableDoctor
+from outbox._postgres.ddl import may_use_schema
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.qualified_name import QualifiedName
@@ -60,6 +61,8 @@ def examine_unnamed(connection: psycopg.Connection[Any], names: TableNames) -> I
         connection: In autocommit.
         names: The tables.
     """
+    if not may_use_schema(connection, names.schema):
+        return
     table = MessageTable(names)
     place = f'"{names.schema}"."{names.message}"'
     readable = "SELECT coalesce(has_table_privilege(to_regclass(%s), 'SELECT'), false)"

@@ -269,7 +269,7 @@ def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
 def test_an_async_session_is_refused_by_the_blocking_outbox(shop: Shop) -> None:
     async def body(application: AsyncShop) -> None:
         async with AsyncSession(application.engine) as session:
-            with pytest.raises(UsageError, match=r"Session .* not AsyncSession"):
+            with pytest.raises(UsageError, match=r"Session .* not sqlalchemy\.ext\.asyncio\.session\.AsyncSession"):
                 shop.outbox.publish(session, application.message(shop.topic(), "v"))  # type: ignore[arg-type]  # tested
 
     _run(shop, body)

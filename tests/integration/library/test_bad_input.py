@@ -224,9 +224,20 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_GROUP"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half"}, "bootstrap.servers"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
-        ({"OUTBOX_GROUP": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"}, "channel name"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_SCHEMA": "a;b"}, "Schema name"),
+        ({"OUTBOX_GROUP": "a b", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
+        (
+            {"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
+            "channel name",
+        ),
+        (
+            {
+                "OUTBOX_GROUP": "orders",
+                "OUTBOX_MODE": "half",
+                "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
+                "OUTBOX_SCHEMA": "a;b",
+            },
+            "Schema name",
+        ),
         (
             {
                 "OUTBOX_GROUP": "g",

@@ -36,6 +36,7 @@ from outbox import (
     Outcome,
     Receipt,
     RolledBack,
+    TableNames,
     Transaction,
     TransactionalProducer,
     TransactionsRejected,
@@ -579,9 +580,12 @@ def test_what_is_no_connection_to_postgres_is_refused(place: Place) -> None:
 @pytest.mark.parametrize("name", DOORS)
 def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> None:
     with (
-        Outbox("orders", mode="table") as outbox,
+        Outbox("orders", mode="table", tables=TableNames(prefix="nothing")) as outbox,
         DOORS[name](place.url) as opened,
-        pytest.raises(CallbackTableError, match=r"public\.outbox_message does not exist.*outbox table create"),
+        pytest.raises(
+            CallbackTableError,
+            match=r"public\.nothing_message does not exist.*outbox table create --table-prefix nothing",
+        ),
     ):
         outbox.publish(opened.target, Message("orders"))
 

@@ -44,6 +44,7 @@ from outbox.cloudevents import event_message
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
 from outbox.testing import InMemoryOutbox
+from tests.integration.relay.test_halts import key_of
 from tests.support.commands import run_command
 from tests.support.harness import Site
 
@@ -570,7 +571,7 @@ def _skip(place: str, offset: str, reason: str = "damaged") -> OnSite:
 
 
 def _skip_readable(world: World) -> None:
-    world.publish(Message(world.message.topic, "x", partition=0))
+    world.publish(Message(world.message.topic, "x", key_of(0)))  # a half partition follows the key
     world.run("skip", "half/0", "--offset", "0", "--reason", "damaged")
 
 

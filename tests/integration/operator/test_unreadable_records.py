@@ -14,7 +14,7 @@ from outbox._cli.discarded import app as discarded
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_halts import commit_damaged, key_of
-from tests.integration.relay.test_poison import NEWER, Headers, producer, store_compressed
+from tests.integration.relay.test_poison import NEWER, Headers, store_compressed, write_packed
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
@@ -138,9 +138,7 @@ def test_check_server_passes_by_a_newer_request(site: Site, outbox: Outbox, capl
 
 def _write_bomb(site: Site) -> None:
     """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the group's requests are."""
-    client = producer(site)
-    client.produce(site.channel.check_topic, bytes(90_000_000), b"orders")
-    assert client.flush(60) == 0
+    write_packed(site, site.channel.check_topic, 90_000_000, b"orders")
 
 
 def _check_back_goes_on(site: Site, outbox: Outbox, port: int, passed: int) -> None:

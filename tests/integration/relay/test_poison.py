@@ -42,6 +42,20 @@ def store_compressed(site: Site, topic: str) -> None:
     site.admin.incremental_alter_configs([resource])[resource].result(20)
 
 
+def write_packed(site: Site, topic: str, size_bytes: int, key: bytes | None = None, partition: int = -1) -> None:
+    """Write zeros as a compressed batch; a broker refuses it until it has applied what `store_compressed` set."""
+    client = producer(site)
+    errors: list[KafkaError | None] = []
+
+    def accepted() -> bool:
+        client.produce(topic, bytes(size_bytes), key, partition, on_delivery=lambda error, _: errors.append(error))
+        assert client.flush(60) == 0
+        assert errors[-1] is None or errors[-1].code() == KafkaError.MSG_SIZE_TOO_LARGE, errors
+        return errors[-1] is None
+
+    wait_until(accepted, explain=lambda: str(errors[-1]))
+
+
 def manifests(site: Site) -> list[Manifest]:
     """Return what lies in the discard topic."""
     return list(read_manifests(site.kafka(), verify_channel(site.admin, site.channel)))
@@ -61,9 +75,7 @@ def test_broker_refuses_a_batch_that_unpacks_to_too_much(site: Site) -> None:
 def test_half_that_unpacks_to_too_much_leaves_as_a_stub(site: Site) -> None:
     site.create("orders")
     store_compressed(site, site.channel.half_topic)
-    client = producer(site)
-    client.produce(site.channel.half_topic, bytes(5 * 2**20), None, 0)
-    assert client.flush(20) == 0
+    write_packed(site, site.channel.half_topic, 5 * 2**20, partition=0)
     publish(site, ["behind it"], 0)
     relay = site.relay()
     wait_until(lambda: values(site) == ["behind it"], explain=site.logs)
@@ -138,9 +150,7 @@ def test_half_that_cannot_be_unpacked_halts_until_it_is_skipped(site: Site) -> N
     site.create("orders")
     store_compressed(site, site.channel.half_topic)
     publish(site, ["before it"], 0)
-    client = producer(site)
-    client.produce(site.channel.half_topic, bytes(90_000_000), None, 0)
-    assert client.flush(60) == 0
+    write_packed(site, site.channel.half_topic, 90_000_000, partition=0)
     publish(site, ["behind it"], 0)
     port = free_port()
     start_halted(site, port, f"{site.channel.half_topic}/0 offset 1 cannot be read")

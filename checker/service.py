@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
-from pydantic import ValidationError
 
 from checker import metrics
 from checker.databases import ServedDatabases
@@ -154,7 +153,7 @@ class CheckerService:
         """Take the databases of a new configuration; one that is wrong is refused, and the old one goes on."""
         try:
             self._databases.change(self._read_again().all_databases())
-        except (ConfigurationError, ValidationError) as error:
+        except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
             metrics.RELOADS.labels("refused").inc()
             problem = one_line(error)  # no traceback: it is one clear line
             log.error("New configuration refused, the old one stays in use", problem=problem)  # noqa: TRY400 - as above

@@ -125,7 +125,7 @@ _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver
 _add_decision("drop", OpKind.ROLLBACK, "Remove for good what shall never be delivered")
 
 _CONSEQUENCES = {
-    OpKind.DELIVER: "be delivered unless pre-flight refuses them again: out of their order",
+    OpKind.DELIVER: "be delivered out of their order, unless pre-flight refuses them again",
     OpKind.ROLLBACK: "be removed for good although they committed in the database: no consumer will receive them",
 }
 _LATE = "; halves get the header outbox-late"

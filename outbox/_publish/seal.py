@@ -1,11 +1,11 @@
 """The seal: the step between the last statement of a local transaction and its COMMIT.
 
 The seal sends the halves, waits for all acknowledgements, and inserts the row with their offsets. The halves are sent
-while the business rows are locked, so their order per key is the order of the database. In eager mode the halves are
-sent at `publish()`, and the seal only waits for the missing acknowledgements.
+while the business rows are locked, so their order per key is the order of the database. With eager sending the halves
+are sent at `publish()`, and the seal only waits for the missing acknowledgements.
 
 To the checker a transaction that holds its advisory lock is IN_FLIGHT; one that does not is fenced. The INSERT of the
-row takes the lock. If the INSERT may come late, the lock is taken before: in eager mode, for more than
+row takes the lock. If the INSERT may come late, the lock is taken before: with eager sending, for more than
 `_LOCK_FREE_HALVES` messages, and while acknowledgements are late. Otherwise a half is stored some milliseconds before
 the lock is taken, long before the first check.
 """

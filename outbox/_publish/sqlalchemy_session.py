@@ -81,7 +81,7 @@ class PublishedTransaction:
             UsageError: The transaction is already sealed.
             MessageRefused: The message cannot be published.
             OutboxError: Kafka does not answer, or the channel or the tables are wrong.
-            psycopg.Error: In eager mode: Postgres refuses.
+            psycopg.Error: With eager sending: Postgres refuses.
         """
         if self.is_sealed:
             raise UsageError("This transaction is already being committed. Publish before session.commit().")
@@ -265,7 +265,7 @@ def publish_on(
 
     Raises:
         OutboxError: As `PublishedTransaction.publish`.
-        DBAPIError: In eager mode: Postgres refuses.
+        DBAPIError: With eager sending: Postgres refuses.
     """
     savepoint = _innermost_savepoint(connection)
     if savepoint:

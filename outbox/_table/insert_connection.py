@@ -84,7 +84,7 @@ class CoreConnection:
     def __init__(self, connection: Connection) -> None:
         if connection.dialect.name != "postgresql":
             raise UsageError(
-                f"The connection is one of {connection.dialect.name}. Table mode needs Postgres: publish on a "
+                f"The connection's database is {connection.dialect.name}. Table mode needs Postgres: publish on a "
                 "connection to the database with the message table."
             )
         self._connection = connection

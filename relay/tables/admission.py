@@ -96,7 +96,7 @@ class Admission:
         Returns:
             Whether something that waited was released. The window must be read again: it may be behind that.
         """
-        if not self._order.learn(window, progress):
+        if not self._order.update(window, progress):
             return False
         self.release([_BEHIND_HALVES])
         return True

@@ -82,8 +82,8 @@ class HalfOrder:
     def _half_partitions(self, transaction: RowTransaction) -> set[int]:
         return {lane % self._partitions for lane in transaction.lanes}
 
-    def learn(self, window: Iterable[RowTransaction], progress: Mapping[int, HalfProgress]) -> bool:
-        """Take the progress of half partitions in.
+    def update(self, window: Iterable[RowTransaction], progress: Mapping[int, HalfProgress]) -> bool:
+        """Update the waiting transactions by the progress of half partitions.
 
         Args:
             window: Transactions whose rows were read before the progress.

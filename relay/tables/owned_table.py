@@ -37,7 +37,7 @@ _OPTIONS = (
 
 
 FEW_IDS = 16
-"""So many ids are compared one by one with each row in less time than a plan takes to be made."""
+"""Most ids that the query compares with each row; for more of them, Postgres plans an index or hash lookup."""
 
 
 class Window(NamedTuple):

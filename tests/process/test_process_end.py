@@ -1,4 +1,4 @@
-"""A command ends with its exit code, whatever its threads do, and whoever reads its output (R64)."""
+"""A command ends with its exit code, whether or not its threads have ended and its output can be written (R64)."""
 
 from __future__ import annotations
 

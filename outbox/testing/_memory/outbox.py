@@ -34,7 +34,7 @@ class InMemoryOutbox(Outbox):
     outboxes, receipts. Only the writes to Kafka and the callback table are replaced. So it works on every database
     that SQLAlchemy supports, sync or async (`AsyncOutbox.over(outbox)`), and on psycopg's connections.
 
-    Eager mode has no effect: no half is sent, and no lock is taken.
+    Eager sending has no effect: no half is sent, and no lock is taken.
 
     Args:
         group: Producer group.

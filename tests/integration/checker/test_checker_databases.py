@@ -116,8 +116,11 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
     reload("refused", 2)
     configured.write()
     reload("refused", 3)
+    configured.write(shop='dsn = "postgresql://')
+    reload("refused", 4)
     refused = [line for line in checker.output().splitlines() if "New configuration refused" in line]
-    for line, problem in zip(refused, ("nothing_transaction does not exist", "read_onyl", "no database"), strict=True):
+    problems = ("nothing_transaction does not exist", "read_onyl", "no database", "checker.toml")
+    for line, problem in zip(refused, problems, strict=True):
         assert problem in line
     assert site.rows() == {}
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]')

@@ -1,4 +1,4 @@
-"""Eager mode: halves go out at `publish()`, and COMMIT still decides."""
+"""Eager sending: halves go out at `publish()`, and COMMIT still decides."""
 
 from __future__ import annotations
 

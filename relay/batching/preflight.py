@@ -183,13 +183,14 @@ def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int
     topic = None if control is None else topics.get(control.topic)
     if control is None or topic is None:
         return Finding(DiscardReason.MALFORMED, half.error)
-    name = control.topic
-    size = real_record_size(half.key, half.value, user_headers(half.headers), control.group) + more
+    name, limit = control.topic, topic.max_message_bytes
     age = 0 if now is None else now - half.timestamp()
     if topic.key_required and half.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")
-    if size > topic.max_message_bytes:
-        return Finding(DiscardReason.TOO_LARGE, f"{size} bytes, topic {name} allows {topic.max_message_bytes}")
+    if not half.is_small(limit - more):
+        size = real_record_size(half.key, half.value, user_headers(half.headers), control.group) + more
+        if size > limit:
+            return Finding(DiscardReason.TOO_LARGE, f"{size} bytes, topic {name} allows {limit}")
     if not -topic.newest <= age <= topic.oldest:
         return Finding(
             DiscardReason.TIMESTAMP,

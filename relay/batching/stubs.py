@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 
 from outbox.protocol.names import FORMAT_VERSION, STUB_HEADER
-from outbox.protocol.size import discard_record_size, largest_size, manifest_record_size
+from outbox.protocol.size import discard_record_size, manifest_record_size
 from relay.state.half_records import Half
 
 FIRST_BYTES = 500
@@ -24,7 +24,7 @@ def keepable(half: Half, most: int) -> Half:
         half: A half as it was read.
         most: `max.message.bytes` of the discard topic.
     """
-    if _is_small(half, most) or (size := _kept_size(half)) <= most:
+    if half.is_small(most) or (size := _kept_size(half)) <= most:
         return half
     key, value = half.key or b"", half.value or b""
     stub = f"{FORMAT_VERSION};{len(key)};{len(value)};{hashlib.sha256(value).hexdigest()}"
@@ -38,13 +38,6 @@ def keepable(half: Half, most: int) -> Half:
         None,
         why,
     )
-
-
-def _is_small(half: Half, most: int) -> bool:
-    """Return whether the half fits by an estimate that is several times too large."""
-    content = len(half.key or b"") + len(half.value or b"")
-    content += sum(len(name) + len(value or b"") for name, value in half.headers)
-    return largest_size(content, len(half.headers), None, 1) <= most
 
 
 def _kept_size(half: Half) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, Header
 from outbox.protocol.op import OpEntry, OpSource
+from outbox.protocol.size import largest_size
 
 OVERHEAD = 1_200
 """Bytes of a half in memory beside key and value, about: its headers, as Python keeps them."""
@@ -74,6 +75,13 @@ class Half:
     def size(self) -> int:
         """About how many bytes it holds in memory."""
         return len(self.key or b"") + len(self.value or b"") + OVERHEAD
+
+    def is_small(self, most: int) -> bool:
+        """Return whether none of its records exceeds so many bytes, by an estimate that is several times too large."""
+        content = len(self.key or b"") + len(self.value or b"")
+        for name, value in self.headers:
+            content += len(name) + len(value or b"")
+        return largest_size(content, len(self.headers), None, 1) <= most
 
     def timestamp(self) -> int:
         """Return the timestamp on the real topic: the user's own, else the time of its append; ms since 1970."""

@@ -145,8 +145,8 @@ class SourceTable(OwnedTable):
         cursor = self._connection.cursor(binary=True)
         with self._explained():
             parameters = {"rows": rows, "bytes": size, **about}
-            read = cursor.execute(self._window, parameters, prepare=may_prepare([*skip, *lanes]))
-            found = [Row(*row) for row in read]
+            read = cursor.execute(self._window, parameters, prepare=may_prepare([*skip, *lanes])).fetchall()
+        found = [Row(*row) for row in read]
         if not lanes:  # a row that is left out for its lane may have any id
             self._floor.saw([row.id for row in found], skip, time.monotonic())
         failpoint("relay.table_read")

@@ -106,7 +106,7 @@ class Application:
         self.outbox.publish(session, self.message(key))
 
     def publish_eagerly(self, session: Session, key: bytes) -> None:
-        """`publish()` in eager mode."""
+        """`publish()` with eager sending."""
         self.outbox.publish(session, self.message(key), eager=True)
 
     def publish_row(self, session: Session, key: bytes) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import ipaddress
 import json
 import logging
 import os
@@ -18,6 +17,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, ParamSpec, get_args
 
+from outbox._security.encryption import is_encrypted, remote_brokers
+from outbox._security.secret_files import with_secrets
+from outbox._security.token_provider import with_provider
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
@@ -231,6 +233,7 @@ class Settings:
         group: Producer group; unique to a service.
         kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
             `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode has none.
+            A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the callback tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
@@ -263,7 +266,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Check the settings."""
-        object.__setattr__(self, "kafka", dict(self.kafka))  # a copy, so that it cannot change after the check
+        # A copy, so that it cannot change after the check.
+        object.__setattr__(self, "kafka", usable_properties(self.kafka))
         try:
             check_group(self.group)
         except ProtocolError as error:
@@ -360,6 +364,18 @@ def channel_names(name: str) -> Channel:
         raise ConfigurationError(str(error)) from None
 
 
+def usable_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties as a client takes them: with the secrets of files, and the token provider that is named.
+
+    Args:
+        kafka: Properties for Kafka as the user gave them.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or the token provider cannot be loaded.
+    """
+    return with_provider(with_secrets(kafka))
+
+
 def refuse_properties(
     kafka: Mapping[str, Any], ours: Mapping[str, str], agreed: Mapping[str, Collection[str]] = MappingProxyType({})
 ) -> None:
@@ -397,13 +413,9 @@ def _check_callables(kafka: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"Property {name!r} must be a function. Set it in Python, not in a file.")
 
 
-def _security_protocol(kafka: Mapping[str, Any]) -> str:
-    return str(kafka.get("security.protocol") or "plaintext").lower()
-
-
 def _check_files(kafka: Mapping[str, Any]) -> None:
     """Refuse unreadable files: librdkafka's own error is "BIO lib". The path may hold a key, so it is not shown."""
-    if not _security_protocol(kafka).endswith("ssl"):
+    if not is_encrypted(kafka):
         return
     for name in _FILES:
         path = kafka.get(name)
@@ -441,9 +453,7 @@ class _Plaintext:
 
     def check(self, kafka: Mapping[str, Any]) -> None:
         """Warn, once, if a broker on another machine is reached without TLS."""
-        if self._warned or _security_protocol(kafka).endswith("ssl"):
-            return
-        if not all(_is_loopback(host) for host in _hosts(str(kafka["bootstrap.servers"]))):
+        if not self._warned and not is_encrypted(kafka) and remote_brokers(kafka):
             self._warned = True
             log.warning(
                 "Connection to Kafka is not encrypted. "
@@ -452,22 +462,6 @@ class _Plaintext:
 
 
 _plaintext = _Plaintext()
-
-
-def _hosts(bootstrap_servers: str) -> Iterator[str]:
-    for entry in bootstrap_servers.split(","):
-        address = entry.strip().rpartition("://")[2]
-        if address.startswith("["):
-            yield address[1:].partition("]")[0]
-        elif address:
-            yield address.partition(":")[0] if address.count(":") == 1 else address
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost" or host.lower().endswith(".localhost")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

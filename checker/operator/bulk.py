@@ -22,7 +22,7 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import admin_client
 from outbox._operations.decisions import send_decisions
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.output import show_records_read, signed, utc
+from outbox._service.output import show_records_read
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
@@ -93,7 +93,7 @@ class Bulk:
         Raises:
             ConfigurationError: Database or Kafka do not answer, or refuse. Earlier decisions are kept.
         """
-        text = f"{signed(reason)} ({utc(time.time_ns() // 1_000_000)}, by hand)"
+        text = self.desk.by_hand(reason)
         self.standings = Counter()
         with closing(DeliveryReader(self.desk.kafka, admin_client(self.desk.kafka), self.desk.channel)) as reader:
             for some in self._chunks():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +13,9 @@ from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds
+from outbox._security.own_principal import recorded_name
+from outbox._service.output import signed, utc
+from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds, OperatorName
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
@@ -39,7 +42,7 @@ class OperatorSettings(MessageTables, CheckerSettings):
     """Settings of the operator's commands: the checker's, and the relay's message tables."""
 
 
-class ResolveSettings(CheckAge, OperatorSettings):
+class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
     """Settings of `resolve`: those, and the relay's age of a first check."""
 
     transaction_timeout_ms: Annotated[
@@ -52,15 +55,26 @@ class OperatorContext:
 
     Args:
         settings: Those of the checker.
+        operator: The name that the operator gave.
 
     Raises:
         ConfigurationError: Kafka does not answer, or the channel is wrong.
     """
 
-    def __init__(self, settings: CheckerSettings) -> None:
+    def __init__(self, settings: CheckerSettings, operator: str = "") -> None:
         self.kafka = settings.connection()
+        self._operator = operator
         self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
         self.databases = settings.all_databases()
+
+    def by_hand(self, reason: str) -> str:
+        """Return what the record of a decision has of the operator, the reason and the time.
+
+        Raises:
+            ConfigurationError: The client's principal is not known, and no name was given.
+        """
+        now = utc(time.time_ns() // 1_000_000)
+        return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
 
     def rows(self, database: str) -> DatabaseView:
         """Return the callback tables of a database, by its name in the settings."""

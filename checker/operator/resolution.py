@@ -17,7 +17,7 @@ from outbox._failpoints import failpoint
 from outbox._operations.decisions import send_decisions
 from outbox._operations.discard_topic import read_discarded
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.output import show_records_read, signed, utc
+from outbox._service.output import show_records_read
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
@@ -115,6 +115,7 @@ class RequestedDecision:
         Raises:
             ConfigurationError: Database or Kafka do not answer, or refuse; the message names what was decided.
         """
+        text = self.desk.by_hand(reason)
         self._judge(
             self._look(
                 lambda name: self.desk.rows(name).decide(
@@ -130,7 +131,6 @@ class RequestedDecision:
             self.ruling = RULINGS[self.kind, SourceState.NO_ROW]
         entry = self._entry()
         failpoint("resolve.marking")
-        text = f"{signed(reason)} ({utc(time.time_ns() // 1_000_000)}, by hand)"
         self.sent = replace(entry, reason=text)
         try:
             send_decisions(self.desk.kafka, self.desk.channel, [self.sent])

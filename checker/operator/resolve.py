@@ -21,7 +21,6 @@ from checker.operator.resolution import RequestedDecision
 from checker.operator.row_story import advice, conclude_rows
 from checker.operator.table_search import TableSearch
 from checker.operator.timeline import Findings
-from checker.settings import CheckerSettings
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit, warn
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
@@ -32,7 +31,7 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(ResolveSettings, only=("transaction_timeout_ms", *SITE_OPTIONS))
+@setting_options(ResolveSettings, only=("transaction_timeout_ms", "operator", *SITE_OPTIONS))
 def resolve(
     given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
@@ -90,7 +89,7 @@ class _Arguments(NamedTuple):
     group: str | None
     rollback: bool
 
-    def desk(self, settings: CheckerSettings) -> OperatorContext:
+    def desk(self, settings: ResolveSettings) -> OperatorContext:
         """Check them, then connect.
 
         Raises:
@@ -102,7 +101,7 @@ class _Arguments(NamedTuple):
             raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
         if self.transaction is not None:
             _id(self.transaction)
-        return OperatorContext(settings)
+        return OperatorContext(settings, settings.operator)
 
 
 def _id(transaction: str) -> str:

@@ -15,6 +15,7 @@ from outbox._operations.discard_topic import Discarded, decide, read_discarded, 
 from outbox._operations.discarded_rows import DiscardedMessageRow, DiscardedTable, DiscardedTransaction, Moved
 from outbox._operations.table_connection import table_connection
 from outbox._postgres.message_table import MessageTable
+from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import signed, utc
 from outbox._service.settings import TableSettings
@@ -202,10 +203,12 @@ class TopicStore:
 
     Args:
         settings: The settings.
+        operator: The name that the operator gave.
     """
 
-    def __init__(self, settings: TableCommandSettings) -> None:
+    def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.kafka = connection(settings)
+        self._operator = operator
         self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
         self.unread: set[str] = set()
 
@@ -226,7 +229,7 @@ class TopicStore:
     def decide(self, chosen: Sequence[Entry], kind: OpKind, comment: str) -> None:
         """Send op markers."""
         manifests = [entry.manifest for entry in chosen if isinstance(entry, HalfEntry)]
-        decide(self.kafka, self.channel, manifests, kind, signed(comment))
+        decide(self.kafka, self.channel, manifests, kind, signed(recorded_name(self.kafka, self._operator), comment))
 
     def left(self, chosen: Sequence[Entry]) -> list[Entry]:
         """Return what no relay has taken from the topic."""

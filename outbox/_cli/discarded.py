@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from outbox._cli.discard_stores import Entry, HalfEntry, RowEntry, Store, TableStore, TopicStore
-from outbox._cli.options import Given, TableCommandSettings
+from outbox._cli.options import DecisionSettings, Given, TableCommandSettings
 from outbox._cli.setting_options import setting_options
 from outbox._operations.discard_topic import Discarded, DiscardedMessage
 from outbox._operations.discarded_rows import DiscardedMessageRow
@@ -101,7 +101,7 @@ def _row_document(found: Sequence[tuple[RowEntry, Sequence[DiscardedMessageRow]]
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
     @app.command(name, help=f"{meaning}; ends with 2 if something stays.")
-    @setting_options(TableCommandSettings)
+    @setting_options(DecisionSettings)
     def command(
         given: Given,
         transactions: Ids = None,
@@ -116,9 +116,10 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
     ) -> None:
         ids = [_transaction(one) for one in transactions or ()]
         choice, manner = _Choice(ids, every, group, reason), _Manner(yes, dry_run, comment, wait, as_json)
+        settings = DecisionSettings(**given)
         may_ask(yes=yes or dry_run, as_json=as_json)
         choice.check()
-        _decide(kind, _Places(TableCommandSettings(**given)), choice, manner)
+        _decide(kind, _Places(settings, settings.operator), choice, manner)
 
 
 _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
@@ -187,11 +188,12 @@ class _Places:
 
     Args:
         settings: The settings.
+        operator: The name that the operator gave.
     """
 
-    def __init__(self, settings: TableCommandSettings) -> None:
+    def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.name = settings.channel
-        self.topic = TopicStore(settings)
+        self.topic = TopicStore(settings, operator)
         self.tables = [TableStore(source, table) for source, table in settings.tables.items()]
 
     def stores(self) -> list[Store]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -10,7 +10,13 @@ import typer
 from outbox._cli.acl import Groups, Sources, Topics, scope_of
 from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
-from outbox._operations.doctor import examine_allow_list, examine_database, examine_kafka, examine_versions
+from outbox._operations.doctor import (
+    examine_allow_list,
+    examine_database,
+    examine_encryption,
+    examine_kafka,
+    examine_versions,
+)
 from outbox._operations.finding import Finding
 from outbox._operations.rights_doctor import RightsDoctor
 from outbox._operations.source_doctor import examine_sources, examine_unnamed
@@ -44,10 +50,17 @@ def doctor(
         return
     findings = list(examine_versions())
     findings += examine_allow_list(settings.profile, settings.allowed_topics)
+    findings += examine_encryption(connection(settings), _databases(settings))
     findings += examine_kafka(connection(settings), settings.channel_names(), settings.contract())
     findings += _database(settings)
     findings += examine_sources(settings.tables, connection(settings), settings.channel_names())
     show_findings(findings, as_json=as_json)
+
+
+def _databases(settings: DoctorSettings) -> dict[str, Callable[[], str]]:
+    """Return what returns the connection strings of the settings, by what they are for."""
+    tables = {f"table source {name}": table.connection_string for name, table in settings.tables.items()}
+    return {"Postgres": settings.connection_string, **tables}
 
 
 def _database(settings: DoctorSettings) -> Iterator[Finding]:

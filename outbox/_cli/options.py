@@ -9,7 +9,14 @@ from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._service.exit_codes import NO_KAFKA
-from outbox._service.settings import AllowedTopics, KafkaSettings, MessageTables, PostgresSettings, SiteSettings
+from outbox._service.settings import (
+    AllowedTopics,
+    KafkaSettings,
+    MessageTables,
+    OperatorName,
+    PostgresSettings,
+    SiteSettings,
+)
 from outbox.errors import ConfigurationError
 
 
@@ -28,6 +35,14 @@ class TableCommandSettings(ChannelSettings, MessageTables):
     """Settings of the subcommands that look at message tables, too."""
 
 
+class DecisionSettings(OperatorName, TableCommandSettings):
+    """Settings of the subcommands that decide on discarded transactions."""
+
+
+class SkipSettings(OperatorName, ChannelSettings):
+    """Settings of `skip`."""
+
+
 class ContractSettings(ChannelSettings, SiteSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
@@ -43,15 +58,15 @@ Given = dict[str, Any]
 """Settings that the command line gives."""
 
 
-def connection(settings: KafkaSettings) -> dict[str, str]:
+def connection(settings: KafkaSettings) -> dict[str, Any]:
     """Return librdkafka properties for a client.
 
     Raises:
-        ConfigurationError: No servers are given.
+        ConfigurationError: No servers are given, or a secret or the token provider cannot be loaded.
     """
     if not settings.bootstrap_servers:
         raise ConfigurationError(NO_KAFKA)
-    return {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+    return settings.client_properties()
 
 
 def database(settings: PostgresSettings) -> psycopg.Connection[Any]:

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import ChannelSettings, Given, connection
+from outbox._cli.options import Given, SkipSettings, connection
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.skipping import refuse_readable, send_skip
-from outbox._service.output import Json, PlainConsole, print_json, signed
+from outbox._security.own_principal import recorded_name
+from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import UsageError
 from outbox.protocol.skip import Skip
 
@@ -22,7 +23,7 @@ app = typer.Typer(context_settings={"allow_interspersed_args": True}, subcommand
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(ChannelSettings)
+@setting_options(SkipSettings)
 def skip(
     place: Annotated[str, typer.Argument(help="The partition: half/3 or op/3.")],
     offset: Annotated[int, typer.Option(min=0, help="Offset of the record.")],
@@ -36,11 +37,11 @@ def skip(
     """
     if not 0 < len(reason.strip()) <= MAX_REASON:
         raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")
-    settings = ChannelSettings(**given)
+    settings = SkipSettings(**given)
     kafka = connection(settings)
     description = verify_channel(admin_client(kafka), settings.channel_names())
     topic_id, partition = _place(place, description)
-    skip = Skip(topic_id, partition, offset, *signed(reason.strip()).split(": ", 1))
+    skip = Skip(topic_id, partition, offset, recorded_name(kafka, settings.operator), reason.strip())
     refuse_readable(kafka, description, skip)
     send_skip(kafka, description, skip)
     if as_json:

@@ -56,12 +56,18 @@ def checked_properties() -> Iterator[None]:
     """Make a client; no fork happens meanwhile.
 
     Raises:
+        KafkaUnreachable: The token provider gave no token.
         ConfigurationError: librdkafka does not know a property, or its value, or two do not go together.
     """
     try:
         with creation():
             yield
     except KafkaException as error:
+        if error.args[0].code() == KafkaError.SASL_AUTHENTICATION_FAILED:
+            raise KafkaUnreachable(
+                f"The token provider in oauth_cb gave no token ({error.args[0].str()}). "
+                "Look at its failures in the log, and correct it or what it asks."
+            ) from error
         raise ConfigurationError(
             f"a property for Kafka is wrong: {error.args[0].str()}: correct it, see CONFIGURATION.md of librdkafka"
         ) from error

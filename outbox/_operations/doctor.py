@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -26,6 +26,7 @@ from outbox._operations.finding import Finding
 from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
+from outbox._postgres.dsn import unverified_hosts
 from outbox._rules.allowed_topics import (
     NO_LIST,
     NO_LIST_FIX,
@@ -35,6 +36,7 @@ from outbox._rules.allowed_topics import (
     lacks_list,
 )
 from outbox._rules.topic_description import TopicDescription
+from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
@@ -42,6 +44,10 @@ from outbox.protocol.names import Channel
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
 _MIN_POSTGRES = 140_000
+
+_KAFKA_TLS = "set security.protocol to sasl_ssl or ssl"
+_KAFKA_CHECK = "remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm"
+_PG_TLS = "sslmode=verify-full: set it and sslrootcert in the connection string"
 
 _WAY_ON_HALF = "unsettled halves are gone: see docs/operations/recovery.md, 'Halves that are gone'"
 _WAY_ON_DAMAGED = "the relay halts it: see docs/operations/troubleshooting.md, 'The checkpoint … is damaged'"
@@ -76,6 +82,29 @@ def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None
         if profile == "production" and allows_everything(allowed):
             yield Finding(what, "", "warning: a producer group without an entry may write to every topic")
     yield Finding("denied topics", "", f"unless an entry names them: {', '.join(PLATFORM_PATTERNS)}")
+
+
+def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callable[[], str]]) -> Iterator[Finding]:
+    """Yield which connections leave this machine unencrypted, or to a server that is not verified.
+
+    Args:
+        kafka: librdkafka properties for the connection.
+        databases: What returns a connection string, by what it is for.
+    """
+    what = "encryption"
+    if not is_encrypted(kafka):
+        for host in remote_brokers(kafka):
+            yield Finding(what, "", f"warning: Kafka on {host} is reached without TLS: {_KAFKA_TLS}")
+    elif remote_brokers(kafka) and not is_verified(kafka):
+        yield Finding(what, "", f"warning: the certificates of Kafka's brokers are not verified: {_KAFKA_CHECK}")
+    for database, connection_string in databases.items():
+        try:
+            hosts = unverified_hosts(connection_string())
+        except ConfigurationError as error:
+            yield Finding(what, "", f"{database} is not checked: {error}")
+            continue
+        for host in hosts:
+            yield Finding(what, "", f"warning: {database} on {host} is reached without {_PG_TLS}")
 
 
 def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:

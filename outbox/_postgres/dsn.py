@@ -8,7 +8,9 @@ from urllib.parse import unquote
 
 import psycopg
 from psycopg import conninfo
+from psycopg.pq import Conninfo
 
+from outbox._security.encryption import is_loopback
 from outbox.errors import ConfigurationError
 
 _SQLALCHEMY = re.compile(r"(postgres(?:ql)?)(?:\+\w+)?(://.*)", re.IGNORECASE | re.DOTALL)
@@ -56,6 +58,27 @@ def connect_dsn(text: str, **parameters: Any) -> psycopg.Connection[Any]:
         psycopg.Error: The server cannot be reached, or refuses.
     """
     return psycopg.connect(libpq_dsn(text), **parameters)
+
+
+def unverified_hosts(text: str) -> list[str]:
+    """Return the hosts on other machines to which a connection string connects without `sslmode=verify-full`.
+
+    Parameters that it does not contain are taken from libpq's variables, such as PGSSLMODE.
+
+    Args:
+        text: The string as the user wrote it.
+
+    Raises:
+        ConfigurationError: libpq cannot parse it, or may have taken a part of the password for a host.
+    """
+    if not _is_unambiguous(libpq_dsn(text)):
+        raise ConfigurationError(_AMBIGUOUS)
+    defaults = {option.keyword.decode(): (option.val or b"").decode() for option in Conninfo.get_defaults()}
+    given = {**defaults, **_parsed(libpq_dsn(text))}
+    if given.get("sslmode") == "verify-full":
+        return []
+    hosts = str(given.get("host") or given.get("hostaddr") or "").split(",")
+    return [host for host in hosts if host and not host.startswith(("/", "@")) and not is_loopback(host)]
 
 
 def connection_problem(error: psycopg.Error, text: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -114,10 +112,11 @@ def may_ask(*, yes: bool, as_json: bool) -> None:
         raise UsageError("with --json nothing is asked: give --yes, too")
 
 
-def signed(comment: str) -> str:
-    """Return what an op record has of the decider and the reason."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # as in a container, whose user has no name
-        user = f"user {os.getuid()}"
-    return f"{user}: {comment or 'no comment'}"
+def signed(operator: str, comment: str) -> str:
+    """Return what an op record has of the decider and the reason.
+
+    Args:
+        operator: The name that is recorded.
+        comment: The reason; empty: none was given.
+    """
+    return f"{operator}: {comment or 'no comment'}"

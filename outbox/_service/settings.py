@@ -37,6 +37,7 @@ from outbox._kafka.client_log import ClientLog
 from outbox._kafka.topic_contract import Contract, contract_of
 from outbox._postgres.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
+from outbox._security.secret_files import read_secret
 from outbox._service.logs import LIBRDKAFKA
 from outbox._service.redaction import is_connection_string
 from outbox.errors import ConfigurationError
@@ -47,6 +48,7 @@ from outbox.settings import (
     kafka_properties,
     read_toml,
     refuse_properties,
+    usable_properties,
     warn_of_removed,
     with_present_names,
 )
@@ -75,29 +77,6 @@ def _path(value: Any) -> Any:
     if is_connection_string(str(value)):
         raise ValueError("this is a connection string, and the setting takes the path of a file that holds one")
     return value
-
-
-def read_secret(setting: str, path: Path) -> str:
-    """Return what a secret file holds, without white space around it.
-
-    Args:
-        setting: The setting that names the file.
-        path: The file.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or is empty.
-    """
-    try:
-        found = path.read_text().strip()
-    except OSError as error:
-        raise ConfigurationError(
-            f"{setting} {path} cannot be read: {error.strerror or type(error).__name__}"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{setting} {path} cannot be read: it is not UTF-8 text") from error
-    if not found:
-        raise ConfigurationError(f"{setting} {path} is empty: it must hold a connection string")
-    return found
 
 
 def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str]:
@@ -260,16 +239,35 @@ class KafkaSettings(LayeredSettings):
     kafka: KafkaProperties = Field(
         default_factory=dict,
         repr=False,
-        description="More librdkafka properties, such as TLS and SASL: a table, in the environment a JSON object.",
+        description="More librdkafka properties, such as TLS and SASL: a table, in the environment a JSON object. "
+        "A secret may be in a file (sasl.password_file), oauth_cb is package.module:function.",
     )
 
     def channel_names(self) -> Channel:
         """Return the channel's names."""
         return channel_names(self.channel)
 
-    def connection(self) -> dict[str, str]:
+    def connection(self) -> dict[str, Any]:
         """Return librdkafka properties for a client that is used now and then: its errors are raised, not logged."""
-        return {"log_level": "0", "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+        return {"log_level": "0", **self.client_properties()}
+
+    def client_properties(self) -> dict[str, Any]:
+        """Return librdkafka properties for any client, with the secrets of files as they are at this moment.
+
+        Raises:
+            ConfigurationError: A file cannot be read, or the token provider cannot be loaded.
+        """
+        return {"bootstrap.servers": self.bootstrap_servers, **usable_properties(self.kafka)}
+
+
+class OperatorName(LayeredSettings):
+    """Who decides."""
+
+    operator: str = Field(
+        "",
+        pattern=r"^[^:()\x00-\x1f\x7f]{0,100}$",
+        description="Your name; it is recorded beside the client's principal in Kafka. Default: the principal alone.",
+    )
 
 
 class SiteSettings(KafkaSettings):
@@ -311,7 +309,7 @@ class PostgresSettings(LayeredSettings):
             ConfigurationError: The file cannot be read, or is empty.
         """
         if self.postgres_url_file is not None:
-            return read_secret("postgres_url_file", self.postgres_url_file)
+            return read_secret(f"postgres_url_file {self.postgres_url_file}", self.postgres_url_file)
         return self.postgres_url.get_secret_value() if self.postgres_url else ""
 
     def table_names(self) -> TableNames:
@@ -343,7 +341,7 @@ class Database(BaseModel):
         """
         if self.dsn_file is None:
             return self.dsn.get_secret_value() if self.dsn else ""
-        return read_secret("dsn_file", self.dsn_file)
+        return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
 
 
 class TableSettings(Database):
@@ -521,4 +519,4 @@ class ServiceSettings(LogSettings, SiteSettings):
 
     def polled_connection(self) -> dict[str, Any]:
         """Return librdkafka properties for a client that is polled all the time: it logs to the service's log."""
-        return {"logger": _CLIENT_LOG, "bootstrap.servers": self.bootstrap_servers, **self.kafka}
+        return {"logger": _CLIENT_LOG, **self.client_properties()}

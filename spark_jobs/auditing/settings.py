@@ -7,7 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
-from outbox._service.settings import Flag, Former, Milliseconds, PostgresSettings, SecretFile, read_secret
+from outbox._security.secret_files import read_secret
+from outbox._service.settings import Flag, Former, Milliseconds, PostgresSettings, SecretFile
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from spark_jobs.auditing.window import Window, last_window, parse_time
@@ -37,7 +38,7 @@ class AuditedDatabase(BaseModel):
         """
         if self.dsn is not None:
             return self.dsn.get_secret_value()
-        return read_secret("dsn_file", Path(str(self.dsn_file)))
+        return read_secret(f"dsn_file {self.dsn_file}", Path(str(self.dsn_file)))
 
     def tables(self) -> TableNames:
         """Where the callback tables are."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from outbox._security.secret_files import with_secrets
 from outbox._service.settings import (
     Bytes,
     Flag,
@@ -69,7 +70,8 @@ class JobSettings(SparkSettings, KafkaSettings):
     kafka_java: Annotated[KafkaProperties, Flag("--kafka"), Repeatable("NAME=VALUE")] = Field(
         default_factory=dict,
         repr=False,
-        description="More properties of Kafka's Java client, with which Spark reads: TLS, SASL, fetch sizes.",
+        description="More properties of Kafka's Java client, with which Spark reads: TLS, SASL, fetch sizes. "
+        "A secret may be in a file (sasl.jaas.config_file).",
     )
 
     @field_validator("kafka_java")
@@ -82,8 +84,12 @@ class JobSettings(SparkSettings, KafkaSettings):
         return properties
 
     def java_connection(self) -> dict[str, str]:
-        """Properties for any Java client of this job."""
-        return {"bootstrap.servers": self.bootstrap_servers, **self.kafka_java}
+        """Properties for any Java client of this job, with the secrets of files.
+
+        Raises:
+            ConfigurationError: A file cannot be read.
+        """
+        return {"bootstrap.servers": self.bootstrap_servers, **with_secrets(self.kafka_java)}
 
 
 class SinkName(enum.StrEnum):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -40,6 +41,7 @@ from outbox import (
 from outbox._cli.acl import scope_of
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
+from outbox._security.own_principal import recorded_name
 from outbox.cloudevents import event_message
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
@@ -251,7 +253,27 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "channel name": (_settings(channel="Ä"), "use "),
     "property that breaks the guarantee": (_settings(kafka={**KAFKA, "acks": "1"}), "cannot be set: "),
     "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "Use the names of librdkafka"),
-    "property that is no function": (_settings(kafka={**KAFKA, "oauth_cb": "f"}), "Set it in Python"),
+    "property that is no function": (_settings(kafka={**KAFKA, "error_cb": "f"}), "Set it in Python"),
+    "token provider of no name": (_settings(kafka={**KAFKA, "oauth_cb": "f"}), "Write it as package.module:function."),
+    "token provider that is missing": (_settings(kafka={**KAFKA, "oauth_cb": "no_such:f"}), "or correct the name."),
+    "token provider that is no function": (_settings(kafka={**KAFKA, "oauth_cb": "json:__name__"}), "Name one."),
+    "secret twice": (
+        _settings(kafka={**KAFKA, "sasl.password": "x", "sasl.password_file": "/none"}),
+        "are both given. Remove one of them.",
+    ),
+    "secret file that is missing": (_settings(kafka={**KAFKA, "sasl.password_file": "/none"}), " cannot be read: "),
+    "secret file of no text": (
+        _settings(kafka={**KAFKA, "sasl.password_file": sys.executable}),
+        "it is not UTF-8 text",
+    ),
+    "secret file that is empty": (
+        _settings(kafka={**KAFKA, "sasl.password_file": "/dev/null"}),
+        "is empty: it must hold the secret",
+    ),
+    "operator of no known principal": (
+        lambda: recorded_name({"security.protocol": "sasl_ssl", "sasl.mechanism": "OAUTHBEARER"}, ""),
+        "Give your name as --operator NAME.",
+    ),
     "file that is missing": (
         _settings(kafka={**KAFKA, "security.protocol": "ssl", "ssl.ca.location": "/none"}),
         "Correct the path or its permissions",
@@ -780,6 +802,7 @@ FAULTS = (
     "Wait before close()",
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
+    "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
     "Grant it.",  # tests/integration/operator/test_secured_site.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""

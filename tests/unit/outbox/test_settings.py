@@ -228,7 +228,7 @@ def test_a_token_is_fetched_by_the_users_function() -> None:
     assert asked == ["audience=kafka"]
 
 
-@pytest.mark.parametrize("name", ["oauth_cb", "error_cb", "stats_cb", "throttle_cb"])
+@pytest.mark.parametrize("name", ["error_cb", "stats_cb", "throttle_cb"])
 def test_a_callback_that_is_no_function_is_named(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"'{name}' must be a function"):
         made(**{name: "module:function"})

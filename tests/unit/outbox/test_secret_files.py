@@ -1,0 +1,90 @@
+"""Secrets in files: each secret property of a Kafka client may be given as a file, and no error shows its path."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outbox import ConfigurationError, Settings
+from outbox._security.secret_files import SECRET_PROPERTIES, with_secrets
+from relay.settings import RelaySettings
+from spark_jobs.runtime.settings import JobSettings
+
+SECRET = "hush-hush-42"  # noqa: S105 - planted
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with a secret and white space around it."""
+    made = tmp_path / "secret"
+    made.write_text(f"\n {SECRET}\n")
+    return made
+
+
+@pytest.mark.parametrize("name", sorted(SECRET_PROPERTIES))
+def test_secret_in_a_file_is_read(file: Path, name: str) -> None:
+    assert with_secrets({"client.id": "c", f"{name}_file": str(file)}) == {"client.id": "c", name: SECRET}
+
+
+def test_file_of_another_property_is_left_to_the_client() -> None:
+    """So that a refused property is not smuggled in."""
+    assert with_secrets({"acks_file": "x"}) == {"acks_file": "x"}
+
+
+def test_secret_that_is_given_twice_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match="Remove one of them"):
+        with_secrets({"sasl.password": "x", "sasl.password_file": str(file)})
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        (SECRET, "No such file"),
+        (f"{SECRET}\0", "the path is not valid"),
+        (SECRET * 100, "File name too long"),
+    ],
+)
+def test_secret_in_place_of_a_path_is_not_shown(path: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as refused:
+        with_secrets({"sasl.password_file": path})
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(("content", "why"), [(b" \n", "is empty"), (b"\xff", "is not UTF-8")])
+def test_file_without_a_secret_is_refused(file: Path, content: bytes, why: str) -> None:
+    file.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=why):
+        with_secrets({"sasl.password_file": str(file)})
+
+
+def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
+    kafka = {"bootstrap.servers": "127.0.0.1:9", "sasl.password_file": str(file)}
+    assert Settings("orders", kafka, mode="half").kafka["sasl.password"] == SECRET
+    config = tmp_path / "outbox.toml"
+    config.write_text(
+        f'group = "orders"\nmode = "auto"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
+    )
+    assert Settings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
+
+
+def _service(**kafka: str) -> RelaySettings:
+    return RelaySettings.model_validate({"bootstrap_servers": "127.0.0.1:9", "kafka": kafka})
+
+
+def test_service_reads_the_file_for_each_client(file: Path) -> None:
+    """So that a password can be rotated."""
+    settings = _service(**{"sasl.password_file": str(file)})
+    before = settings.connection()["sasl.password"], settings.polled_connection()["sasl.password"]
+    file.write_text("new")
+    assert (*before, settings.connection()["sasl.password"]) == (SECRET, SECRET, "new")
+
+
+def test_spark_job_reads_the_file_for_the_java_client(file: Path) -> None:
+    given: dict[str, Any] = {
+        "job_id": "j",
+        "bootstrap_servers": "b",
+        "kafka_java": {"sasl.jaas.config_file": str(file)},
+    }
+    assert JobSettings.model_validate(given).java_connection()["sasl.jaas.config"] == SECRET

@@ -45,15 +45,18 @@ class KafkaProgram:
     Attributes:
         java: The Java to run it with.
         jars: Kafka's jars.
+        options: Further options of each JVM.
     """
 
     java: Java
     jars: Sequence[Path]
+    options: Sequence[str] = ()
 
     def command(self, options: Sequence[str], main: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one of Kafka's main classes."""
         path = ":".join(map(str, self.jars))
-        return [str(self.java.command), *options, f"-Dlog4j2.configurationFile={LOG4J}", "-cp", path, main, *arguments]
+        java = [str(self.java.command), *options, *self.options, f"-Dlog4j2.configurationFile={LOG4J}"]
+        return [*java, "-cp", path, main, *arguments]
 
 
 class Kafka:
@@ -98,8 +101,13 @@ class Kafka:
 
     @property
     def secured_servers(self) -> str:
-        """What clients with a name and a password connect to: the secured listeners of all nodes."""
+        """What clients with a password or a token connect to, with TLS: listeners of all nodes."""
         return ",".join(f"{HOST}:{node.secured_port}" for node in self._cluster.nodes)
+
+    @property
+    def certificate_servers(self) -> str:
+        """What clients with a certificate connect to: listeners of all nodes."""
+        return ",".join(f"{HOST}:{node.certificate_port}" for node in self._cluster.nodes)
 
     @property
     def proxy_ports(self) -> list[tuple[int, int]]:
@@ -107,7 +115,7 @@ class Kafka:
         return [(node.proxy_port, node.behind_port) for node in self._cluster.nodes]
 
     def add_user(self, name: str, password: str) -> None:
-        """Let a client in at the secured listeners; it has no right until an ACL gives it one.
+        """Let a client with a password in at the secured listeners; it has no right until an ACL gives it one.
 
         Args:
             name: Its name: its principal is `User:` and this.

@@ -18,8 +18,8 @@ class Listeners:
 
     Attributes:
         proxied: One whose clients connect to a proxy.
-        secured: One whose clients have a name and a password (SASL_PLAINTEXT with SCRAM-SHA-256), and only the rights
-            that ACLs give them.
+        secured: Two with TLS, whose clients have a name and only the rights that ACLs give them: one for a password or
+            a token (SASL_SSL), one for a certificate (SSL).
     """
 
     proxied: bool = False
@@ -41,7 +41,8 @@ class Node:
         directory: Id of its folder, as Kafka writes ids.
         behind_port: For a proxy before this node; 0: there is none.
         proxy_port: Where that proxy listens, and what its clients connect to; 0: there is none.
-        secured_port: For clients with a name and a password; 0: there is none.
+        secured_port: For clients with a password or a token, with TLS; 0: there is none.
+        certificate_port: For clients with a certificate; 0: there is none.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Node:
     behind_port: int = 0
     proxy_port: int = 0
     secured_port: int = 0
+    certificate_port: int = 0
 
     @property
     def name(self) -> str:
@@ -95,8 +97,8 @@ def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, li
             "ask for the same, or name another folder"
         )
     for node in cluster.nodes:
-        used = (node.port, node.controller_port, node.behind_port, node.proxy_port, node.secured_port)
-        for taken in filter(None, used):
+        others = (node.behind_port, node.proxy_port, node.secured_port, node.certificate_port)
+        for taken in filter(None, (node.port, node.controller_port, *others)):
             ports.claim(taken)
     return cluster
 
@@ -110,6 +112,7 @@ def _new_node(index: int, ports: Ports, first_port: int | None, listeners: Liste
         behind_port=ports.claim() if listeners.proxied else 0,
         proxy_port=ports.claim() if listeners.proxied else 0,
         secured_port=ports.claim() if listeners.secured else 0,
+        certificate_port=ports.claim() if listeners.secured else 0,
     )
 
 

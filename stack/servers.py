@@ -6,9 +6,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from outbox._jars.fetch import Watch, fetch
 from outbox._jars.java import find_java
@@ -19,8 +20,11 @@ from stack.kafka_cluster import Listeners
 from stack.locks import KAFKA_LOCK
 from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
-from stack.postgres_binaries import postgres_binaries
+from stack.postgres_binaries import postgres_binaries, system_binaries
 from stack.processes import Processes, User
+
+if TYPE_CHECKING:
+    from stack.security.site_security import Security
 
 _ATTEMPTS = 3
 
@@ -41,8 +45,11 @@ class Stack:
             `{"synchronous_standby_names": ""}` none waits, and a failover loses what the standby had not received.
         proxied: Give each Kafka node a second listener, whose clients connect to a proxy; the proxies are
             the caller's, see `kafka.proxy_ports`.
-        secured: Give each Kafka node a listener for clients with a name and a password, see `kafka.secured_servers` and
-            `kafka.add_user()`; they have the rights that ACLs give them, and no others.
+        secured: Encrypt all connections to Postgres, and give each Kafka node listeners with TLS: for clients with a
+            password or a token (`kafka.secured_servers`), and for those with a certificate
+            (`kafka.certificate_servers`). These clients have the rights that ACLs give them, and no others. The
+            credentials come from `kafka.add_user()` and `security`. It needs the package cryptography, and a Postgres
+            of the system: that of the wheel has no TLS.
         kafka_port: Clients' port of the first node, those of the others follow; None: any.
         postgres_port: Port of Postgres; None: any.
         kafka_settings: Settings of Kafka's `server.properties` over the stack's own.
@@ -54,12 +61,14 @@ class Stack:
         kafka: The Kafka cluster, to kill, stop and start.
         postgres: The Postgres, likewise.
         standby: The standby, if one was asked for.
+        security: Of a secured stack: issuer of the certificates and tokens of its clients.
         data_dir: The folder with all data and logs.
     """
 
     kafka: Kafka
     postgres: Postgres
     standby: Postgres | None
+    security: Security
     data_dir: Path
 
     def __init__(
@@ -88,6 +97,7 @@ class Stack:
         self._ports = Ports()
         self._processes: Processes | None = None
         self._temporary_folder: Path | None = None
+        self._security_folder: Path | None = None
         self._is_up = False
 
     @property
@@ -129,8 +139,8 @@ class Stack:
                 self._processes.close()
             self._processes = None
             self._ports.close()
-            if self._temporary_folder:
-                shutil.rmtree(self._temporary_folder, ignore_errors=True)
+            for folder in filter(None, (self._temporary_folder, self._security_folder)):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def fail_over(self) -> None:
         """Kill the Postgres primary (SIGKILL) and promote the standby: `postgres` and `postgres_url` are its own now.
@@ -188,6 +198,12 @@ class Stack:
         if user:
             let_in(user, self.data_dir)
         self._processes = Processes(self.data_dir, remove=self._temporary_folder)
+        settings = dict(self._kafka_settings or {})
+        if self._listeners.secured:
+            self._security_folder = self.data_dir / "security"
+            self.security = _make_security(self._security_folder)
+            program = replace(program, options=self.security.jvm_options())
+            settings = {**self.security.kafka_settings(), **settings}
         self.kafka = Kafka(
             self._processes,
             program,
@@ -195,10 +211,11 @@ class Stack:
             self._ports,
             brokers=self._brokers,
             port=self._kafka_port,
-            settings=self._kafka_settings,
+            settings=settings,
             listeners=self._listeners,
         )
-        self._make_postgres(self._processes, postgres_binaries(user, self.data_dir), user)
+        programs = system_binaries() if self._listeners.secured else postgres_binaries(user, self.data_dir)
+        self._make_postgres(self._processes, programs, user)
         self._in_parallel(self._processes, self.kafka.start_all, self._start_postgres)
         self._is_up = True
 
@@ -223,6 +240,7 @@ class Stack:
                 user=user,
                 settings={**synchronous, **(self._postgres_settings or {})},
                 primary=primary,
+                tls=self.security.postgres_tls() if self._listeners.secured else None,
             )
 
         self.postgres = server("postgres", self._postgres_port, None)
@@ -249,3 +267,19 @@ class Stack:
         for server in (self.postgres, self.standby):
             if server:
                 server.stop()
+
+
+def _make_security(folder: Path) -> Security:
+    """Make certificates and token keys.
+
+    Raises:
+        StartError: The package cryptography is missing.
+    """
+    try:
+        from stack.security.site_security import Security  # noqa: PLC0415 - no other stack needs cryptography
+    except ModuleNotFoundError as error:
+        raise StartError(
+            "a secured stack needs the package cryptography: "
+            "pip install 'kafka-transactional-outbox-services[secured-stack]'"
+        ) from error
+    return Security(folder)

@@ -106,7 +106,7 @@ class Site:
             future.result(20)
         wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
 
-    def kafka(self) -> dict[str, str]:
+    def kafka(self) -> dict[str, Any]:
         """Librdkafka properties for a client."""
         return {"bootstrap.servers": self.bootstrap_servers}
 

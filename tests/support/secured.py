@@ -1,11 +1,13 @@
-"""A site on a Kafka where each client has a name, a password, and only the rights that ACLs give it."""
+"""A site on servers with TLS, where each client of Kafka has a name and only the rights that ACLs give it."""
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
@@ -21,6 +23,8 @@ from typer.testing import CliRunner
 from outbox._cli import acl
 from outbox._rules.role_rights import Role
 from stack import Stack
+from stack.security.certificates import Certificate
+from tests.support import token_file
 from tests.support.harness import Site, wait_until
 
 PASSWORD = "secret"  # noqa: S105 - of test users
@@ -32,16 +36,27 @@ _TYPES = {
 }
 
 
+class Login(enum.StrEnum):
+    """How clients prove who they are. All of them check the certificates of the servers."""
+
+    PASSWORD = "password"  # noqa: S105 - a kind
+    CERTIFICATE = "certificate"
+    TOKEN = "token"  # noqa: S105 - a kind
+
+
 @dataclass
 class SecuredSite(Site):
     """A site whose clients have the name that `acting` gives; outside of that they may do anything.
 
     Args:
-        secured_servers: Where clients with a name connect.
+        stack: A secured stack.
+        login: How its clients prove who they are.
     """
 
-    secured_servers: str = ""
+    stack: Stack = field(kw_only=True)
+    login: Login = field(default=Login.PASSWORD, kw_only=True)
     who: str = field(default="", init=False)
+    _certificates: dict[str, Certificate] = field(default_factory=dict, init=False)
 
     @contextmanager
     def acting(self, name: str) -> Iterator[None]:
@@ -52,40 +67,71 @@ class SecuredSite(Site):
         finally:
             self.who = before
 
-    def kafka(self) -> dict[str, str]:
+    def kafka(self) -> dict[str, Any]:
         """Librdkafka properties for a client."""
         if not self.who:
             return super().kafka()
-        return {"bootstrap.servers": self.secured_servers, **self._credentials()}
+        provider = {"oauth_cb": token_file.provide} if self.login is Login.TOKEN else {}
+        return {"bootstrap.servers": self._servers, **self._credentials(), **provider}
 
     def environment(self) -> dict[str, str]:
-        """The settings of this site for a process."""
+        """The settings of this site for a process: secrets are in files, a token provider has a name."""
         if not self.who:
             return super().environment()
-        mine = {
-            "OUTBOX_BOOTSTRAP_SERVERS": self.secured_servers,
-            "OUTBOX_KAFKA": json.dumps(self._credentials()),
+        kafka = self._credentials()
+        for name in kafka.keys() & {"sasl.password", "ssl.key.password"}:
+            kafka[f"{name}_file"] = self._written(name, kafka.pop(name))
+        if self.login is Login.TOKEN:
+            kafka["oauth_cb"] = "tests.support.token_file:provide"
+        return {
+            **super().environment(),
+            "OUTBOX_BOOTSTRAP_SERVERS": self._servers,
+            "OUTBOX_KAFKA": json.dumps(kafka),
         }
-        return {**super().environment(), **mine}
+
+    @property
+    def _servers(self) -> str:
+        kafka = self.stack.kafka
+        return kafka.certificate_servers if self.login is Login.CERTIFICATE else kafka.secured_servers
 
     def _credentials(self) -> dict[str, str]:
-        return {
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "SCRAM-SHA-256",
-            "sasl.username": self.who,
-            "sasl.password": PASSWORD,
-        }
+        authority = {"ssl.ca.location": str(self.stack.security.authority.certificate)}
+        match self.login:
+            case Login.PASSWORD:
+                how = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": self.who, "sasl.password": PASSWORD}
+                return {**authority, "security.protocol": "SASL_SSL", **how}
+            case Login.TOKEN:
+                how = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.config": self._place("token")}
+                return {**authority, "security.protocol": "SASL_SSL", **how}
+            case Login.CERTIFICATE:
+                mine = self._certificates[self.who]
+                how = {"ssl.certificate.location": str(mine.certificate), "ssl.key.location": str(mine.key)}
+                return {**authority, "security.protocol": "SSL", **how, "ssl.key.password": PASSWORD}
 
-    def user(self, stack: Stack, *roles: Role, **names: Iterable[str]) -> str:
+    def _place(self, kind: str) -> str:
+        return str(Path(self.log_folder) / f"{self.who}.{kind}")
+
+    def _written(self, kind: str, secret: str) -> str:
+        place = self._place(kind)
+        Path(place).write_text(secret)
+        return place
+
+    def user(self, *roles: Role, **names: Iterable[str]) -> str:
         """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
 
         Args:
-            stack: Where.
             roles: The roles.
             names: Topics, groups and sources: the options of the command, with several values each.
         """
         name = f"{self.name}-{'-'.join(roles)}"
-        stack.kafka.add_user(name, PASSWORD)
+        with self.acting(name):
+            match self.login:
+                case Login.PASSWORD:
+                    self.stack.kafka.add_user(name, PASSWORD)
+                case Login.TOKEN:
+                    self._written("token", self.stack.security.tokens.token(name))
+                case Login.CERTIFICATE:
+                    self._certificates[name] = self.stack.security.authority.client(name, PASSWORD)
         self.grant(printed(self, name, *roles, **names))
         return name
 

@@ -1,7 +1,8 @@
-"""A Kafka with an authorizer, one user per role: the printed rights suffice, and each that is taken away is named."""
+"""TLS everywhere, an authorizer, one user per role: the printed rights suffice, and each that is missing is named."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,14 +13,14 @@ from confluent_kafka import Producer
 
 from checker.operator import pending, resolve, trace
 from outbox import ConfigurationError, Message, PublishFailed
-from outbox._cli import channel, discarded, doctor
-from outbox._postgres.callback_table import CallbackTable
+from outbox._cli import channel, discarded, doctor, table
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
 from outbox.protocol.discard import DiscardReason
 from outbox.transactional_producer import TransactionalProducer
 from stack import Stack
 from tests.support import message_rows
+from tests.support.async_shop import AsyncShop
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Service, wait_until
@@ -49,15 +50,12 @@ def secured() -> Iterator[Stack]:
 @pytest.fixture
 def site(secured: Stack) -> Iterator[SecuredSite]:
     """A site on them, whose channel an administrator made."""
-    with SecuredSite(
-        secured.bootstrap_servers, secured.postgres_url, secured_servers=secured.kafka.secured_servers
-    ) as made:
-        with made.acting(made.user(secured, Role.ADMINISTRATOR)):
+    with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured) as made:
+        with made.acting(made.user(Role.ADMINISTRATOR)):
             code, text = call_command(channel.app, made, "create", "--partitions", "1")
             assert code == Exit.OK, text
             assert call_command(channel.app, made, "verify")[0] == Exit.OK
-        with made.connect() as connection:
-            CallbackTable(made.tables).create(connection)
+            assert call_command(table.app, made, "create")[0] == Exit.OK
         made.create_topics("orders", "a-changelog")
         yield made
 
@@ -73,31 +71,32 @@ def _names(site: SecuredSite) -> dict[str, list[str]]:
     return {"topic": [site.topic("orders"), site.topic("a-changelog")]}
 
 
-def _application(site: SecuredSite, stack: Stack) -> str:
-    return site.user(stack, Role.APPLICATION, Role.LISTENER, Role.RECEIPTS, **_names(site), group=[LISTENING])
+def _application(site: SecuredSite) -> str:
+    return site.user(Role.APPLICATION, Role.LISTENER, Role.RECEIPTS, **_names(site), group=[LISTENING])
 
 
-def _relay_user(site: SecuredSite, stack: Stack) -> str:
-    return site.user(stack, Role.RELAY, **_names(site), source=[message_rows.SOURCE])
+def _relay_user(site: SecuredSite) -> str:
+    return site.user(Role.RELAY, **_names(site), source=[message_rows.SOURCE])
 
 
-def _start_services(site: SecuredSite, stack: Stack) -> Service:
-    with site.acting(_relay_user(site, stack)):
+def _start_services(site: SecuredSite) -> Service:
+    with site.acting(_relay_user(site)):
         relay = site.relay(extra=message_rows.relay_settings(site, **QUICK))
-    with site.acting(site.user(stack, Role.CHECKER)):
+    with site.acting(site.user(Role.CHECKER)):
         site.checker()
         assert _examine(site, Role.CHECKER)[0] == Exit.OK
     return relay
 
 
-def test_the_whole_loop_runs_with_the_printed_rights(secured: Stack, site: SecuredSite) -> None:
+def test_the_whole_loop_runs_with_the_printed_rights(site: SecuredSite) -> None:
     message_rows.create(site)
-    relay = _start_services(site, secured)
+    relay = _start_services(site)
     listener = Scripted(UNKNOWN, COMMIT)
-    with site.acting(_application(site, secured)), Shop(site, publish_timeout_seconds=20.0) as shop:
+    with site.acting(_application(site)), Shop(site, publish_timeout_seconds=20.0) as shop:
         with shop.session() as session:
             receipt = shop.publish(session, "orders", "published")
         receipt.wait_visible(30)
+        asyncio.run(_publish_async(shop))
         # An application that dies behind COMMIT: the checker finds its row.
         with shop.buyer("orders", 1, "outbox.committed") as (process, _):
             process.wait(60)
@@ -108,15 +107,20 @@ def test_the_whole_loop_runs_with_the_printed_rights(secured: Stack, site: Secur
             message_rows.publish(connection, site, "orders", ["row"])
         with shop.session() as session:
             bad = shop.publish(session, "a-changelog", "of another platform")
-    assert {record.value for record in site.wait_visible(4, "orders")} == {b"published", b"1", b"answered"}
+    assert {record.value for record in site.wait_visible(5, "orders")} == {b"published", b"async", b"1", b"answered"}
     site.wait_settled()
-    _look_and_decide(secured, site, bad.transaction_id)
+    _look_and_decide(site, bad.transaction_id)
     assert "lacks rights" not in relay.output()
 
 
-def _look_and_decide(stack: Stack, site: SecuredSite, discarded_id: str) -> None:
+async def _publish_async(shop: Shop) -> None:
+    async with AsyncShop(shop) as application, application.session() as session:
+        await application.publish(session, "orders", "async")
+
+
+def _look_and_decide(site: SecuredSite, discarded_id: str) -> None:
     """The verbs of an operator, each with its own rights."""
-    with site.acting(site.user(stack, Role.VIEWER, **_names(site), source=[message_rows.SOURCE])):
+    with site.acting(site.user(Role.VIEWER, **_names(site), source=[message_rows.SOURCE])):
         assert call_command(pending.app, site)[0] == Exit.OK
         code, story = call_command(trace.app, site, discarded_id)
         assert code == Exit.OK, story
@@ -126,22 +130,25 @@ def _look_and_decide(stack: Stack, site: SecuredSite, discarded_id: str) -> None
         code, text = call_command(discarded.app, site, "drop", discarded_id, "--yes", "--comment", "not mine")
         assert code == Exit.CONFIGURATION
         assert site.channel.verdict_topic in text
-    with site.acting(site.user(stack, Role.OPERATOR, **_names(site))):
+    with site.acting(site.user(Role.OPERATOR, **_names(site))):
         code, text = call_command(discarded.app, site, "drop", discarded_id, "--yes", "--comment", "not wanted")
         assert code == Exit.OK, text
 
 
-def test_an_operator_decides_what_is_open(secured: Stack, site: SecuredSite) -> None:
-    with site.acting(_application(site, secured)), site.outbox(publish_timeout_seconds=20.0) as outbox:
+def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
+    with site.acting(_application(site)), site.outbox(publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
-    with site.acting(site.user(secured, Role.OPERATOR, **_names(site))):
+    operator = site.user(Role.OPERATOR, **_names(site))
+    with site.acting(operator):
         words = ("--commit", "--yes", "--min-age-ms", "0", "--reason", "a test")
         code, text = call_command(resolve.app, site, entry.transaction_id, *words)
         assert code == Exit.OK, text
         assert _examine(site, Role.OPERATOR, **_names(site))[0] == Exit.OK
-    with site.acting(_relay_user(site, secured)):
+    with site.acting(_relay_user(site)):
         site.relay(extra=QUICK)
     site.wait_visible(1, "orders")
+    ((_, op),) = site.ops()
+    assert op.reason.startswith(f"User:{operator}: a test (")
 
 
 # --- one right less ---------------------------------------------------------------------------------------------------
@@ -170,9 +177,9 @@ def _only_described(site: SecuredSite, rule: Mapping[str, str]) -> Iterator[None
     "role",
     [Role.APPLICATION, Role.RELAY, Role.LISTENER, Role.RECEIPTS, Role.CHECKER, Role.OPERATOR, Role.ADMINISTRATOR],
 )
-def test_the_doctor_names_each_right_that_is_taken_away(secured: Stack, site: SecuredSite, role: Role) -> None:
+def test_the_doctor_names_each_right_that_is_taken_away(site: SecuredSite, role: Role) -> None:
     given = _given(site, role)
-    name = site.user(secured, role, **given)
+    name = site.user(role, **given)
     with site.acting(name):
         code, findings = _examine(site, role, **given)
         assert code == Exit.OK
@@ -187,10 +194,10 @@ def test_the_doctor_names_each_right_that_is_taken_away(secured: Stack, site: Se
 
 
 def test_an_application_names_each_right_that_is_taken_away(
-    secured: Stack, site: SecuredSite, caplog: pytest.LogCaptureFixture
+    site: SecuredSite, caplog: pytest.LogCaptureFixture
 ) -> None:
     given = _given(site, Role.APPLICATION)
-    name = site.user(secured, Role.APPLICATION, **given)
+    name = site.user(Role.APPLICATION, **given)
     with site.acting(name), Shop(site) as shop:
         for rule in printed(site, name, Role.APPLICATION, **given):
             caplog.clear()
@@ -209,11 +216,11 @@ def _publish(site: SecuredSite, shop: Shop, caplog: pytest.LogCaptureFixture) ->
     return caplog.text
 
 
-def test_a_relay_names_each_right_that_is_taken_away(secured: Stack, site: SecuredSite) -> None:
+def test_a_relay_names_each_right_that_is_taken_away(site: SecuredSite) -> None:
     """It ends with the right in its one line; what concerns one real topic or one table source is only a warning."""
     message_rows.create(site)
     given = {**_given(site, Role.RELAY), "source": [message_rows.SOURCE]}
-    name = site.user(secured, Role.RELAY, **given)
+    name = site.user(Role.RELAY, **given)
     for rule in printed(site, name, Role.RELAY, **given):
         if not rule["without_it"]:
             with site.connect() as connection, connection.transaction():

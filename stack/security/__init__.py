@@ -1,0 +1,1 @@
+"""What the servers of a secured stack have besides: certificates, and tokens that Kafka accepts."""

@@ -45,6 +45,10 @@ def _printable(_logger: Any, _method: str, event: Any) -> Any:
     return {name: printable(value) for name, value in event.items()}
 
 
+_plain = structlog.dev.plain_traceback
+"""The default one prints local variables, such as a password for Kafka or a payload."""
+
+
 def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
     """Set up structlog and the standard library's root logger alike.
 
@@ -65,7 +69,7 @@ def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
     ]
     as_text = on_terminal or form == "text"
     rendered: list[Any] = (
-        [_printable, structlog.dev.ConsoleRenderer(colors=on_terminal)]
+        [_printable, structlog.dev.ConsoleRenderer(colors=on_terminal, exception_formatter=_plain)]
         if as_text
         else [structlog.processors.format_exc_info, _printable, structlog.processors.JSONRenderer()]
     )

@@ -146,6 +146,22 @@ def test_password_in_log_and_traceback_is_hidden(form: str, capsys: pytest.Captu
     assert_hidden(written)
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.usefixtures("root_logger")
+def test_local_variables_are_not_in_a_traceback(form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def connect(kafka: dict[str, str]) -> None:
+        raise RuntimeError(f"{len(kafka)} properties are wrong")
+
+    configure_logs("info", form)
+    try:
+        connect({"sasl.password": "".join(PARTS)})
+    except RuntimeError:
+        structlog.get_logger("test").exception("a traceback")
+    written = capsys.readouterr().err
+    assert "1 properties are wrong" in written
+    assert_hidden(written)
+
+
 def test_fail_hides_password_and_escapes_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         fail(f"no connection to postgresql://u:s3crpa55w0rd@{HOST}/db \x1b[2J")

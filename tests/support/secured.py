@@ -27,7 +27,7 @@ from stack.security.certificates import Certificate
 from tests.support import token_file
 from tests.support.harness import Site, wait_until
 
-PASSWORD = "secret"  # noqa: S105 - of test users
+PASSWORD = "hush-the-password-of-all-users"  # noqa: S105 - of test users, and recognizable in a log
 _TYPES = {
     "TOPIC": ResourceType.TOPIC,
     "GROUP": ResourceType.GROUP,

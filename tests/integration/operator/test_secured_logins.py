@@ -8,7 +8,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
 from checker.operator import resolve
@@ -25,15 +24,6 @@ from tests.support.secured import PASSWORD, Login, SecuredSite
 from tests.support.shop import Shop
 
 ORDERS = "orders"
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Stack]:
-    """Servers with TLS, where a transaction has been."""
-    with Stack(secured=True) as running:
-        first = Producer({"bootstrap.servers": running.bootstrap_servers, "transactional.id": "first"})
-        first.init_transactions(60)  # Kafka makes __transaction_state
-        yield running
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from confluent_kafka import Producer
 
 from checker.operator import pending, resolve, trace
 from outbox import ConfigurationError, Message, PublishFailed
@@ -36,15 +35,6 @@ QUICK = {
 pytestmark = pytest.mark.long
 LISTENING = "listening"
 DOCTOR = {"OUTBOX_POSTGRES_URL": None}
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[Stack]:
-    """Servers where a client with a name has no right without an ACL, and where a transaction has been."""
-    with Stack(secured=True) as running:
-        first = Producer({"bootstrap.servers": running.bootstrap_servers, "transactional.id": "first"})
-        first.init_transactions(60)  # Kafka makes __transaction_state
-        yield running
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""A configuration file with a recognizable secret in every setting that holds one."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import pkcs12
+from cryptography.x509.oid import NameOID
+
+MARK = "hush-"
+"""Every planted secret begins with it, but a private key."""
+
+NOWHERE = "127.0.0.1:9"
+
+
+def secret(name: str) -> str:
+    """Return the secret of a setting, which is found by `planted_in`."""
+    return f"{MARK}{name.replace('.', '-').replace('_', '-')}"
+
+
+class Planted:
+    """Secrets of all settings, and the files that hold them.
+
+    Args:
+        folder: For the files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])
+        now = dt.datetime.now(dt.UTC)
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(hours=1))
+        certificate = builder.sign(key, hashes.SHA256())
+        encryption = serialization.BestAvailableEncryption(secret("ssl.key.password").encode())
+        self.key = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption).decode()
+        self.certificate = certificate.public_bytes(serialization.Encoding.PEM).decode()
+        for_store = serialization.BestAvailableEncryption(secret("ssl.keystore.password").encode())
+        self.store = folder / "store.p12"
+        self.store.write_bytes(pkcs12.serialize_key_and_certificates(b"x", key, certificate, None, for_store))
+
+    def kafka(self) -> dict[str, dict[str, str]]:
+        """Return librdkafka properties by login; together they have all secret ones."""
+        names = ("sasl.oauthbearer.config", "sasl.oauthbearer.client.secret")
+        token = {name: secret(name) for name in names}
+        tls = {"security.protocol": "ssl", "ssl.certificate.pem": self.certificate}
+        assertion = "sasl.oauthbearer.assertion.private.key"
+        oidc = {
+            "security.protocol": "sasl_ssl",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.client.id": "x",
+            "sasl.oauthbearer.token.endpoint.url": f"http://{NOWHERE}/token",
+        }
+        return {
+            "password": {
+                "security.protocol": "sasl_ssl",
+                "sasl.mechanism": "SCRAM-SHA-256",
+                "sasl.username": "x",
+                "sasl.password": secret("sasl.password"),
+            },
+            "token": {**oidc, **token},
+            "assertion": {
+                **oidc,
+                f"{assertion}.pem": self.key,
+                "sasl.oauthbearer.grant.type": "urn:ietf:params:oauth:grant-type:jwt-bearer",
+                "sasl.oauthbearer.assertion.algorithm": "ES256",
+                f"{assertion}.passphrase": secret("ssl.key.password"),
+            },
+            "key": {**tls, "ssl.key.pem": self.key, "ssl.key.password": secret("ssl.key.password")},
+            "keystore": {
+                "security.protocol": "ssl",
+                "ssl.keystore.location": str(self.store),
+                "ssl.keystore.password": secret("ssl.keystore.password"),
+            },
+        }
+
+    def in_files(self, kafka: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
+        """Return properties with those of some names in files."""
+        return dict(self._in_file(name, value) if name in names else (name, value) for name, value in kafka.items())
+
+    def _in_file(self, name: str, value: str) -> tuple[str, str]:
+        file = self.folder / f"{name}.secret"
+        file.write_text(value)
+        return f"{name}_file", str(file)
+
+    def planted_in(self, text: str) -> list[str]:
+        """Return the lines of a text that have a secret, or a part of the private key."""
+        parts = [MARK, *self.key.splitlines()[1:-1]]
+        return [line for line in text.splitlines() if any(part in line for part in parts)]
+
+
+def dsn(name: str, host: str = NOWHERE) -> str:
+    """Return a connection string with the planted password of a setting."""
+    return f"postgresql://x:{secret(name)}@{host}/x"

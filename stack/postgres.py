@@ -239,7 +239,9 @@ class Postgres:
         file.write_text(f"{HOST}:*:*:{ROLE}:{primary.password}\n")
         self._give(file)
         place = {"host": HOST, "user": ROLE, "passfile": str(file), "application_name": STANDBY_NAME}
-        return make_conninfo(port=primary.port, **place, **primary._verified())
+        # Without it libpq looks for a certificate in the home of the process, where this account may not look.
+        none = {"sslcert": str(self._folder / "no-certificate")} if self._tls else {}
+        return make_conninfo(port=primary.port, **place, **none, **primary._verified())
 
     def _give(self, path: Path) -> None:
         """Make the account that the server runs under the owner of a file."""

@@ -10,16 +10,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+import typer
 from pydantic import BaseModel, SecretStr
 
 from checker.operator.options import ResolveSettings
 from checker.settings import CheckerSettings
-from outbox._cli.main import run_subcommand
+from outbox._cli.main import GROUP, run_subcommand
 from outbox._cli.options import DoctorSettings
 from outbox._security.secret_files import SECRET_PROPERTIES
 from relay.settings import RelaySettings
@@ -28,12 +30,17 @@ from tests.support.planting_secrets import MARK, Planted, dsn, secret
 
 ID = "01937b5e-0000-7000-8000-000000000000"
 COMMANDS = [
+    "channel create",
     "channel verify",
+    "table create",
     "table verify",
     "inbox create",
+    "inbox purge --keep-days 30",
     "doctor",
     "doctor --role checker",
     "discarded list",
+    f"discarded show {ID}",
+    f"discarded deliver {ID} --yes",
     f"discarded drop {ID} --yes",
     "skip half/0 --offset 0 --reason x",
     "table resume --source shop --dry-run",
@@ -124,6 +131,32 @@ def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> Non
     }
     logins = planted.kafka().values()
     assert {name for properties in logins for name in properties} & SECRET_PROPERTIES == SECRET_PROPERTIES - java
+
+
+OFFLINE = {"acl print", "inbox sql", "table sql"}
+"""Commands that only print, and need no secret."""
+
+SERVERS = {"audit", "land", "replay", "stack", "watch"}
+"""Commands that start servers or Spark; their settings are of the same kind."""
+
+
+def _commands() -> Iterator[str]:
+    """Yield the names of all commands, such as `channel create`."""
+    for entry in entry_points(group=GROUP):
+        if entry.name not in SERVERS:
+            found = typer.main.get_command(_application(entry.load()))
+            yield from (f"{entry.name} {name}".strip() for name in getattr(found, "commands", {"": None}))
+
+
+def _application(loaded: object) -> typer.Typer:
+    assert isinstance(loaded, typer.Typer)
+    return loaded
+
+
+def test_every_command_is_run_here() -> None:
+    """So that each is seen to take its settings from the one file, and to keep its secrets."""
+    run = {command for command in _commands() if any(words.startswith(command) for words in COMMANDS)}
+    assert set(_commands()) - run == OFFLINE
 
 
 def _run_all(planted: Planted, cases: list[tuple[Path, str]]) -> None:

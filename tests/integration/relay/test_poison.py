@@ -109,7 +109,7 @@ def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
     (found,) = manifests(site)
     assert (found.reason, found.offsets) == (DiscardReason.MALFORMED, ((0, 0),))
-    assert found.detail.startswith("skipped by ")
+    assert found.detail.startswith("skipped by unauthenticated:")
     assert found.detail.endswith(": a newer library")
 
 

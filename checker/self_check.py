@@ -6,15 +6,18 @@ from collections.abc import Iterator
 
 from checker.database import Database
 from checker.settings import CheckerSettings, DatabaseSettings
+from outbox._operations.doctor import examine_encryption
 from outbox._operations.finding import Finding
 from outbox._service.findings import examine_channel
 from outbox.errors import ConfigurationError
 
 
 def examine(settings: CheckerSettings) -> Iterator[Finding]:
-    """Check settings, brokers, topics and all databases."""
+    """Check settings, brokers, topics, encryption and all databases."""
     yield from examine_channel(settings)
     databases = settings.all_databases()
+    kafka = {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+    yield from examine_encryption(kafka, {f"database {name}": one.connection_string for name, one in databases.items()})
     for name, database in databases.items():
         yield _database(name, database, settings)
     if not databases:

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaException
 
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._operations.doctor import examine_encryption
 from outbox._operations.finding import Finding
 from outbox._operations.source_doctor import examine_sources
 from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
@@ -21,11 +22,14 @@ from relay.settings import RelaySettings
 
 
 def examine(settings: RelaySettings) -> Iterator[Finding]:
-    """Yield settings, broker, contract, the checkpoints of all partitions, and the table sources."""
+    """Yield settings, broker, contract, encryption, the checkpoints of all partitions, and the table sources."""
     found = list(examine_channel(settings))
     if lacks_list(settings.profile, settings.allowed_topics):
         found.append(Finding("allowed topics", NO_LIST, NO_LIST_FIX))
     yield from found
+    kafka = {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
+    tables = {f"table source {name}": table.connection_string for name, table in settings.tables.items()}
+    yield from examine_encryption(kafka, tables)
     if all(finding.fine for finding in found):
         channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
         yield from _checkpoints(settings, channel)

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+from collections.abc import Iterator
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
+import structlog
+from typer import Typer
+from typer.testing import CliRunner
 
+import checker.cli
+import checker.self_check
+import relay.cli
+import relay.self_check
 from outbox import ConfigurationError
+from outbox._cli import doctor
 from outbox._operations.doctor import examine_encryption
+from outbox._operations.finding import Finding
 from outbox._postgres.dsn import unverified_hosts
 
 LOCAL = {"bootstrap.servers": "127.0.0.1:9092"}
@@ -88,3 +102,57 @@ def test_connection_string_that_cannot_be_read_is_not_shown() -> None:
         (line,) = _said(LOCAL, shop=dsn)
         assert why in line
         assert "cret" not in line
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+DSN = "postgresql://u:secret@db/shop"
+VARIABLES = {
+    "OUTBOX_BOOTSTRAP_SERVERS": "kafka-1:9092",
+    "OUTBOX_PROFILE": "development",
+    "OUTBOX_POSTGRES_URL": DSN,
+    "OUTBOX_TABLES": json.dumps({"rows": {"dsn": DSN}}),
+    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "groups": ["shop"]}}),
+    "COLUMNS": "300",
+}
+
+
+def _nothing(*_: object) -> Iterator[Finding]:
+    return iter(())
+
+
+def _dead(*_: object) -> Iterator[Finding]:
+    yield Finding("broker", "does not answer", "start it")
+
+
+@pytest.fixture
+def root_logger() -> Iterator[None]:
+    """The root logger as it was."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("root_logger")
+@pytest.mark.parametrize(
+    ("module", "app", "words", "names"),
+    [
+        (doctor, doctor.app, [], ["Postgres", "table source rows"]),
+        (relay.self_check, relay.cli.app, ["--check"], ["table source rows"]),
+        (checker.self_check, checker.cli.app, ["--check"], ["database shop", "database default"]),
+    ],
+)
+def test_commands_warn_of_remote_servers(
+    module: ModuleType, app: Typer, words: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connections themselves are not tried."""
+    monkeypatch.setattr(module, "examine_channel", _dead, raising=False)
+    monkeypatch.setattr(module, "examine_kafka", _nothing, raising=False)
+    monkeypatch.setattr(module, "examine_sources", _nothing, raising=False)
+    answer = Finding("database", "", "fine") if module is checker.self_check else iter(())
+    monkeypatch.setattr(module, "_database", lambda *_: answer, raising=False)
+    said = CliRunner().invoke(app, words, env=VARIABLES).output
+    assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]
+    assert "secret" not in said

@@ -98,7 +98,7 @@ def _refused(kafka: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("site", [Login.TOKEN], indirect=True)
-def test_token_of_another_issuer_is_refused(site: SecuredSite) -> None:
+def test_token_with_a_forged_signature_is_refused(site: SecuredSite) -> None:
     with site.acting(site.user(Role.VIEWER, topic=[site.topic(ORDERS)])):
         kafka = site.kafka()
         token, expires = kafka["oauth_cb"](kafka["sasl.oauthbearer.config"])

@@ -29,6 +29,7 @@ from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings
 from spark_jobs.watching.settings import WatchSettings
+from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
 
 END = "<!-- end of table -->"
@@ -100,6 +101,7 @@ def _tables() -> dict[str, str]:
         "metrics of the checker": _metrics(checker.metrics),
         "metrics of the watch": _metrics(spark_jobs.watching.metrics),
         "metrics of land": _metrics(spark_jobs.landing.metrics),
+        "attacks": _attacks(),
         "licences": _table(("package", "version", "licence"), licences()),
     }
 
@@ -146,6 +148,11 @@ def _grants() -> str:
         for table, privileges in grant.rights.items()
     )
     return _table(("option", "table", "privileges"), rows)
+
+
+def _attacks() -> str:
+    head = ("attack", "refused by", "with", "what it does")
+    return "\n".join(f"### {kind}\n\n{_table(head, lines(attacks))}" for kind, attacks in ATTACKS.items())
 
 
 def _settings(settings: Iterable[DescribedSetting]) -> str:

@@ -1,0 +1,60 @@
+"""One attack: what is tried, who refuses it, with which code, and the function that tries it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import psycopg
+from confluent_kafka import KafkaException
+
+if TYPE_CHECKING:
+    from tests.attacks.teams import Teams
+
+DONE = "done"
+"""The code of an attack that nothing refused."""
+
+
+class By(enum.StrEnum):
+    """Who stops an attack."""
+
+    KAFKA = "Kafka"
+    POSTGRES = "Postgres"
+    RELAY = "the relay"
+    CHECKER = "the checker"
+    NOBODY = "not refused"
+
+
+class Attack(NamedTuple):
+    """An attack.
+
+    Args:
+        what: What team-a's application tries; a line of the documents.
+        by: Who stops it.
+        code: With which code, as Kafka, Postgres or the discard topic name it.
+        run: Tries it; returns the code.
+        effect: What it does nevertheless; empty: nothing.
+    """
+
+    what: str
+    by: By
+    code: str
+    run: Callable[[Teams], str]
+    effect: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return it for the name of a test."""
+        return self.what.replace("`", "").replace(" ", "-")
+
+
+def refusal(tried: Callable[[], object]) -> str:
+    """Return the code with which a call is refused, `DONE` if it is not."""
+    try:
+        tried()
+    except KafkaException as error:
+        return str(error.args[0].name())
+    except psycopg.Error as error:
+        return error.sqlstate or type(error).__name__
+    return DONE

@@ -1,0 +1,194 @@
+"""Attacks in the database that both teams share, with the role of team-a's application."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+from outbox.protocol.identifiers import lock_number
+from tests.attacks.attack import DONE, Attack, By, refusal
+from tests.attacks.forging import rows, sql
+from tests.attacks.teams import Teams
+from tests.support.harness import wait_until
+
+NO_RIGHT = "42501"
+NOTIFICATIONS = 20_000
+
+
+def _runs(statement: str) -> Callable[[Teams], str]:
+    return lambda teams: refusal(sql(teams, statement))
+
+
+def _refused(what: str, statement: str, code: str = NO_RIGHT) -> Attack:
+    return Attack(what, By.POSTGRES, code, _runs(statement))
+
+
+def _ends_session(function: str) -> Callable[[Teams], str]:
+    """Try to end each session of team-b's roles."""
+
+    def run(teams: Teams) -> str:
+        statement = f"SELECT {function}(pid) FROM pg_stat_activity WHERE usename LIKE '{{b}}%'"
+        return refusal(sql(teams, statement.replace("LIKE", "~").replace("%", "")))
+
+    return run
+
+
+def _spies_on_statements(teams: Teams) -> str:
+    """Look for anything of what team-b's sessions run."""
+    statement = "SELECT count(*) FROM pg_stat_activity WHERE usename ~ '{b}' AND query !~ 'insufficient privilege'"
+    ((count,),) = rows(teams, statement)
+    return DONE if count else "insufficient privilege"
+
+
+def _floods_notifications(teams: Teams) -> str:
+    """Wake team-b's relay up as often as the database takes it, with the largest payloads."""
+    sql(
+        teams,
+        "SELECT pg_notify('outbox.' || CAST('{b}_message' AS regclass)::oid, lpad(n::text, 7000, 'x'))"
+        f" FROM generate_series(1, {NOTIFICATIONS}) AS n",
+    )()
+    return DONE
+
+
+def _holds_everything_back(teams: Teams) -> str:
+    """Keep a transaction with a transaction id open, while team-b publishes and its relay delivers."""
+    with psycopg.connect(teams.a.url("application")) as connection:
+        connection.execute(b"SELECT pg_current_xact_id()")
+        before = len(teams.observer.on(*teams.b.topics))
+        wait_until(lambda: len(teams.observer.on(*teams.b.topics)) > before + 20, explain=teams.b.site.logs)
+        connection.rollback()
+    return DONE
+
+
+def _locks_notifications(teams: Teams) -> str:
+    """Take the lock by which team-b's relay shows that it waits for notifications."""
+    lock = "(1869967459, CAST(CAST(CAST('{b}_message' AS regclass) AS oid)::bigint - 2147483648 AS integer))"
+    with psycopg.connect(teams.a.url("application")) as connection:
+        connection.execute(f"SELECT pg_advisory_lock_shared{lock}".format(b=teams.b.name).encode())
+        before = len(teams.observer.on(*teams.b.topics))
+        wait_until(lambda: len(teams.observer.on(*teams.b.topics)) > before + 20, explain=teams.b.site.logs)
+    return DONE
+
+
+def _locks_open_transaction(teams: Teams) -> str:
+    """Wait for the lock of an open transaction of team-b, which every role sees in pg_locks, and hold it."""
+    with psycopg.connect(teams.a.url("application"), autocommit=True) as holder:
+        threads: list[threading.Thread] = []
+
+        def wait_for(number: int) -> None:
+            holder.execute("SELECT pg_advisory_lock(%s)", (number,))
+
+        def meanwhile(transaction_id: str) -> None:
+            number = lock_number(transaction_id)
+            threads.append(threading.Thread(target=wait_for, args=(number,)))
+            assert (number, True) in _locks(teams)
+            threads[0].start()
+            wait_until(lambda: (number, False) in _locks(teams))
+
+        teams.witness.publish("2000000", meanwhile, eager=True)
+        threads[0].join()
+        wait_until(lambda: any(record.value == b"2000000" for record in teams.observer.on(*teams.b.topics)))
+    return DONE
+
+
+def _locks(teams: Teams) -> list[tuple[int, bool]]:
+    """Numbers of the transactions' locks as team-a's role sees them, and whether they are held or waited for."""
+    statement = (
+        "SELECT (classid::bigint << 32) | objid::bigint, granted FROM pg_locks"
+        " WHERE locktype = 'advisory' AND objsubid = 1"
+    )
+    return list(rows(teams, statement))
+
+
+ON_DATABASE = (
+    _refused("read team-b's callback table", "SELECT * FROM {b}_transaction"),
+    _refused(
+        "decide a transaction of team-b",
+        "INSERT INTO {b}_transaction SELECT gen_random_uuid(), 'g', 'C', 'c', gen_random_uuid(), 0, 0, 0, '0'",
+    ),
+    _refused("change a decision in its own callback table", "UPDATE {a}_transaction SET state = 'C'"),
+    _refused("delete a decision in its own callback table", "DELETE FROM {a}_transaction"),
+    _refused("change the incarnation of team-b's database", "UPDATE {b}_meta SET value = gen_random_uuid()::text"),
+    _refused("change the incarnation of its own database", "UPDATE {a}_meta SET value = gen_random_uuid()::text"),
+    _refused("read team-b's messages", "SELECT value FROM {b}_message"),
+    _refused("read the content of messages in its own table", "SELECT value FROM {a}_message"),
+    _refused(
+        "insert a row into team-b's message table", "INSERT INTO {b}_message (producer_group, topic) VALUES ('g', 't')"
+    ),
+    _refused("delete rows of team-b's message table", "DELETE FROM {b}_message"),
+    _refused(
+        "choose the id of a row in its own message table",
+        "INSERT INTO {a}_message (id, producer_group, topic) OVERRIDING SYSTEM VALUE VALUES (1, 'g', 't')",
+    ),
+    _refused(
+        "claim another local transaction for a row",
+        "INSERT INTO {a}_message (xid, producer_group, topic) VALUES ('1', 'g', 't')",
+    ),
+    _refused("set team-b's sequence back", "SELECT setval('{b}_message_id_seq', 1)"),
+    _refused("set its own sequence back", "SELECT setval('{a}_message_id_seq', 1)"),
+    _refused("change the progress of team-b's table source", "UPDATE {b}_source SET batch = 0"),
+    _refused("change the progress of its own table source", "UPDATE {a}_source SET batch = 0"),
+    _refused("read team-b's discarded rows", "SELECT * FROM {b}_discarded"),
+    _refused("forge evidence of a delivery", "INSERT INTO {a}_delivered SELECT"),
+    _refused("publish by team-b's SQL function", "SELECT {b}_publish('g', 't', 'v')"),
+    _refused(
+        "replace team-b's SQL function",
+        "CREATE OR REPLACE FUNCTION {b}_publish() RETURNS text LANGUAGE sql AS 'SELECT 1'",
+    ),
+    _refused("drop team-b's trigger", "DROP TRIGGER outbox_notify ON {b}_message", "42501"),
+    _refused(
+        "add a trigger to its own callback table",
+        "CREATE TRIGGER x BEFORE INSERT ON {a}_transaction EXECUTE FUNCTION suppress_redundant_updates_trigger()",
+    ),
+    _refused("lock team-b's message table", "LOCK TABLE {b}_message IN ACCESS EXCLUSIVE MODE"),
+    _refused("lock its own message table against the relay", "LOCK TABLE {a}_message IN ACCESS EXCLUSIVE MODE"),
+    _refused("empty team-b's message table", "TRUNCATE {b}_message"),
+    _refused("drop team-b's message table", "DROP TABLE {b}_message"),
+    _refused("become team-b's application", "SET ROLE {b}_application"),
+    _refused("become team-b's relay", "SET SESSION AUTHORIZATION {b}_relay"),
+    _refused("give itself team-b's role", "GRANT {b}_relay TO {a}_application"),
+    _refused("turn triggers and constraints off", "SET session_replication_role = replica"),
+    _refused("read the server's files", "SELECT pg_read_file('PG_VERSION')"),
+    _refused("run a program on the server", "COPY {a}_meta TO PROGRAM 'cat'", "42501"),
+    _refused(
+        "read changes of all tables from the log", "SELECT pg_create_logical_replication_slot('x', 'test_decoding')"
+    ),
+    Attack(
+        "end the sessions of team-b's relay and checker", By.POSTGRES, NO_RIGHT, _ends_session("pg_terminate_backend")
+    ),
+    Attack(
+        "cancel the statements of team-b's relay and checker", By.POSTGRES, NO_RIGHT, _ends_session("pg_cancel_backend")
+    ),
+    Attack("see the statements of team-b's sessions", By.POSTGRES, "insufficient privilege", _spies_on_statements),
+    Attack(
+        "keep a transaction open for long",
+        By.NOBODY,
+        DONE,
+        _holds_everything_back,
+        "none on messages; vacuum waits, as with any open transaction",
+    ),
+    Attack(
+        "send 20,000 notifications of 7 kB to team-b's relay",
+        By.NOBODY,
+        DONE,
+        _floods_notifications,
+        "the relay looks at its table for nothing",
+    ),
+    Attack(
+        "take the lock by which team-b's relay waits for notifications",
+        By.NOBODY,
+        DONE,
+        _locks_notifications,
+        "the relay polls meanwhile",
+    ),
+    Attack(
+        "hold the advisory lock of an open transaction of team-b",
+        By.NOBODY,
+        DONE,
+        _locks_open_transaction,
+        "a row decides all the same; a transaction that ended without a row stays undecided as long as its lock is "
+        "held, and later ones of its ordering key wait",
+    ),
+)

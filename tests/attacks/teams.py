@@ -1,0 +1,176 @@
+"""Two teams on one Kafka and in one database, each with the rights that the commands print, and no others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import psycopg
+from confluent_kafka.admin import AdminClient
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.message_table import MessageTable
+from outbox._rules.role_rights import Role
+from stack import Stack
+from tests.attacks.observer import Observer
+from tests.attacks.witness import Witness
+from tests.support.harness import Service
+from tests.support.message_rows import SOURCE
+from tests.support.probes import free_port
+from tests.support.secured import PASSWORD, SecuredSite
+
+CARELESS = "careless"
+"""A producer group of team-a whose entry in the allow-list is `*`: only Kafka's rights restrict it."""
+
+PLATFORM_TOPICS = ("_schemas", "connect-configs", "x-changelog")
+SECONDS = 20.0
+
+RELAY = {
+    "OUTBOX_TRANSACTION_TIMEOUT_MS": "2000",
+    "OUTBOX_CHECK_INTERVAL_MS": "500",
+    "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "500",
+}
+
+
+@dataclass
+class Team:
+    """One team: its channel, tables, topics, users, roles, relay and checker.
+
+    Args:
+        stack: The servers.
+        name: Its name, and that of its channel.
+    """
+
+    stack: Stack
+    name: str
+    site: SecuredSite = field(init=False)
+    description: ChannelDescription = field(init=False)
+    application: str = field(init=False)
+    """Name of the application's user of Kafka."""
+    port: int = field(init=False)
+    """Where its relay shows its metrics."""
+
+    def __post_init__(self) -> None:
+        """Make everything but the services."""
+        self.port = free_port()
+        self.site = SecuredSite(
+            self.stack.bootstrap_servers,
+            self.stack.postgres_url,
+            name=self.name,
+            secured_servers=self.stack.kafka.secured_servers,
+        )
+        self.description = self.site.create("orders", "rows", partitions=1)
+        self._create_roles()
+        roles = (Role.APPLICATION, Role.LISTENER, Role.RECEIPTS)
+        self.application = self.site.user(self.stack, *roles, topic=self.topics, group=[self.group])
+        self._relay = self.site.user(self.stack, Role.RELAY, topic=self.topics, source=[SOURCE])
+        self._checker = self.site.user(self.stack, Role.CHECKER)
+
+    @property
+    def group(self) -> str:
+        """The producer group of its application."""
+        return f"{self.name}-shop"
+
+    @property
+    def topics(self) -> list[str]:
+        """Full names of its real topics."""
+        return [self.site.topic("orders"), self.site.topic("rows")]
+
+    @cached_property
+    def incarnation(self) -> str:
+        """The id of its database, which its application may read."""
+        with psycopg.connect(self.url("application")) as connection:
+            query = f"SELECT value FROM {self.site.tables.meta} WHERE key = 'incarnation'"
+            row = connection.execute(query.encode()).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def role(self, what: str) -> str:
+        """Return the name of a role in Postgres."""
+        return f"{self.name}_{what}"
+
+    def _create_roles(self) -> None:
+        callbacks, messages = CallbackTable(self.site.tables), MessageTable(self.site.tables)
+        application, relay, checker = map(self.role, ("application", "relay", "checker"))
+        with self.site.connect() as connection:
+            for name in (application, relay, checker):
+                query = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+                connection.execute(query.format(sql.Identifier(name), sql.Literal(PASSWORD)))
+            callbacks.create(connection, [callbacks.application_grant(application), callbacks.checker_grant(checker)])
+            grants = [messages.application_grant(application), messages.relay_grant(relay)]
+            messages.create(connection, [*grants, messages.checker_grant(checker)], notify=True)
+
+    def url(self, what: str) -> str:
+        """Return the connection string of a role."""
+        parts = conninfo_to_dict(self.site.postgres_url)
+        place = f"{parts['host']}:{parts['port']}/{parts['dbname']}"
+        return f"postgresql://{self.role(what)}:{PASSWORD}@{place}"
+
+    def start_relay(self) -> Service:
+        """Start its relay."""
+        tables = {SOURCE: {"dsn": self.url("relay"), "table_prefix": self.name}}
+        allowed = {self.group: [f"{self.name}.*"], CARELESS: ["*"]}
+        extra = {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_ALLOWED_TOPICS": json.dumps(allowed)}
+        with self.site.acting(self._relay):
+            port = {"OUTBOX_HTTP_PORT": str(self.port), "OUTBOX_POSTGRES_URL": None}
+            return self.site.relay(extra={**RELAY, **extra, **port})
+
+    def start_checker(self) -> Service:
+        """Start its checker."""
+        with self.site.acting(self._checker):
+            return self.site.checker(extra={"OUTBOX_POSTGRES_URL": self.url("checker")})
+
+    def kafka(self) -> dict[str, str]:
+        """Librdkafka properties of its application."""
+        with self.site.acting(self.application):
+            return self.site.kafka()
+
+
+@dataclass
+class Teams:
+    """Both teams while they work. team-a is the attacker.
+
+    Args:
+        stack: The servers.
+        a: The attacker's team.
+        b: The other team.
+        observer: Reads real topics and discard topics.
+        witness: Publishes for team-b.
+        relay: team-b's relay.
+    """
+
+    stack: Stack
+    a: Team
+    b: Team
+    observer: Observer
+    witness: Witness
+    relay: Service
+    attacked: float = 0.0
+    """When the attacks began, monotonic seconds."""
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        """An admin client of team-a's application, which lives as long as its requests."""
+        return AdminClient({**self.a.kafka()})
+
+    @classmethod
+    @contextmanager
+    def working(cls, stack: Stack) -> Iterator[Teams]:
+        """Start both teams, with a witness that publishes for team-b."""
+        a, b = Team(stack, "team_a"), Team(stack, "team_b")
+        a.site.create_named_topics(*PLATFORM_TOPICS)
+        watched = [*a.topics, *b.topics, a.site.channel.discard_topic, b.site.channel.discard_topic, *PLATFORM_TOPICS]
+        observer = Observer(a.site.kafka(), watched)
+        with a.site, b.site, observer.running():
+            a.start_relay()
+            a.start_checker()
+            relay = b.start_relay()
+            b.start_checker()
+            with Witness(b.site, b.kafka(), b.url("application"), b.group).running() as witness:
+                yield cls(stack, a, b, observer, witness, relay)

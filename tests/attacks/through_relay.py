@@ -1,0 +1,202 @@
+"""Attacks by halves and op markers in team-a's own channel: the relay must not do what its application may not do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import Producer
+
+from outbox.protocol.names import OPTIONS_HEADER, TARGET_HEADER
+from outbox.protocol.op import OpSource
+from tests.attacks.attack import DONE, Attack, By, refusal
+from tests.attacks.forging import deliver, discard_at, half, is_visible, send, send_half, send_op
+from tests.attacks.teams import CARELESS, Teams
+from tests.support.harness import wait_until
+from tests.support.probes import metric
+
+FLOOD = 20_000
+MEGABYTE = 1 << 20
+
+
+def _delivers(topic: str, **how: Any) -> Callable[[Teams], str]:
+    return lambda teams: deliver(teams, topic, **how)
+
+
+def _spoiled(name: str, value: bytes) -> Callable[[Teams], str]:
+    """Send a half with one control header that cannot be read."""
+
+    def run(teams: Teams) -> str:
+        headers = {**dict(half(teams, teams.a.topics[0]).encode()), name: value}
+        return _discarded(teams, list(headers.items()))
+
+    return run
+
+
+def _discarded(teams: Teams, headers: Sequence[tuple[str, bytes]]) -> str:
+    offset = send(teams.a.kafka(), teams.a.site.channel.half_topic, b"forged", b"k", headers)
+    return discard_at(teams, offset)
+
+
+def _huge_headers(teams: Teams) -> str:
+    topic = teams.a.site.channel.half_topic
+    headers = [(f"h{number}", bytes(MEGABYTE // 8)) for number in range(16)]
+    return refusal(lambda: send(teams.a.kafka(), topic, headers=headers, message_max_bytes=16 * MEGABYTE))
+
+
+def _bomb(teams: Teams) -> str:
+    """Send 64 MB of zeros, which are some kilobytes on the line."""
+    topic, size = teams.a.site.channel.half_topic, 64 * MEGABYTE
+    kafka = {**teams.a.kafka(), "compression.type": "zstd"}
+    return refusal(lambda: send(kafka, topic, bytes(size), message_max_bytes=2 * size))
+
+
+def _claims_rank(teams: Teams) -> str:
+    """Claim to be the checker in the op topic: the checker itself then fences the transaction."""
+    entry = send_half(teams, teams.a.topics[0])
+    before = metric(teams.a.port, "outbox_relay_events_total", kind="op_misplaced")
+    send_op(teams, entry, OpSource.CHECKER)
+    wait_until(lambda: metric(teams.a.port, "outbox_relay_events_total", kind="op_misplaced") > before)
+    wait_until(lambda: teams.a.site.rows().get(entry.transaction_id) == "R", explain=teams.a.site.logs)
+    return DONE if is_visible(teams, entry.transaction_id) else "op_misplaced"
+
+
+def _op_of_another_channel(teams: Teams) -> str:
+    entry = send_half(teams, teams.a.topics[0])
+    before = metric(teams.a.port, "outbox_relay_events_total", kind="op_foreign")
+    send_op(teams, replace(entry, topic_id=teams.b.description.half.id))
+    wait_until(lambda: metric(teams.a.port, "outbox_relay_events_total", kind="op_foreign") > before)
+    return DONE if is_visible(teams, entry.transaction_id) else "op_foreign"
+
+
+def _forged_id(teams: Teams) -> str:
+    """Give a record the message id of another message, and the mark of a replay."""
+    forged = (("outbox-id", b"00000000-0000-7000-8000-000000000000/0"), ("outbox-replay", b"x"))
+    entry = send_half(teams, teams.a.topics[0], headers=forged)
+    send_op(teams, entry)
+    wait_until(lambda: is_visible(teams, entry.transaction_id), explain=teams.a.site.logs)
+    (record,) = (one for one in teams.observer.on(*teams.a.topics) if one.message_id.startswith(entry.transaction_id))
+    return DONE if {value for _, value in record.headers} & {value for _, value in forged} else "stripped"
+
+
+def _foreign_transaction_id(teams: Teams) -> str:
+    """Send a half with the id of a transaction of team-b that is open: team-a's checker fences it, in its own table."""
+
+    def meanwhile(transaction_id: str) -> None:
+        send_half(teams, teams.a.topics[0], transaction_id=transaction_id)
+        wait_until(lambda: teams.a.site.rows().get(transaction_id) == "R", explain=teams.a.site.logs)
+
+    teams.witness.publish("1000000", meanwhile)
+    return "FENCED"
+
+
+def _other_incarnation(teams: Teams) -> str:
+    entry = send_half(teams, teams.a.topics[0], incarnation=str(uuid.uuid4()))
+    checker = teams.a.site.services[1]
+    wait_until(lambda: "MISMATCH" in checker.output(), explain=teams.a.site.logs)
+    return DONE if entry.transaction_id in teams.a.site.rows() else "MISMATCH"
+
+
+def _flood(teams: Teams) -> str:
+    """Leave very many halves undecided; the checker fences them, because no local transaction is behind them."""
+    before = _rollback_rows(teams)
+    producer = Producer({**teams.a.kafka(), "linger.ms": 20})
+    for _ in range(FLOOD):
+        headers: dict[str, str | bytes | None] = dict(half(teams, teams.a.topics[0]).encode())
+        producer.produce(teams.a.site.channel.half_topic, b"flood", None, 0, headers=headers)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+    wait_until(lambda: _rollback_rows(teams) >= before + FLOOD, 120, teams.a.site.logs)
+    return "FENCED"
+
+
+def _rollback_rows(teams: Teams) -> int:
+    with teams.a.site.connect() as connection:
+        query = f"SELECT count(*) FROM {teams.a.site.tables.transaction} WHERE state = 'R'"
+        row = connection.execute(query.encode()).fetchone()
+    return int(row[0]) if row else 0
+
+
+INTERNAL, FORBIDDEN, PLATFORM, REFUSED = "INTERNAL_TOPIC", "FORBIDDEN", "PLATFORM_TOPIC", "NOT_AUTHORIZED"
+TRUST = "a message in the name of another application of its own channel: applications of one channel trust each other"
+
+THROUGH_RELAY = (
+    Attack("let its relay write to a real topic of team-b", By.RELAY, FORBIDDEN, _delivers("team_b.orders")),
+    Attack(
+        "the same, in the name of team-b's producer group",
+        By.RELAY,
+        FORBIDDEN,
+        _delivers("team_b.orders", group="team_b-shop"),
+    ),
+    Attack(
+        "the same, in the name of a group to which the allow-list gives `*`",
+        By.RELAY,
+        REFUSED,
+        _delivers("team_b.orders", group=CARELESS),
+    ),
+    *(
+        Attack(
+            f"let its relay write to `{topic}`, in the name of a group with `*`",
+            By.RELAY,
+            reason,
+            _delivers(topic, group=CARELESS),
+        )
+        for topic, reason in {
+            "_schemas": PLATFORM,
+            "connect-configs": PLATFORM,
+            "x-changelog": PLATFORM,
+            "__consumer_offsets": INTERNAL,
+            "__transaction_state": INTERNAL,
+            "team_a.half": INTERNAL,
+            "team_a.op": INTERNAL,
+            "team_a.verdict": INTERNAL,
+            "team_a.check": INTERNAL,
+            "team_a.discard": INTERNAL,
+            "team_a.replay-ledger": INTERNAL,
+            "team_b.half": REFUSED,
+            "team_b.verdict": REFUSED,
+        }.items()
+    ),
+    Attack(
+        "name a partition that a topic does not have",
+        By.RELAY,
+        "PARTITION_OUT_OF_RANGE",
+        _delivers("team_a.orders", partition=99),
+    ),
+    Attack(
+        "name a partition beyond 32 bits", By.RELAY, "MALFORMED", _spoiled(TARGET_HEADER, b"team_a.orders:99999999999")
+    ),
+    Attack("send a half without control headers", By.RELAY, "MALFORMED", lambda teams: _discarded(teams, ())),
+    Attack(
+        "send a half with an option that no version has", By.RELAY, "MALFORMED", _spoiled(OPTIONS_HEADER, b"trust-me")
+    ),
+    Attack("send a half with 2 MB of headers", By.KAFKA, "MSG_SIZE_TOO_LARGE", _huge_headers),
+    Attack("send a compressed half that unpacks to 64 MB", By.KAFKA, "MSG_SIZE_TOO_LARGE", _bomb),
+    Attack("claim the checker's rank in the op topic", By.RELAY, "op_misplaced", _claims_rank),
+    Attack("send an op marker for team-b's half topic", By.RELAY, "op_foreign", _op_of_another_channel),
+    Attack("give a record the message id of another message", By.RELAY, "stripped", _forged_id),
+    Attack(
+        "send a half with the id of an open transaction of team-b",
+        By.CHECKER,
+        "FENCED",
+        _foreign_transaction_id,
+        "the rollback row is in team-a's own table: team-b's transaction commits and is delivered",
+    ),
+    Attack(
+        "send a half that names another database",
+        By.CHECKER,
+        "MISMATCH",
+        _other_incarnation,
+        "it stays undecided in team-a's channel",
+    ),
+    Attack("leave 20,000 halves undecided in its own channel", By.CHECKER, "FENCED", _flood),
+    Attack(
+        "write to a topic of its own team in the name of another application",
+        By.NOBODY,
+        DONE,
+        _delivers("team_a.orders", group=CARELESS),
+        TRUST,
+    ),
+)

@@ -1,0 +1,120 @@
+"""Publishes for the team that is attacked, and finds out what became of it."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import psycopg
+
+from outbox import Message, Outbox
+from outbox.settings import Mode
+from outbox.testing import VisibleRecord
+from tests.support.harness import doubled
+from tests.support.secured import SecuredSite
+
+PAUSE_SECONDS = 0.1
+KEYS = 3
+
+
+class Witness:
+    """Publishes numbered messages in half mode and in table mode, until it is stopped.
+
+    Args:
+        site: The team's site.
+        kafka: librdkafka properties of its application.
+        dsn: Connection string of its application.
+        group: Its producer group.
+    """
+
+    def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, group: str) -> None:
+        self._dsn = dsn
+
+        def outbox(mode: Mode, *, eager: bool = False) -> Outbox:
+            properties = None if mode == "table" else kafka
+            return Outbox(group, properties, mode=mode, eager=eager, channel=site.name, tables=site.tables)
+
+        self._outboxes = {site.topic("orders"): outbox("half"), site.topic("rows"): outbox("table")}
+        self._eager = outbox("half", eager=True)
+        self._stop = threading.Event()
+        self.committed: dict[tuple[str, bytes], float] = {}
+        """When the message of a topic and value was committed, monotonic seconds."""
+        self.failures: list[Exception] = []
+
+    def _run(self, topic: str, outbox: Outbox) -> None:
+        number = 0
+        try:
+            with psycopg.connect(self._dsn) as connection:
+                while not self._stop.wait(PAUSE_SECONDS):
+                    number += 1
+                    with outbox.transaction(connection) as transaction:
+                        transaction.publish(Message(topic, str(number), f"key{number % KEYS}"))
+                    self.committed[topic, str(number).encode()] = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - the test names it
+            self.failures.append(error)
+
+    def publish(self, value: str, meanwhile: Callable[[str], object], *, eager: bool = False) -> None:
+        """Publish one more message in half mode, and do something before COMMIT.
+
+        Args:
+            value: Its value, a number that no other message has.
+            meanwhile: Is given the transaction id.
+            eager: Whether the half is sent, and the transaction's lock taken, before that.
+        """
+        (topic, usual), *_ = self._outboxes.items()
+        outbox = self._eager if eager else usual
+        with psycopg.connect(self._dsn) as connection:
+            with outbox.transaction(connection) as transaction:
+                receipt = transaction.publish(Message(topic, value, f"key of {value}"))
+                meanwhile(receipt.transaction_id)
+            self.committed[topic, value.encode()] = time.monotonic()
+
+    @contextmanager
+    def running(self) -> Iterator[Witness]:
+        """Publish inside the block."""
+        threads = [threading.Thread(target=self._run, args=pair) for pair in self._outboxes.items()]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self.stop(threads)
+
+    def stop(self, threads: list[threading.Thread]) -> None:
+        """End the threads, and close the outboxes."""
+        self._stop.set()
+        for thread in threads:
+            thread.join()
+        for outbox in (*self._outboxes.values(), self._eager):
+            outbox.close()
+
+    def end(self) -> None:
+        """Publish nothing more."""
+        self._stop.set()
+
+    def wrong(self, found: list[VisibleRecord]) -> list[str]:
+        """Return what is lost, doubled, out of order, or of nobody, among all records of the team's topics."""
+        wrong = [f"{id_} is there twice" for id_ in doubled(found)]
+        visible = {(record.topic, record.value or b"") for record in found}
+        wrong += [f"{each} is lost" for each in self.committed.keys() - visible]
+        wrong += [f"{each} is of nobody" for each in visible - self.committed.keys()]
+        numbers: defaultdict[tuple[str, bytes | None], list[int]] = defaultdict(list)
+        for record in sorted(record for record in found if (record.topic, record.value or b"") in self.committed):
+            numbers[record.topic, record.key].append(int(record.value or b""))
+        return wrong + [f"{key} is out of order" for key, some in numbers.items() if some != sorted(some)]
+
+    def delays(self, arrivals: list[tuple[float, VisibleRecord]], begin: float, end: float) -> str:
+        """Return how long messages took from COMMIT to a reader, of those committed in a span of monotonic seconds."""
+        taken = sorted(
+            arrived - committed
+            for arrived, record in arrivals
+            if begin <= (committed := self.committed.get((record.topic, record.value or b""), -1)) < end
+        )
+        if not taken:
+            return "no message"
+        middle, high = statistics.median(taken), taken[min(len(taken) * 99 // 100, len(taken) - 1)]
+        return f"{len(taken)} messages: median {middle * 1e3:.0f} ms, 99th percentile {high * 1e3:.0f} ms"

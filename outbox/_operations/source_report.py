@@ -15,6 +15,7 @@ from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import DiscardedRows, Owner, TableView
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.source_statements import held_by_intruder
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.source_repair import NOT_BEGUN
 from outbox._rules.topic_description import TopicDescription
@@ -144,7 +145,8 @@ class SourceReporter:
 
     def _compare(self, found: SourceReport, view: TableView) -> None:
         """Find out whether the source is served, and whether database and Kafka fit."""
-        found.owner = view.owner()
+        holder = view.owner()
+        found.owner = holder if holder and holder.may_deliver else None
         found.condition = Condition.SERVED if found.owner else Condition.NO_OWNER
         try:
             found.why = self._contradiction(found, view)
@@ -152,6 +154,8 @@ class SourceReporter:
             found.problems.append(f"its progress in Kafka: {error}")
         if found.why:
             found.condition = Condition.HALTED
+        elif holder and not found.owner:
+            found.why = held_by_intruder(holder.pid, holder.role)
 
     def _contradiction(self, found: SourceReport, view: TableView) -> str:
         """Return why the source halts; empty if the numbers fit, or move while they are read."""

@@ -204,6 +204,8 @@ class TableDoctor:
             yield Finding(self._what, f"not read: {problem}", "correct it, and run this again")
         if found.condition is Condition.HALTED:
             yield Finding(self._what, f"halted: {found.why}", "see docs/table_mode.md, 'A source that stops'")
+        elif found.why:
+            yield Finding(self._what, f"{found.condition}: {found.why}", "REVOKE EXECUTE as the page shows")
         elif is_late(found):
             minutes = (found.oldest_ms or 0) // 60_000
             problem = f"{found.rows} rows wait, the oldest for {minutes} minutes; {found.condition}"

@@ -52,15 +52,19 @@ _BACKEND: LiteralString = (
 
 
 class Owner(NamedTuple):
-    """The session that owns a table source.
+    """The session that holds the owner's lock of a table source.
 
     Args:
         pid: Its process id in the database.
         address: Address of its client; None if this role may not see it, or it is local.
+        role: Its role.
+        may_deliver: Whether this role has the right to change the progress of the source.
     """
 
     pid: int
     address: str | None
+    role: str
+    may_deliver: bool
 
 
 class DiscardedRows(NamedTuple):
@@ -164,8 +168,8 @@ class TableView:
         return None
 
     def owner(self) -> Owner | None:
-        """Return the session that owns the source; None: it has no owner."""
-        row = self._connection.execute(OWNER, (self._source,)).fetchone()
+        """Return the session that holds the owner's lock; None: none does."""
+        row = self._connection.execute(OWNER, (self._source, self._source)).fetchone()
         return None if row is None else Owner(*row)
 
     def by_topic(self, most: int) -> list[TopicRows]:

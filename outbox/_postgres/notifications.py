@@ -21,11 +21,13 @@ STOP_SECONDS = 0.25
 """How often a wait looks whether to stop; it costs the database nothing."""
 
 # The body has no line break behind a semicolon: `split()` would end the statement there.
+# It runs as the owner, so that applications need no right to take locks (R67), and names each operator's schema, so
+# that no search path gives it another one.
 _DDL: LiteralString = """
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(
-    1869967459, CAST(CAST(TG_RELID AS bigint) - 2147483648 AS integer)
-) THEN PERFORM pg_catalog.pg_notify('outbox.' || TG_RELID, ''); END IF; RETURN NULL; END
+    1869967459, CAST(CAST(TG_RELID AS bigint) OPERATOR(pg_catalog.-) 2147483648 AS integer)
+) THEN PERFORM pg_catalog.pg_notify(pg_catalog.concat('outbox.', TG_RELID), ''); END IF; RETURN NULL; END
 $$;
 CREATE OR REPLACE TRIGGER outbox_notify AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}();
 """
@@ -105,9 +107,21 @@ class Notifications:
         if table != self._listens_to:
             self._connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"outbox.{table}")))
             self._listens_to = table
-        for _ in self._connection.notifies(timeout=0):
-            pass  # of what is read next
+        self.drop()  # those of what is read next
         return bool(has_begun)
+
+    def drop(self) -> None:
+        """Drop the notifications that have come while nothing waits for them.
+
+        The session goes on listening between two waits, psycopg keeps what comes with the answers to statements, and
+        every role of the database may send notifications.
+
+        Raises:
+            psycopg.Error: The session has ended.
+        """
+        if self._listens_to is not None:
+            for _ in self._connection.notifies(timeout=0):
+                pass
 
     def end(self) -> None:
         """End the wait: transactions that insert from now on send no notification.

@@ -11,13 +11,18 @@ TRY_OWN: LiteralString = (
 """Takes the owner's lock for the session without waiting; the parameter is `source_name()`."""
 
 OWNER: LiteralString = (
-    "SELECT l.pid, host(a.client_addr) FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+    "SELECT l.pid, host(a.client_addr), a.usename,"
+    " coalesce(has_table_privilege(a.usesysid, CAST(%s AS regclass), 'UPDATE'), true)"
+    " FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
     " LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2"
     " AND l.classid = 1869967458"
     " AND l.objid::bigint = (CAST(CAST(%s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296"
 )
-"""The session that holds the owner's lock; the parameter is `source_name()`."""
+"""The session that holds the owner's lock, and whether its role may deliver; both parameters are `source_name()`.
+
+Every role of a database may take any advisory lock, also one without rights on the tables.
+"""
 
 PROGRESS: LiteralString = "SELECT name, incarnation::text, batch, delivered, ids FROM {source} WHERE id = 0"
 
@@ -25,3 +30,16 @@ PROGRESS: LiteralString = "SELECT name, incarnation::text, batch, delivered, ids
 def source_name(schema: str, table: str) -> str:
     """Return the name of a source table as `regclass` takes it."""
     return f'"{schema}"."{table}"'
+
+
+def held_by_intruder(pid: int, role: str) -> str:
+    """Return why a source has no owner although its lock is held.
+
+    Args:
+        pid: Process id of the session that holds it.
+        role: Role of that session, which may not deliver the table.
+    """
+    return (
+        f"role {role} holds the owner's lock and may not deliver the table: pid {pid}. End that session with "
+        f"pg_terminate_backend({pid}). docs/operations/teams.md shows how to keep roles from doing this"
+    )

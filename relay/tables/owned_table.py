@@ -16,7 +16,7 @@ from outbox._failpoints import failpoint
 from outbox._postgres.dsn import connect_dsn
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.server_limits import server_limits
-from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox._postgres.source_statements import OWNER, TRY_OWN, held_by_intruder, source_name
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
@@ -167,6 +167,21 @@ class OwnedTable(ABC):
         with self._explained():
             row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
         return row == (True,)
+
+    def intruder(self) -> str:
+        """Return which session holds the owner's lock although its role may not deliver the table; empty: none does.
+
+        Every role of a database may take any advisory lock.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
+        source = source_name(self._names.schema, self._names.source)
+        row = self._connection.execute(OWNER, (source, source)).fetchone()
+        if row is None or row[3]:
+            return ""
+        pid, _, role, _ = row
+        return held_by_intruder(pid, role)
 
     @abstractmethod
     def check(self) -> None:

@@ -31,6 +31,9 @@ class Notifications(Protocol):
     def try_begin(self) -> bool | None:
         """Begin to wait."""
 
+    def drop(self) -> None:
+        """Drop what has come while nothing waits."""
+
     def end(self) -> None:
         """End the wait."""
 
@@ -71,6 +74,8 @@ class Pauses:
         Raises:
             psycopg.Error: The database does not answer.
         """
+        if not self._is_notified:
+            self._notifications.drop()
         if found:
             self._end()
             self._count()

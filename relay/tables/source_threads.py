@@ -40,6 +40,8 @@ from relay.tables.table_source import TableSource
 
 OWNER_SECONDS = 0.5
 """Pause before a source that has another owner is tried again."""
+INTRUDER_TRIES = 20
+"""Tries between two looks at who holds the owner's lock."""
 PAUSE_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 15.0
 """Pause after a failure; it doubles up to this."""
@@ -129,10 +131,13 @@ class _SourceThread(threading.Thread):
         try:
             if not (is_owner := table.try_own()):
                 table.check()  # now, rather than at the failover
+            tries = 0
             while not is_owner:
+                if tries % INTRUDER_TRIES == 0 and (intruder := table.intruder()):
+                    log.error("Table source not served: a role without rights holds its lock", reason=intruder)
                 if self.stop.wait(OWNER_SECONDS):
                     return
-                is_owner = table.try_own()
+                is_owner, tries = table.try_own(), tries + 1
             self._serve(table)
         finally:
             table.close()

@@ -212,3 +212,18 @@ def test_a_killed_session_is_replaced(shop: Site) -> None:
     wait_until(lambda: waiter(shop) not in {None, first}, 60, shop.logs)
     insert(shop, "k")
     shop.wait_visible(2, "orders")
+
+
+def test_notifications_that_nothing_waits_for_are_dropped(shop: Site, notifications: Notifications) -> None:
+    """Every role of the database may send them (R67); the session must not keep them."""
+    assert notifications.try_begin()
+    notifications.end()
+    connection = notifications._connection
+    with shop.connect() as other:
+        other.execute(
+            "SELECT pg_notify('outbox.' || CAST(%s AS regclass)::oid, n::text) FROM generate_series(1, 1000) AS n",
+            (place(shop),),
+        )
+    connection.execute("SELECT 1")
+    notifications.drop()
+    assert list(connection.notifies(timeout=0)) == []

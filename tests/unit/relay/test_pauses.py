@@ -23,6 +23,11 @@ class Place:
     def __init__(self, *, begins: bool | None, comes: bool = False) -> None:
         self.begins, self.comes = begins, comes
         self.done: list[str | float] = []
+        self.dropped = 0
+
+    def drop(self) -> None:
+        """See `Notifications`."""
+        self.dropped += 1
 
     def try_begin(self) -> bool | None:
         """See `Notifications`."""
@@ -118,3 +123,14 @@ def test_rows_that_wait_for_kafka_are_polled() -> None:
     idle(pauses, waiting=True)
     idle(pauses, waiting=True)
     assert place.took() == ["end", 8 * IDLE_MIN_SECONDS, 16 * IDLE_MIN_SECONDS]
+
+
+@pytest.mark.parametrize(("found", "waiting"), [(True, False), (False, True)])
+def test_what_comes_while_a_source_is_busy_is_dropped(found: bool, waiting: bool) -> None:  # noqa: FBT001 - a parameter
+    """A role that floods a busy source with notifications must not fill its memory (R67)."""
+    place = Place(begins=True)
+    pauses = begun(place, "flooded")
+    for _ in range(3):
+        dropped = place.dropped
+        pauses.after(found=found, waiting=waiting, seconds=0.3)
+    assert place.dropped == dropped + 1

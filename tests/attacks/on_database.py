@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import psycopg
 
+from outbox._postgres.source_statements import TRY_OWN, source_name
 from outbox.protocol.identifiers import lock_number
 from tests.attacks.attack import DONE, Attack, By, refusal
 from tests.attacks.forging import rows, sql
@@ -15,6 +16,8 @@ from tests.support.harness import wait_until
 
 NO_RIGHT = "42501"
 NOTIFICATIONS = 20_000
+_OWN = TRY_OWN.replace("pg_try_advisory_lock", "pg_advisory_lock").encode()
+_WAITING = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1869967458 AND NOT granted"
 
 
 def _runs(statement: str) -> Callable[[Teams], str]:
@@ -100,6 +103,53 @@ def _locks(teams: Teams) -> list[tuple[int, bool]]:
         " WHERE locktype = 'advisory' AND objsubid = 1"
     )
     return list(rows(teams, statement))
+
+
+def _locks_source(teams: Teams) -> str:
+    """Wait for the lock of the owner of team-b's table source, and hold it when team-b restarts its relay.
+
+    team-b's operator then ends the session that the relay names.
+    """
+    place = source_name(teams.b.site.tables.schema, teams.b.site.tables.source)
+    with psycopg.connect(teams.a.url("application"), autocommit=True) as holder:
+        waiting = threading.Thread(target=holder.execute, args=(_OWN, (place,)))
+        waiting.start()
+        wait_until(lambda: bool(rows(teams, _WAITING)))
+        teams.relay.kill()
+        waiting.join()
+        teams.relay = teams.b.start_relay()
+        wait_until(lambda: "a role without rights holds its lock" in teams.relay.output(), explain=teams.b.site.logs)
+        with teams.b.site.connect() as operator:
+            operator.execute("SELECT pg_terminate_backend(%s)", (holder.info.backend_pid,))
+    _wait_for_more(teams, teams.b.topics[1])
+    return DONE
+
+
+def _takes_all_locks(teams: Teams) -> str:
+    """Take as many locks as the server has memory for, and hold them while team-b publishes."""
+    with psycopg.connect(teams.a.url("application"), autocommit=True) as holder:
+        code = refusal(lambda: holder.execute("SELECT pg_advisory_lock(n) FROM generate_series(1, 10000000) AS n"))
+        wait_until(lambda: teams.witness.refused > 0, explain=teams.b.site.logs)
+    _wait_for_more(teams, *teams.b.topics)
+    return code
+
+
+def _listens(teams: Teams) -> str:
+    """Listen to the notifications of team-b's commits, while its relay waits for one."""
+    ((table,),) = rows(teams, "SELECT CAST('{b}_message' AS regclass)::oid::bigint")
+    with psycopg.connect(teams.a.url("application"), autocommit=True) as listener:
+        listener.execute(f'LISTEN "outbox.{table}"'.encode())
+        (heard,) = listener.notifies(timeout=60, stop_after=1)
+    return DONE if heard.payload else "no content"
+
+
+def _wait_for_more(teams: Teams, *topics: str) -> None:
+    """Wait until more messages of team-b are visible on each of some topics."""
+    before = {topic: len(teams.observer.on(topic)) for topic in topics}
+    wait_until(
+        lambda: all(len(teams.observer.on(topic)) > count + 10 for topic, count in before.items()),
+        explain=teams.b.site.logs,
+    )
 
 
 ON_DATABASE = (
@@ -190,5 +240,35 @@ ON_DATABASE = (
         _locks_open_transaction,
         "a row decides all the same; a transaction that ended without a row stays undecided as long as its lock is "
         "held, and later ones of its ordering key wait",
+    ),
+    Attack(
+        "listen to the notifications of team-b's commits",
+        By.NOBODY,
+        "no content",
+        _listens,
+        "it learns when team-b commits",
+    ),
+    Attack(
+        "set the library's and the server's session variables",
+        By.NOBODY,
+        DONE,
+        _runs("SET outbox.transaction = 'x'; SET synchronous_commit = off; SET statement_timeout = 1"),
+        "none on other sessions",
+    ),
+    Attack(
+        "take the lock of team-b's table source while its relay restarts",
+        By.NOBODY,
+        DONE,
+        _locks_source,
+        "team-b's rows wait until an operator ends the session, which the relay names; the statements above keep roles "
+        "from it",
+    ),
+    Attack(
+        "take as many locks as the server has memory for",
+        By.POSTGRES,
+        "53200",
+        _takes_all_locks,
+        "while it holds them, transactions that take an advisory lock (half mode, and table mode with `--notify`) fail "
+        "with 53200, in all databases of the server, and are rolled back",
     ),
 )

@@ -9,11 +9,14 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from outbox.protocol.names import OPTIONS_HEADER, TARGET_HEADER
+from outbox._cli import skip
+from outbox._service.exit_codes import Exit
+from outbox.protocol.names import OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEADER
 from outbox.protocol.op import OpSource
 from tests.attacks.attack import DONE, Attack, By, refusal
 from tests.attacks.forging import deliver, discard_at, half, is_visible, send, send_half, send_op
 from tests.attacks.teams import CARELESS, Teams
+from tests.support.commands import call_command
 from tests.support.harness import wait_until
 from tests.support.probes import metric
 
@@ -112,6 +115,20 @@ def _flood(teams: Teams) -> str:
     return "FENCED"
 
 
+def _newer_format(teams: Teams) -> str:
+    """Send a half of a format that this relay does not read; team-a's operator then passes it by."""
+    offset = send(teams.a.kafka(), teams.a.site.channel.half_topic, headers=[(TRANSACTION_HEADER, b"2;x")])
+    relay = teams.a.site.services[0]
+    wait_until(lambda: "halted" in relay.output(), explain=teams.a.site.logs)
+    skipped = ("half/0", "--offset", str(offset), "--reason", "an attack")
+    code, printed = call_command(skip.app, teams.a.site, *skipped)
+    assert code == Exit.OK, printed
+    relay.kill()
+    teams.a.start_relay()
+    wait_until(lambda: teams.observer.reason_at(teams.a.name, offset) is not None, explain=teams.a.site.logs)
+    return DONE
+
+
 def _rollback_rows(teams: Teams) -> int:
     with teams.a.site.connect() as connection:
         query = f"SELECT count(*) FROM {teams.a.site.tables.transaction} WHERE state = 'R'"
@@ -198,5 +215,12 @@ THROUGH_RELAY = (
         DONE,
         _delivers("team_a.orders", group=CARELESS),
         TRUST,
+    ),
+    Attack(
+        "send a half of a newer format",
+        By.NOBODY,
+        DONE,
+        _newer_format,
+        "the half partition of its own channel halts until an operator passes the record by (`outbox skip`)",
     ),
 )

@@ -43,6 +43,8 @@ class Witness:
         self._stop = threading.Event()
         self.committed: dict[tuple[str, bytes], float] = {}
         """When the message of a topic and value was committed, monotonic seconds."""
+        self.refused = 0
+        """Transactions that were rolled back because the server had no memory for a lock."""
         self.failures: list[Exception] = []
 
     def _run(self, topic: str, outbox: Outbox) -> None:
@@ -51,8 +53,12 @@ class Witness:
             with psycopg.connect(self._dsn) as connection:
                 while not self._stop.wait(PAUSE_SECONDS):
                     number += 1
-                    with outbox.transaction(connection) as transaction:
-                        transaction.publish(Message(topic, str(number), f"key{number % KEYS}"))
+                    try:
+                        with outbox.transaction(connection) as transaction:
+                            transaction.publish(Message(topic, str(number), f"key{number % KEYS}"))
+                    except psycopg.errors.OutOfMemory:  # rolled back: somebody has taken all locks of the server
+                        self.refused += 1
+                        continue
                     self.committed[topic, str(number).encode()] = time.monotonic()
         except Exception as error:  # noqa: BLE001 - the test names it
             self.failures.append(error)

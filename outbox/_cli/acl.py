@@ -9,7 +9,8 @@ import typer
 from outbox._cli.options import ChannelSettings, Given
 from outbox._cli.setting_options import setting_options
 from outbox._rules.acl_formats import AclFormat, formatted, is_principal
-from outbox._rules.role_rights import Role, Scope, names_missing, rights_of
+from outbox._rules.role_rights import Role, Scope, internal_topics_within, names_missing, rights_of
+from outbox._service.exit_codes import warn
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel, check_group, is_topic_name
@@ -48,8 +49,13 @@ def print_rights(
             f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
         )
     channel = ChannelSettings(**given).channel_names()
-    rights = rights_of(role, scope_of(channel, role, topic, group, source, alerts_topic))
-    typer.echo(formatted(form, principal, rights), nl=False)
+    scope = scope_of(channel, role, topic, group, source, alerts_topic)
+    typer.echo(formatted(form, principal, rights_of(role, scope)), nl=False)
+    for prefix, internal in internal_topics_within(scope).items():
+        warn(
+            f"--topic {prefix!r} also covers internal topics of channel {channel.name}, such as {internal}: "
+            f"{principal} gets its rights there, too. Name the topics, or a longer prefix."
+        )
 
 
 def scope_of(

@@ -291,6 +291,13 @@ def names_missing(roles: Iterable[Role], scope: Scope) -> list[str]:
     return [kind for kind in ("topic", "group") if not names[kind] and any(f"{{{kind}}}" in name for name in needs)]
 
 
+def internal_topics_within(scope: Scope) -> dict[str, str]:
+    """Return the prefixes of real topics that cover internal topics of the channel, each with one of these topics."""
+    prefixes = (name for name in scope.topics if name.endswith("*"))
+    found = {name: [topic for topic in scope.channel.topics if topic.startswith(name[:-1])] for name in prefixes}
+    return {name: topics[0] for name, topics in found.items() if topics}
+
+
 def _is_implied(right: Right, others: Iterable[Right]) -> bool:
     """Return whether READ or WRITE includes a right, as far as both are needed."""
     return right.operation is DESCRIBE and any(

@@ -112,3 +112,12 @@ def test_what_cannot_be_granted_is_refused(words: tuple[str, ...], what: str) ->
     code, text = called(*words)
     assert code == 4
     assert what in text
+
+
+@pytest.mark.parametrize(("topic", "warned"), [("shop.*", True), ("*", True), ("shop.eu.*", False), ("shop.x", False)])
+def test_prefix_that_covers_internal_topics_is_named(topic: str, *, warned: bool) -> None:
+    """READ for receipts would be READ on half messages, WRITE for a replay a right to decide."""
+    words = ("--role", "receipts", "--principal", WHO, "--channel", "shop", "--topic", topic)
+    code, text = called(*words)
+    assert code == 0
+    assert ("covers internal topics of channel shop, such as shop." in text) is warned

@@ -149,6 +149,7 @@ ON_CLIENTS = (
     Attack("list consumer groups of team-b", By.KAFKA, HIDDEN, _lists),
     Attack("fence team-b's relay by its transactional id", By.KAFKA, NO_ID, _fences("team_b-relay-0")),
     Attack("fence the owner of team-b's table source", By.KAFKA, NO_ID, _fences("team_b-table.shop")),
+    Attack("begin a Kafka transaction, which could hold up its own relay", By.KAFKA, NO_ID, _fences("anything")),
     Attack("fence its own relay", By.KAFKA, NO_ID, _fences("team_a-relay-0")),
     Attack("give itself a right on team-b's topic", By.KAFKA, NO_CLUSTER, _gives_itself_rights),
     Attack("take the rights on team-b's half topic away", By.KAFKA, NO_CLUSTER, _takes_rights_away),

@@ -34,6 +34,18 @@ TRANSACTION_ID: LiteralString = (
 )
 """Transaction id of a row, as `table_transaction_id()` makes it."""
 
+_HEADER_BYTES: LiteralString = (
+    "least(coalesce(pg_column_size(header_names)::bigint"
+    " * CASE WHEN pg_column_compression(header_names) IS NULL THEN 1 ELSE 255 END, 0)"
+    " + coalesce(pg_column_size(header_values)::bigint"
+    " * CASE WHEN pg_column_compression(header_values) IS NULL THEN 1 ELSE 255 END, 0), 1000000)"
+)
+"""Bytes that a row's headers unpack to at most; to unpack them would cost the database more than to read the row."""
+
+_BOUNDS = "outbox_bounds"
+"""Name of the constraint that bounds what a row unpacks to (R68)."""
+
+# A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {message} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -47,8 +59,7 @@ CREATE TABLE IF NOT EXISTS {message} (
     value bytea,
     header_names text[],
     header_values bytea[],
-    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000),
-    CHECK (coalesce(pg_column_size(header_names), 0) + coalesce(pg_column_size(header_values), 0) <= 1000000)
+    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000)
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -64,6 +75,10 @@ COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
 DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass({quoted}) AND attname = 'lane') THEN
     ALTER TABLE {message} ADD COLUMN IF NOT EXISTS lane integer CHECK (lane >= 0); END IF; END $$;
+DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass({quoted}) AND conname = {bounds}) THEN
+    ALTER TABLE {message} ADD CONSTRAINT {bounds_name} CHECK (octet_length(producer_group) <= 200
+        AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
+        + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000) NOT VALID; END IF; END $$;
 COMMENT ON COLUMN {message}.lane IS
     'Hash of producer group and ordering key. Auto mode sets it: the row waits for earlier half messages of this lane.';
 CREATE INDEX IF NOT EXISTS {lanes} ON {message} (lane) WHERE lane IS NOT NULL;
@@ -143,14 +158,17 @@ class MessageTable:
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "lanes": sql.Identifier(f"{names.message}_lane"),
             "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
+            "bounds": sql.Literal(_BOUNDS),
+            "bounds_name": sql.Identifier(_BOUNDS),
             "started": sql.SQL(STARTED_US),
+            "header_bytes": sql.SQL(_HEADER_BYTES),
             "transaction_id": sql.SQL(TRANSACTION_ID),
             "deleted": sql.SQL(_DELETED),
         }
         self._names["evidence"] = sql.SQL(_EVIDENCE).format(delivered=self._names["delivered"])
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the names in place of `{message}` and so on, `{started}` and `{transaction_id}`."""
+        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
         return sql.SQL(text).format(**self._names)
 
     @property

@@ -27,10 +27,11 @@ PURGE_ROWS = 10_000
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
 
-# A row takes about 300 bytes beside key and value.
+# A row takes about 300 bytes beside what is counted.
 _WINDOW: LiteralString = (
     "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
-    " + 300 AS size FROM {message} WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[]))"
+    " + {header_bytes} + octet_length(topic) + octet_length(producer_group) + 300 AS size FROM {message}"
+    " WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[]))"
     " AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[]))) ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"

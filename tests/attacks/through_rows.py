@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.attacks.attack import DONE, Attack, By, refusal
-from tests.attacks.forging import deliver_row, insert_row
+from tests.attacks.forging import deliver_row, insert_row, sql
 from tests.attacks.teams import CARELESS, Teams
 from tests.attacks.through_relay import FORBIDDEN, INTERNAL, MEGABYTE, PLATFORM, REFUSED, TRUST
 
@@ -17,6 +17,15 @@ def _row(**columns: Any) -> Callable[[Teams], str]:
 
 def _refused(**columns: Any) -> Callable[[Teams], str]:
     return lambda teams: refusal(lambda: insert_row(teams, **columns))
+
+
+def _compressed(teams: Teams) -> str:
+    """Take the headers from a temporary table, in which Postgres keeps them compressed."""
+    statement = (
+        "CREATE TEMPORARY TABLE bomb AS SELECT ARRAY[repeat('x', 50000000)] AS names;"
+        " INSERT INTO {a}_message (producer_group, topic, header_names) SELECT 'g', 't', names FROM bomb"
+    )
+    return refusal(sql(teams, statement))
 
 
 _NO_ROW = "MALFORMED"
@@ -66,6 +75,9 @@ THROUGH_ROWS = (
         "23514",
         _refused(header_names=["a"], header_values=[bytes(range(256)) * 4_300]),
     ),
+    Attack("a row with headers that are compressed and unpack to 50 MB", By.POSTGRES, "23514", _compressed),
+    Attack("a row whose topic has 10 MB", By.POSTGRES, "23514", _refused(topic="t" * 10_000_000)),
+    Attack("a row whose producer group has 10 MB", By.POSTGRES, "23514", _refused(producer_group="g" * 10_000_000)),
     Attack(
         "a row in the name of another application of its own team",
         By.NOBODY,

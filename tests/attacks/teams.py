@@ -11,7 +11,7 @@ from functools import cached_property
 import psycopg
 from confluent_kafka.admin import AdminClient
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import make_conninfo
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.callback_table import CallbackTable
@@ -108,9 +108,7 @@ class Team:
 
     def url(self, what: str) -> str:
         """Return the connection string of a role."""
-        parts = conninfo_to_dict(self.site.postgres_url)
-        place = f"{parts['host']}:{parts['port']}/{parts['dbname']}"
-        return f"postgresql://{self.role(what)}:{PASSWORD}@{place}"
+        return make_conninfo(self.site.postgres_url, user=self.role(what), password=PASSWORD)
 
     def start_relay(self) -> Service:
         """Start its relay."""

@@ -63,14 +63,14 @@ class Team:
             self.stack.bootstrap_servers,
             self.stack.postgres_url,
             name=self.name,
-            secured_servers=self.stack.kafka.secured_servers,
+            stack=self.stack,
         )
         self.description = self.site.create("orders", "rows", partitions=1)
         self._create_roles()
         roles = (Role.APPLICATION, Role.LISTENER, Role.RECEIPTS)
-        self.application = self.site.user(self.stack, *roles, topic=self.topics, group=[self.group])
-        self._relay = self.site.user(self.stack, Role.RELAY, topic=self.topics, source=[SOURCE])
-        self._checker = self.site.user(self.stack, Role.CHECKER)
+        self.application = self.site.user(*roles, topic=self.topics, group=[self.group])
+        self._relay = self.site.user(Role.RELAY, topic=self.topics, source=[SOURCE])
+        self._checker = self.site.user(Role.CHECKER)
 
     @property
     def group(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -15,9 +13,9 @@ from checker.settings import CheckerSettings
 from checker.upkeep.purge_topic import purge_topic
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
+from outbox._service.channels.channel_settings import load_settings
 from outbox._service.exit_codes import guarded
-from outbox._service.health import Health
-from outbox._service.run import check_service, load_settings, run_service
+from outbox._service.run import ServiceMetrics, check_service, run_service
 
 app = typer.Typer(
     epilog=layers(CheckerSettings),
@@ -36,10 +34,8 @@ def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> 
         check_service(CheckerSettings, given, examine)
         return
 
-    def make(settings: CheckerSettings, stop: threading.Event, health: Health) -> CheckerService:
-        return CheckerService(settings, stop, health, partial(load_settings, CheckerSettings, given))
-
-    run_service(CheckerSettings, given, metrics.REGISTRY, make)
+    shown = ServiceMetrics(metrics.REGISTRY, metrics.READY, metrics.RESTARTS)
+    run_service(CheckerSettings, given, shown, CheckerService)
 
 
 @app.command()

@@ -27,6 +27,7 @@ from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Verdict
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.patterns import matches, rank
+from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 
@@ -82,6 +83,7 @@ class Database:
         self._forget = False
         self._stopping = threading.Event()
         self._batches: queue.Queue[Sequence[CheckRequest] | None] = queue.Queue(QUEUE)
+        self._in_channel = current_channel()
         self._thread = threading.Thread(target=self._run, name=f"database-{name}", daemon=True)
 
     def verify(self) -> None:
@@ -123,6 +125,7 @@ class Database:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        enter_channel(self._in_channel)
         try:
             while not self._stopping.is_set():
                 if time.monotonic() - self._looked > LOOK_SECONDS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
@@ -13,6 +12,7 @@ from checker.database import Database, Report, by_database
 from checker.fencing.fence import DiscardLookup
 from checker.settings import DatabaseSettings
 from checker.upkeep.service import Upkeep
+from outbox._service.channels.channel_context import thread_pool
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 
@@ -132,7 +132,7 @@ def _problems(databases: Sequence[Database]) -> list[ConfigurationError]:
     """Return the problems of all databases; check them in parallel, so that only one time-out is waited for."""
     if not databases:
         return []
-    with ThreadPoolExecutor(len(databases)) as pool:
+    with thread_pool(len(databases)) as pool:
         return [problem for problem in pool.map(_problem, databases) if problem is not None]
 
 

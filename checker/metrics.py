@@ -4,104 +4,117 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
 from checker.rules.settlement import Delay
 from checker.rules.verdicts import Verdict
+from outbox._service.channels.channel_metrics import (
+    CHANNEL,
+    ChannelCounter,
+    ChannelGauge,
+    ChannelHistogram,
+    ready_gauge,
+    restarts_counter,
+)
 from outbox._service.contract_monitor import contract_gauge
 
 REGISTRY = CollectorRegistry()
 
 CONTRACT = contract_gauge(REGISTRY)
 
-VERDICTS = Counter(
+READY = ready_gauge(REGISTRY, "checker")
+RESTARTS = restarts_counter(REGISTRY, "checker")
+
+VERDICTS = ChannelCounter(
     "outbox_checker_verdicts",
     "Verdicts, by kind and database; UNMAPPED ones have none",
-    ["verdict", "database"],
+    [CHANNEL, "verdict", "database"],
     registry=REGISTRY,
 )
-DROPPED = Counter(
+DROPPED = ChannelCounter(
     "outbox_checker_dropped",
     "Check requests not looked at, by reason: stale (10 minutes older than the newest of their partition; the checker "
     "is not ready), malformed, newer (of a newer format; the checker is not ready), unreadable (Kafka's client cannot "
     "unpack them; counted once for each jump to the log end), or queue_full (too many wait for one database)",
-    ["reason"],
+    [CHANNEL, "reason"],
     registry=REGISTRY,
 )
-BATCH_SECONDS = Histogram(
-    "outbox_checker_batch_seconds", "Time of one batch in its database", ["database"], registry=REGISTRY
+BATCH_SECONDS = ChannelHistogram(
+    "outbox_checker_batch_seconds", "Time of one batch in its database", [CHANNEL, "database"], registry=REGISTRY
 )
-BATCH_TRANSACTIONS = Histogram(
+BATCH_TRANSACTIONS = ChannelHistogram(
     "outbox_checker_batch_transactions",
     "Transactions of one batch",
-    ["database"],
+    [CHANNEL, "database"],
     buckets=(1, 10, 50, 100, 500, 1_000, 2_500, 5_000, 10_000),
     registry=REGISTRY,
 )
-OLDEST_UNDECIDED = Gauge(
+OLDEST_UNDECIDED = ChannelGauge(
     "outbox_checker_oldest_undecided_seconds",
     "Age of the oldest transaction that is asked about and not decided, by the clock in its id; 0: none",
-    ["database"],
+    [CHANNEL, "database"],
     registry=REGISTRY,
 )
-DATABASE_UP = Gauge(
+DATABASE_UP = ChannelGauge(
     "outbox_checker_database_up",
     "1: the database answered when it was looked at last, and its tables, rights and settings are right",
-    ["database"],
+    [CHANNEL, "database"],
     registry=REGISTRY,
 )
-BREAKERS_OPEN = Gauge(
+BREAKERS_OPEN = ChannelGauge(
     "outbox_checker_breakers_open",
     "Producer groups that are not fenced, because they commit nothing in this database any more",
-    ["database"],
+    [CHANNEL, "database"],
     registry=REGISTRY,
 )
-PREPARED = Gauge(
+PREPARED = ChannelGauge(
     "outbox_checker_oldest_prepared_seconds",
     "Age of the oldest prepared transaction of the database; 0: none",
-    ["database"],
+    [CHANNEL, "database"],
     registry=REGISTRY,
 )
-RELOADS = Counter(
+RELOADS = ChannelCounter(
     "outbox_checker_reloads",
     "New configurations of the databases (SIGHUP), by outcome: taken or refused",
-    ["outcome"],
+    [CHANNEL, "outcome"],
     registry=REGISTRY,
 )
 
 _STATES = ("C", "R")
 _OF_A_DATABASE = (BATCH_SECONDS, BATCH_TRANSACTIONS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
-PURGED = Counter(
+PURGED = ChannelCounter(
     "outbox_checker_purged_rows",
     "Rows deleted, by state: C of settled transactions, R rollback rows",
-    ["database", "state"],
+    [CHANNEL, "database", "state"],
     registry=REGISTRY,
 )
-PURGE_COMPLETED = Gauge(
+PURGE_COMPLETED = ChannelGauge(
     "outbox_checker_purge_completed_seconds",
     "When a purge last came to its end, seconds since 1970; at first, when this process started",
-    ["database"],
+    [CHANNEL, "database"],
     registry=REGISTRY,
 )
-AUDIT_COMPLETED = Gauge(
+AUDIT_COMPLETED = ChannelGauge(
     "outbox_checker_settlement_completed_seconds",
     "When a settlement audit last came to its end, seconds since 1970; at first, when this process started",
-    ["database"],
+    [CHANNEL, "database"],
     registry=REGISTRY,
 )
-UNDELIVERED = Gauge(
+UNDELIVERED = ChannelGauge(
     "outbox_checker_undelivered",
     "Committed transactions older than settlement_max_age_ms that are not delivered, by what delays them",
-    ["database", "kind"],
+    [CHANNEL, "database", "kind"],
     registry=REGISTRY,
 )
 
-# From the beginning at 0, so that a rate sees the first one.
-VERDICTS.labels(Verdict.UNMAPPED, "")
-for _reason in ("stale", "malformed", "newer", "unreadable", "queue_full"):
-    DROPPED.labels(_reason)
-for _outcome in ("taken", "refused"):
-    RELOADS.labels(_outcome)
+
+def open_channel() -> None:
+    """Show the metrics of this thread's channel from the beginning at 0, so that a rate includes the first event."""
+    VERDICTS.labels(Verdict.UNMAPPED, "")
+    for reason in ("stale", "malformed", "newer", "unreadable", "queue_full"):
+        DROPPED.labels(reason)
+    for outcome in ("taken", "refused"):
+        RELOADS.labels(outcome)
 
 
 def know(database: str) -> None:

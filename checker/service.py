@@ -6,9 +6,8 @@ a checker that dies at any point only delays a decision.
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
@@ -22,13 +21,13 @@ from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.service import Upkeep
 from outbox._failpoints import failpoint
-from outbox._kafka.admin import admin_client, checked_properties
+from outbox._kafka.admin import checked_properties
+from outbox._service.channels.service_control import ServiceControl
+from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import one_line
-from outbox._service.health import Health
 from outbox._service.membership import leave_group, not_joined
 from outbox._service.rights import refuse_missing_right, require_rights
-from outbox._service.signals import reload_on_signal
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
@@ -43,31 +42,21 @@ log = structlog.get_logger()
 
 
 class CheckerService:
-    """A checker process.
+    """The checker of one channel.
 
     Args:
         settings: Its settings.
-        stop: Set when the process is asked to stop.
-        health: Its health, for probes.
-        read_again: Reads the settings again, when the process is asked to (SIGHUP).
+        control: What the process gives it: requests to stop and to reload, and its health.
 
     Raises:
         ConfigurationError: A database cannot be used, the channel is wrong, or the cluster does not answer.
     """
 
-    def __init__(
-        self,
-        settings: CheckerSettings,
-        stop: threading.Event,
-        health: Health,
-        read_again: Callable[[], CheckerSettings],
-    ) -> None:
-        self._reload_wanted = reload_on_signal()
+    def __init__(self, settings: CheckerSettings, control: ServiceControl[CheckerSettings]) -> None:
+        metrics.open_channel()
         self._settings = settings
-        self._read_again = read_again
-        self._stop = stop
-        self._health = health
-        self._admin = admin_client(settings.connection())
+        self._control = control
+        self._admin = shared_admin(settings.connection())
         self._op_error: KafkaError | None = None
         self._contract = ContractWatch(
             self._admin,
@@ -110,12 +99,13 @@ class CheckerService:
             UnsafeError: A topic of the channel was deleted, recreated, or grew.
         """
         self._databases.start(self._settings.all_databases())
+        self._contract.start()
         self._consumer.subscribe([self._channel.channel.check_topic], on_assign=self._assigned)
         log.info("Checker started", channel=self._channel.channel.name, databases=self._databases.names())
         try:
-            while not self._stop.is_set():
-                if self._reload_wanted.is_set():
-                    self._reload_wanted.clear()
+            while not self._control.stop.is_set():
+                if self._control.reload.is_set():
+                    self._control.reload.clear()
                     self._reload()
                 self._turn()
         finally:
@@ -137,8 +127,8 @@ class CheckerService:
         self._databases.check()
         self._contract.check()
         self._refuse_op_error()
-        self._health.not_ready = self._not_ready()
-        self._health.turned()
+        self._control.health.not_ready = self._not_ready()
+        self._control.health.turned()
 
     def _not_ready(self) -> str | None:
         joined = not_joined(self._consumer.consumer_group_metadata(), self._channel.channel.checker_group)
@@ -152,7 +142,7 @@ class CheckerService:
     def _reload(self) -> None:
         """Take the databases of a new configuration; one that is wrong is refused, and the old one goes on."""
         try:
-            self._databases.change(self._read_again().all_databases())
+            self._databases.change(self._control.read_again().all_databases())
         except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
             metrics.RELOADS.labels("refused").inc()
             problem = one_line(error)  # no traceback: it is one clear line

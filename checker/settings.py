@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable, Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -151,6 +152,11 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
             )
             for name, database in (self.databases | self._single()).items()
         }
+
+    def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
+        """See `LayeredSettings`: the callback tables."""
+        for name, database in self.all_databases().items():
+            yield f"database {name}", (database.dsn, database.dsn_file, database.table_schema, database.table_prefix)
 
     def _single(self) -> dict[str, DatabaseSettings]:
         if self.postgres_url is None and self.postgres_url_file is None:

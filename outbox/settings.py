@@ -513,7 +513,7 @@ def _renamed(message: str) -> None:
 
 
 def _warn_of_misspellings(values: Mapping[str, Any]) -> None:
-    for name in values.keys() - set(_NAMES):
+    for name in values.keys() - {*_NAMES, "channels"}:
         for close in difflib.get_close_matches(name, (*_NAMES, *FORMER_NAMES), 1, 0.85):
             meant = FORMER_NAMES.get(close, close)
             log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, meant)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from typing import Any
 
 import typer
 
 from outbox._cli.setting_options import Check, layers, setting_options
-from outbox._service.health import Health
+from outbox._service.channels.channel_settings import load_all
+from outbox._service.channels.service_control import ServiceControl
 from outbox._service.logs import configure_logs
 from outbox._service.memory import collect_rarely, share_one_arena
-from outbox._service.run import check_service, load_settings, run_service
+from outbox._service.run import ServiceMetrics, check_service, run_service
 from outbox._service.signals import reload_on_signal, stop_on_signals
 from relay import metrics
 from relay.figures import RelayProgress
@@ -38,19 +37,21 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
         _run(given)
 
 
+def _make(settings: RelaySettings, control: ServiceControl[RelaySettings]) -> RelayService:
+    require_allow_list(settings.profile, settings.allowed_topics)
+    return RelayService(settings, control)
+
+
 def _run(given: dict[str, str]) -> None:
     share_one_arena()
     collect_rarely()
-    settings = RelaySettings.model_validate(given)
-    require_allow_list(settings.profile, settings.allowed_topics)
-    read_again = partial(load_settings, RelaySettings, given)
-
-    def make(settings: RelaySettings, stop: threading.Event, health: Health) -> RelayService:
-        end_with_parent(stop)
-        return RelayService(settings, stop, health, read_again)
-
+    channels = load_all(RelaySettings, given)
+    for name, settings in channels.items():
+        require_allow_list(settings.profile, settings.allowed_topics, name)
+    settings = next(iter(channels.values()))
     if settings.workers == 1:
-        run_service(RelaySettings, given, metrics.REGISTRY, make, RelayProgress(metrics.REGISTRY))
+        shown = ServiceMetrics(metrics.REGISTRY, metrics.READY, metrics.RESTARTS)
+        run_service(RelaySettings, given, shown, _make, RelayProgress(metrics.REGISTRY), end_with_parent)
     else:
         configure_logs(settings.log_level, WORKERS_LOG_FORMAT)
         raise SystemExit(run_workers(settings, given, stop_on_signals(), reload_on_signal()))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -41,13 +42,12 @@ class RelayProgress:
             "partitions": found["outbox_relay_partitions_served"],
         }
 
-    def _found(self) -> dict[str, int]:
+    def _found(self) -> Mapping[str, int]:
         """Return the sums of all samples by name, and of the transactions that were rolled back."""
-        sums: dict[str, int] = {"rolled_back": 0}
+        sums: defaultdict[str, int] = defaultdict(int)  # a channel that was not begun yet has no samples
         for metric in self._registry.collect():
-            sums[metric.name] = 0
             for sample in metric.samples:
-                sums[sample.name] = sums.get(sample.name, 0) + int(sample.value)
+                sums[sample.name] += int(sample.value)
                 if sample.labels.get("outcome") == "rolled_back" and sample.name.endswith("_total"):
                     sums["rolled_back"] += int(sample.value)
         return sums

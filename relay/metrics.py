@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
+from outbox._service.channels.channel_metrics import (
+    CHANNEL,
+    ChannelCounter,
+    ChannelGauge,
+    ChannelHistogram,
+    ready_gauge,
+    restarts_counter,
+)
 from outbox._service.contract_monitor import contract_gauge
 from outbox.protocol.discard import DiscardReason
 
@@ -14,253 +22,262 @@ REGISTRY = CollectorRegistry()
 
 CONTRACT = contract_gauge(REGISTRY)
 
-RELOADS = Counter(
+RELOADS = ChannelCounter(
     "outbox_relay_reloads",
     "Reloads of the allow-list (SIGHUP), by outcome: taken or refused",
-    ["outcome"],
+    [CHANNEL, "outcome"],
     registry=REGISTRY,
 )
-for _outcome in ("taken", "refused"):
-    RELOADS.labels(_outcome)
+READY = ready_gauge(REGISTRY, "relay")
+RESTARTS = restarts_counter(REGISTRY, "relay")
 
 # What became visible, and what did not.
-MESSAGES = Counter("outbox_relay_messages", "Messages made visible on real topics", registry=REGISTRY)
-TRANSACTIONS = Counter(
+MESSAGES = ChannelCounter("outbox_relay_messages", "Messages made visible on real topics", [CHANNEL], registry=REGISTRY)
+TRANSACTIONS = ChannelCounter(
     "outbox_relay_transactions",
     "Transactions that ended: delivered, late (from the discard topic), rolled_back, removed (from the discard topic)",
-    ["outcome"],
+    [CHANNEL, "outcome"],
     registry=REGISTRY,
 )
-DISCARDS = Counter(
+DISCARDS = ChannelCounter(
     "outbox_relay_discards",
     "Transactions written to the discard topic, by reason; UNDECIDED: they are parked",
-    ["reason"],
+    [CHANNEL, "reason"],
     registry=REGISTRY,
 )
-PARKED = Counter("outbox_relay_parked_halves", "Undecided halves moved to the discard topic", registry=REGISTRY)
+PARKED = ChannelCounter(
+    "outbox_relay_parked_halves", "Undecided halves moved to the discard topic", [CHANNEL], registry=REGISTRY
+)
 
 # What waits.
-PENDING = Gauge(
-    "outbox_relay_pending", "Transactions that are undecided, incomplete or held", ["partition"], registry=REGISTRY
+PENDING = ChannelGauge(
+    "outbox_relay_pending",
+    "Transactions that are undecided, incomplete or held",
+    [CHANNEL, "partition"],
+    registry=REGISTRY,
 )
-HELD = Gauge(
+HELD = ChannelGauge(
     "outbox_relay_held",
     "Committed transactions that wait behind an earlier one of their ordering key",
-    ["partition"],
+    [CHANNEL, "partition"],
     registry=REGISTRY,
 )
-DEFERRED = Gauge(
+DEFERRED = ChannelGauge(
     "outbox_relay_deferred",
     "Halves read but not kept, because their producer group is at its limit",
-    ["partition"],
+    [CHANNEL, "partition"],
     registry=REGISTRY,
 )
-WAITING = Gauge(
-    "outbox_relay_waiting", "Committed transactions that wait for their real topic", ["partition"], registry=REGISTRY
+WAITING = ChannelGauge(
+    "outbox_relay_waiting",
+    "Committed transactions that wait for their real topic",
+    [CHANNEL, "partition"],
+    registry=REGISTRY,
 )
-OLDEST_SECONDS = Gauge(
+OLDEST_SECONDS = ChannelGauge(
     "outbox_relay_oldest_pending_seconds",
     "Age of the oldest pending transaction, by broker time; 0: none",
-    ["partition"],
+    [CHANNEL, "partition"],
     registry=REGISTRY,
 )
-OLDEST_UNDECIDED_SECONDS = Gauge(
+OLDEST_UNDECIDED_SECONDS = ChannelGauge(
     "outbox_relay_oldest_undecided_seconds",
     "Age of the oldest undecided transaction of a producer group, by broker time and by what decides it (row or "
     "listener); only the ten longest-waiting groups, absent below 60 s",
-    ["partition", "producer_group", "truth"],
+    [CHANNEL, "partition", "producer_group", "truth"],
     registry=REGISTRY,
 )
-LAG = Gauge("outbox_relay_lag", "Halves not read yet", ["partition"], registry=REGISTRY)
-DISCARDED = Gauge(
+LAG = ChannelGauge("outbox_relay_lag", "Halves not read yet", [CHANNEL, "partition"], registry=REGISTRY)
+DISCARDED = ChannelGauge(
     "outbox_relay_discarded",
     "Transactions in the discard topic, by what they lack: undecided or undeliverable",
-    ["partition", "kind"],
+    [CHANNEL, "partition", "kind"],
     registry=REGISTRY,
 )
-SERVED = Gauge("outbox_relay_partitions_served", "Half partitions that this process serves", registry=REGISTRY)
-NOT_SERVED = Gauge(
+SERVED = ChannelGauge(
+    "outbox_relay_partitions_served", "Half partitions that this process serves", [CHANNEL], registry=REGISTRY
+)
+NOT_SERVED = ChannelGauge(
     "outbox_relay_partitions_not_served",
     "Half partitions assigned to this process that it cannot take over",
+    [CHANNEL],
     registry=REGISTRY,
 )
 
-HALTED = Gauge(
+HALTED = ChannelGauge(
     "outbox_relay_partitions_halted",
     "Half partitions that are halted until an operator acts: a checkpoint or a record cannot be read",
+    [CHANNEL],
     registry=REGISTRY,
 )
 
-STALLED_SECONDS = Gauge(
+STALLED_SECONDS = ChannelGauge(
     "outbox_relay_stalled_seconds",
     "Time without progress of a half partition that has records to read or transactions to write; 0: it makes "
     "progress or is idle",
-    ["partition"],
+    [CHANNEL, "partition"],
     registry=REGISTRY,
 )
 
-LOST_HALVES = Counter(
+LOST_HALVES = ChannelCounter(
     "outbox_relay_lost_halves",
     "Halves deleted from the half topic before they were settled, and skipped because of skip_lost",
+    [CHANNEL],
     registry=REGISTRY,
 )
-LOST_OPS = Counter(
+LOST_OPS = ChannelCounter(
     "outbox_relay_lost_ops",
     "Offsets of the op topic deleted before they were read; check-back decides instead",
+    [CHANNEL],
     registry=REGISTRY,
 )
 
 # Table sources.
-TABLE_OWNED = Gauge(
-    "outbox_relay_table_owned", "Whether this process delivers the table source: 1 or 0", ["source"], registry=REGISTRY
+TABLE_OWNED = ChannelGauge(
+    "outbox_relay_table_owned",
+    "Whether this process delivers the table source: 1 or 0",
+    [CHANNEL, "source"],
+    registry=REGISTRY,
 )
-TABLE_HALTED = Gauge(
+TABLE_HALTED = ChannelGauge(
     "outbox_relay_table_halted",
     "Whether the table source is halted until an operator acts: 1 or 0",
-    ["source"],
+    [CHANNEL, "source"],
     registry=REGISTRY,
 )
-TABLE_WAITING = Gauge(
+TABLE_WAITING = ChannelGauge(
     "outbox_relay_table_waiting",
     "Rows of a table source that wait for a real topic or earlier halves, or behind a row that does",
-    ["source"],
+    [CHANNEL, "source"],
     registry=REGISTRY,
 )
-TABLE_BEHIND_HALVES = Gauge(
+TABLE_BEHIND_HALVES = ChannelGauge(
     "outbox_relay_table_behind_halves",
     "Transactions of auto mode in a table source that wait until earlier halves of their lanes are settled",
-    ["source"],
+    [CHANNEL, "source"],
     registry=REGISTRY,
 )
-TABLE_ROWS = Gauge(
+TABLE_ROWS = ChannelGauge(
     "outbox_relay_table_rows",
     "Rows of a table source that are not delivered, estimated by the range of their ids; of a foreign table, up to "
     "100,000",
-    ["source"],
+    [CHANNEL, "source"],
     registry=REGISTRY,
 )
-TABLE_OLDEST_SECONDS = Gauge(
+TABLE_OLDEST_SECONDS = ChannelGauge(
     "outbox_relay_table_oldest_seconds",
     "Age of the oldest row of a table source, by the database's clock; 0: none. Of a foreign table whose order column "
     "has no time: for how long the first row has been the first one",
-    ["source"],
+    [CHANNEL, "source"],
     registry=REGISTRY,
 )
-TABLE_WAKE_UPS = Counter(
+TABLE_WAKE_UPS = ChannelCounter(
     "outbox_relay_table_wake_ups",
     "Times that an idle table source found rows, by what ended its pause: notification, or poll",
-    ["source", "cause"],
+    [CHANNEL, "source", "cause"],
     registry=REGISTRY,
 )
-TABLE_SPLIT = Counter(
+TABLE_SPLIT = ChannelCounter(
     "outbox_relay_table_split",
     "Batches of a table source with a part of a local transaction that is too large for one Kafka transaction",
-    ["source"],
+    [CHANNEL, "source"],
     registry=REGISTRY,
 )
 
 # Decisions and checks.
-OPS = Counter(
+OPS = ChannelCounter(
     "outbox_relay_ops",
     "Op entries that changed a transaction, by kind (commit, rollback, deliver, unknown) and writer",
-    ["kind", "source"],
+    [CHANNEL, "kind", "source"],
     registry=REGISTRY,
 )
-EVENTS = Counter(
+EVENTS = ChannelCounter(
     "outbox_relay_events",
     "Other events of the ledger, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too "
     "late, and another decision was applied), op_misplaced (its source does not write to its topic), stray and others",
-    ["kind"],
+    [CHANNEL, "kind"],
     registry=REGISTRY,
 )
-CHECKS = Counter("outbox_relay_check_requests", "Check requests sent", registry=REGISTRY)
+CHECKS = ChannelCounter("outbox_relay_check_requests", "Check requests sent", [CHANNEL], registry=REGISTRY)
 
 # Kafka transactions.
-COMMIT_SECONDS = Histogram(
+COMMIT_SECONDS = ChannelHistogram(
     "outbox_relay_commit_seconds",
     "Duration of one Kafka transaction, from its first message to its commit",
+    [CHANNEL],
     registry=REGISTRY,
     buckets=_SECONDS,
 )
-BATCH_MESSAGES = Histogram(
+BATCH_MESSAGES = ChannelHistogram(
     "outbox_relay_batch_messages",
     "Records of one Kafka transaction, including tombstones and discards",
+    [CHANNEL],
     registry=REGISTRY,
     buckets=_MESSAGES,
 )
-PRODUCERS = Counter(
+PRODUCERS = ChannelCounter(
     "outbox_relay_producers",
     "Transactional producers created (initial assignment or replacement after an error, R17)",
+    [CHANNEL],
     registry=REGISTRY,
 )
-FAILURES = Counter(
+FAILURES = ChannelCounter(
     "outbox_relay_failures",
     "Partition workers restarted after a failure, by cause",
-    ["cause"],
+    [CHANNEL, "cause"],
     registry=REGISTRY,
 )
-TOPIC_FAILURES = Counter(
+TOPIC_FAILURES = ChannelCounter(
     "outbox_relay_topic_failures",
     "Times that a half partition closed a real topic because its records were not acknowledged, by Kafka's error",
-    ["topic", "reason"],
+    [CHANNEL, "topic", "reason"],
     registry=REGISTRY,
 )
-TIMED_OUT = Counter(
+TIMED_OUT = ChannelCounter(
     "outbox_relay_timed_out_batches",
     "Kafka transactions that failed because records were not acknowledged in time; each next one is half as large",
+    [CHANNEL],
     registry=REGISTRY,
 )
-HANGING_ENDED = Counter(
+HANGING_ENDED = ChannelCounter(
     "outbox_relay_leftovers",
     "Partitions of real topics on which an ended Kafka transaction may have left records open, by its outcome",
-    ["outcome"],
+    [CHANNEL, "outcome"],
     registry=REGISTRY,
 )
-HANGING = Counter(
+HANGING = ChannelCounter(
     "outbox_relay_hanging_transactions",
     "Hanging transactions ended because they blocked a checkpoint, by outcome",
-    ["outcome"],
+    [CHANNEL, "outcome"],
     registry=REGISTRY,
 )
-RESTORE_SECONDS = Histogram(
+RESTORE_SECONDS = ChannelHistogram(
     "outbox_relay_restore_seconds",
     "Time from the take-over of a partition until it is served",
+    [CHANNEL],
     registry=REGISTRY,
     buckets=_SECONDS,
 )
 
 # Real topics.
-UNDER_MIN_ISR = Gauge(
+UNDER_MIN_ISR = ChannelGauge(
     "outbox_relay_real_topic_under_min_isr_partitions",
     "Partitions of a real topic with fewer in-sync replicas than min.insync.replicas: nothing is written to the topic",
-    ["topic"],
+    [CHANNEL, "topic"],
     registry=REGISTRY,
 )
-LSO_LAG = Gauge(
+LSO_LAG = ChannelGauge(
     "outbox_relay_real_topic_lso_lag",
     "Records between the last stable offset and the high watermark; the maximum over a topic's partitions",
-    ["topic"],
+    [CHANNEL, "topic"],
     registry=REGISTRY,
 )
-BLOCKED_SECONDS = Gauge(
+BLOCKED_SECONDS = ChannelGauge(
     "outbox_relay_real_topic_blocked_seconds",
     "Time that one open transaction has blocked read_committed readers of a topic; 0: none does",
-    ["topic"],
+    [CHANNEL, "topic"],
     registry=REGISTRY,
 )
-
-# From the beginning at 0, so that a rate sees the first one.
-for _outcome in ("delivered", "late", "rolled_back", "removed"):
-    TRANSACTIONS.labels(_outcome)
-for _reason in DiscardReason:
-    DISCARDS.labels(_reason)
-for _outcome in ("aborted", "committed"):
-    HANGING_ENDED.labels(_outcome)
-    HANGING.labels(_outcome)
-for _kind in ("op_lost", "contradiction", "op_contradicts_settled", "op_misplaced"):
-    EVENTS.labels(_kind)
-for _cause in ("fenced", "kafka_transaction", "cluster"):
-    FAILURES.labels(_cause)
 
 _OF_A_PARTITION = (
     PENDING,
@@ -273,6 +290,50 @@ _OF_A_PARTITION = (
     DISCARDED,
     STALLED_SECONDS,
 )
+
+
+_WITHOUT_LABELS = (
+    MESSAGES,
+    PARKED,
+    SERVED,
+    NOT_SERVED,
+    HALTED,
+    LOST_HALVES,
+    LOST_OPS,
+    CHECKS,
+    COMMIT_SECONDS,
+    BATCH_MESSAGES,
+    PRODUCERS,
+    TIMED_OUT,
+    RESTORE_SECONDS,
+)
+
+
+def begin() -> None:
+    """Show the metrics of this thread's channel from the beginning at 0, so that a rate includes the first event."""
+    for metric in _WITHOUT_LABELS:
+        metric.labels()
+    for outcome in ("taken", "refused"):
+        RELOADS.labels(outcome)
+    for outcome in ("delivered", "late", "rolled_back", "removed"):
+        TRANSACTIONS.labels(outcome)
+    for reason in DiscardReason:
+        DISCARDS.labels(reason)
+    for outcome in ("aborted", "committed"):
+        HANGING_ENDED.labels(outcome)
+        HANGING.labels(outcome)
+    for kind in ("op_lost", "contradiction", "op_contradicts_settled", "op_misplaced"):
+        EVENTS.labels(kind)
+    for cause in ("fenced", "kafka_transaction", "cluster"):
+        FAILURES.labels(cause)
+
+
+def end() -> None:
+    """Show that nothing of this thread's channel is served any more."""
+    for metric in (SERVED, NOT_SERVED, HALTED):
+        metric.labels().set(0)
+    for gauge in _OF_A_PARTITION:
+        gauge.remove_by_labels({})
 
 
 def forget(partition: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 
 import structlog
 
 from outbox._service.exit_codes import one_line
 from outbox._service.settings import CONFIG_VARIABLE
-from outbox._service.signals import reload_on_signal
 from outbox.errors import ConfigurationError
 from relay import metrics
 from relay.batching.allow_list import CurrentAllowList, compare
@@ -27,13 +27,18 @@ class AllowListReload:
     Args:
         settings: Those that the process started with.
         in_force: The allow-list in force.
+        wanted: Set when the process is asked to read its configuration again (SIGHUP).
         read_again: Reads the settings again.
     """
 
     def __init__(
-        self, settings: RelaySettings, in_force: CurrentAllowList, read_again: Callable[[], RelaySettings]
+        self,
+        settings: RelaySettings,
+        in_force: CurrentAllowList,
+        wanted: threading.Event,
+        read_again: Callable[[], RelaySettings],
     ) -> None:
-        self._wanted = reload_on_signal()
+        self._wanted = wanted
         self._settings = settings
         self._allowed = settings.allowed_topics
         self._in_force = in_force

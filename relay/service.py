@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -13,11 +12,12 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._failpoints import failpoint
-from outbox._kafka.admin import admin_client, checked_properties
+from outbox._kafka.admin import checked_properties
 from outbox._kafka.topic_cache import TopicCache
+from outbox._service.channels.service_control import ServiceControl
+from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.health import Health
 from outbox._service.membership import leave_group, not_joined
 from outbox._service.rights import require_rights
 from outbox.protocol.errors import ProtocolError
@@ -54,32 +54,25 @@ log = structlog.get_logger()
 
 
 class RelayService:
-    """A relay process.
+    """The relay of one channel.
 
     Args:
         settings: Its settings.
-        stop: Set when the process is asked to stop.
-        health: Its health, for probes.
-        read_again: Reads the settings again, when the process is asked to (SIGHUP).
+        control: What the process gives it: requests to stop and to reload, and its health.
 
     Raises:
         ChannelError: The channel's topics are missing or wrong.
         ConfigurationError: The cluster does not answer.
     """
 
-    def __init__(
-        self,
-        settings: RelaySettings,
-        stop: threading.Event,
-        health: Health,
-        read_again: Callable[[], RelaySettings],
-    ) -> None:
+    def __init__(self, settings: RelaySettings, control: ServiceControl[RelaySettings]) -> None:
+        metrics.begin()
         allowed = CurrentAllowList(settings.allow_list())
-        self._reload = AllowListReload(settings, allowed, read_again)
+        self._reload = AllowListReload(settings, allowed, control.reload, control.read_again)
         self._settings = settings
-        self._stop = stop
-        self._health = health
-        admin = admin_client(settings.connection())
+        self._stop = control.stop
+        self._health = control.health
+        admin = shared_admin(settings.connection())
         self._contract = ContractWatch(
             admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval_ms / 1000
         )
@@ -150,6 +143,7 @@ class RelayService:
             UnsafeError: Topics or committed offsets changed unexpectedly; continuing is unsafe.
         """
         self._subscribe()
+        self._contract.start()
         self._real_topics.start()
         self._ends.watch.start()
         if self._tables is not None:
@@ -179,6 +173,7 @@ class RelayService:
             self._ends.watch.stop()
             self._served.give_up(list(self._served.workers), DRAIN_SECONDS)
             leave_group(self._consumer)
+            metrics.end()
             log.info("Relay stopped")
 
     def _read_topics(self) -> list[str]:
@@ -218,9 +213,9 @@ class RelayService:
 
     def _set_figures(self) -> None:
         """Set the figures of what is served, and how far the workers are behind what was fetched last."""
-        metrics.SERVED.set(len(self._served.workers))
-        metrics.NOT_SERVED.set(len(self._served.ownership.waiting()))
-        metrics.HALTED.set(len(self._served.halts))
+        metrics.SERVED.labels().set(len(self._served.workers))
+        metrics.NOT_SERVED.labels().set(len(self._served.ownership.waiting()))
+        metrics.HALTED.labels().set(len(self._served.halts))
         for number, worker in self._served.workers.items():
             place = TopicPartition(self._channel.half.name, number)
             _, end = self._consumer.get_watermark_offsets(place, cached=True)

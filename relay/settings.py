@@ -195,15 +195,17 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         )
 
 
-def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> None:
+def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
     """Require an allow-list in production, be it one by which every producer group may write to every topic.
 
     Args:
         profile: The profile.
         allowed: The setting `allowed_topics`.
+        channel: Name of the channel, if there are several.
 
     Raises:
         ConfigurationError: The list is missing.
     """
     if lacks_list(profile, allowed):
-        raise ConfigurationError(f"{NO_LIST}: {NO_LIST_FIX}")
+        where = f"channel {channel}: " if channel else ""
+        raise ConfigurationError(f"{where}{NO_LIST}: {NO_LIST_FIX}")

@@ -56,7 +56,7 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
                 last=offsets[-1],
             )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
-    metrics.MESSAGES.inc(outcome.messages)
+    metrics.MESSAGES.labels().inc(outcome.messages)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
@@ -77,7 +77,7 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
         metrics.TOPIC_FAILURES.labels(topic, reasons[topic]).inc()
     if error.timed_out:
         log.warning("Batch timed out", next_messages=limit.messages, next_bytes=limit.bytes, **owner)
-        metrics.TIMED_OUT.inc()
+        metrics.TIMED_OUT.labels().inc()
 
 
 def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
@@ -121,7 +121,7 @@ def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
             count=len(some),
             one=some[0].transaction.id,
         )
-        metrics.PARKED.inc(sum(len(move.halves) for move in some))
+        metrics.PARKED.labels().inc(sum(len(move.halves) for move in some))
         metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
 
 
@@ -201,7 +201,7 @@ def _oldest_undecided(ledger: Ledger, now: int) -> None:
     }
     for labels, age in ages.items():
         gauge.labels(*labels).set(age)
-    for sample in next(iter(gauge.collect())).samples:
-        labels = (sample.labels["partition"], sample.labels["producer_group"], sample.labels["truth"])
+    for found in gauge.of_channel():
+        labels = (found["partition"], found["producer_group"], found["truth"])
         if labels[0] == partition and labels not in ages:
             gauge.remove(*labels)

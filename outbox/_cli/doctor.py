@@ -22,7 +22,8 @@ from outbox._operations.rights_doctor import RightsDoctor
 from outbox._operations.source_doctor import examine_sources, examine_unnamed
 from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.role_rights import Role, rights_of
-from outbox._service.findings import show_findings
+from outbox._service.channels.channel_settings import load_all
+from outbox._service.findings import of_channel, show_findings
 from outbox._service.output import Json
 from outbox.errors import ConfigurationError
 
@@ -43,18 +44,24 @@ def doctor(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check everything that the outbox needs; ends with 2 if something is wrong."""
-    settings = DoctorSettings(**given)
-    if role:
-        scope = scope_of(settings.channel_names(), role, topic, group, source or list(settings.tables), None)
-        show_findings(RightsDoctor(connection(settings)).examine(rights_of(role, scope)), as_json=as_json)
-        return
-    findings = list(examine_versions())
-    findings += examine_allow_list(settings.profile, settings.allowed_topics)
-    findings += examine_encryption(connection(settings), _databases(settings))
-    findings += examine_kafka(connection(settings), settings.channel_names(), settings.contract())
-    findings += _database(settings)
-    findings += examine_sources(settings.tables, connection(settings), settings.channel_names())
+    channels = load_all(DoctorSettings, given)
+    findings = [] if role else list(examine_versions())
+    for name, settings in channels.items():
+        if role:
+            scope = scope_of(settings.channel_names(), role, topic, group, source or list(settings.tables), None)
+            found = RightsDoctor(connection(settings)).examine(rights_of(role, scope))
+        else:
+            found = _examine(settings)
+        findings += of_channel(name, found)
     show_findings(findings, as_json=as_json)
+
+
+def _examine(settings: DoctorSettings) -> Iterator[Finding]:
+    yield from examine_allow_list(settings.profile, settings.allowed_topics)
+    yield from examine_encryption(connection(settings), _databases(settings))
+    yield from examine_kafka(connection(settings), settings.channel_names(), settings.contract())
+    yield from _database(settings)
+    yield from examine_sources(settings.tables, connection(settings), settings.channel_names())
 
 
 def _databases(settings: DoctorSettings) -> dict[str, Callable[[], str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 from confluent_kafka.admin import AdminClient
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
 from outbox._kafka.admin import describe_topics
 from outbox._kafka.channel import ChannelDescription, verify_channel
@@ -22,6 +22,7 @@ from outbox._kafka.topic_contract import (
     contract_problems,
 )
 from outbox._rules.topic_description import TopicDescription
+from outbox._service.channels.channel_metrics import CHANNEL, ChannelGauge
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.periodic import Periodic
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
@@ -33,12 +34,12 @@ CONFIRM_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-def contract_gauge(registry: CollectorRegistry) -> Gauge:
+def contract_gauge(registry: CollectorRegistry) -> ChannelGauge:
     """Return the metric of a service's contract."""
-    return Gauge(
+    return ChannelGauge(
         "outbox_contract_problems",
         "Rules that topics of the channel, or of Kafka itself, break now, by rule",
-        ["rule"],
+        [CHANNEL, "rule"],
         registry=registry,
     )
 
@@ -61,7 +62,7 @@ def describe_all(admin: AdminClient, channel: Channel) -> dict[str, TopicDescrip
 
 
 class ContractWatch:
-    """Looks at the topics at start, then in a thread of its own.
+    """Looks at the topics when it is made, then in a thread of its own.
 
     Args:
         admin: Client of the cluster.
@@ -75,7 +76,9 @@ class ContractWatch:
         ConfigurationError: The cluster does not answer, or refuses.
     """
 
-    def __init__(self, admin: AdminClient, channel: Channel, contract: Contract, gauge: Gauge, seconds: float) -> None:
+    def __init__(
+        self, admin: AdminClient, channel: Channel, contract: Contract, gauge: ChannelGauge, seconds: float
+    ) -> None:
         self._admin = admin
         self._channel = channel
         self._contract = contract
@@ -88,6 +91,9 @@ class ContractWatch:
         if self._problems:
             raise ChannelError("; ".join(map(str, self._problems)))
         self._periodic = Periodic("contract", self._look, seconds)
+
+    def start(self) -> None:
+        """Begin to watch."""
         self._periodic.start()
 
     def not_ready(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +36,12 @@ def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None
         PlainConsole().print(_table(found))
     if not all(finding.fine for finding in found):
         raise SystemExit(Exit.FINDINGS)
+
+
+def of_channel(name: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield findings with the name of their channel before what they are about; empty: there is one channel only."""
+    for finding in findings:
+        yield replace(finding, what=f"{name}: {finding.what}") if name else finding
 
 
 def _fields(finding: Finding) -> dict[str, object]:

@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import structlog
@@ -31,6 +31,32 @@ STALE_SECONDS = 30.0
 """A main loop that has not turned for this time is not alive."""
 
 
+class Answer(NamedTuple):
+    """What a probe is answered.
+
+    Args:
+        is_fine: Whether its status is 200.
+        text: Its body.
+    """
+
+    is_fine: bool
+    text: str
+
+
+class Probed(Protocol):
+    """What probes ask."""
+
+    def live(self) -> Answer:
+        """Return whether the process should go on, for /livez."""
+
+    def ready(self, channel: str = "") -> Answer | None:
+        """Return whether the service is ready, for /readyz; None if it does not serve this channel.
+
+        Args:
+            channel: Name of one channel; empty: of the process as a whole.
+        """
+
+
 @dataclass
 class Health:
     """The state of a service. Its main loop calls `turned()` each time round."""
@@ -46,6 +72,59 @@ class Health:
         """Why the process should be restarted, or None."""
         idle = time.monotonic() - self._turned
         return f"the main loop has not turned for {idle:.0f} s" if idle > STALE_SECONDS else None
+
+    def stopped(self, reason: str) -> None:
+        """Record that the service stopped, and is started again."""
+        self.not_ready = f"stopped: {reason}"
+
+    def live(self) -> Answer:
+        """See `Probed`."""
+        return _answer(self.not_live())
+
+    def ready(self, channel: str = "") -> Answer | None:
+        """See `Probed`."""
+        return None if channel else _answer(self.not_ready)
+
+
+class ChannelsHealth:
+    """The state of a process of several channels (R66).
+
+    The process is ready while it is for one channel, and alive while its own main loop turns: to take it out of service
+    or to restart it would stop the channels that are well.
+
+    Args:
+        channels: The state of each channel.
+    """
+
+    def __init__(self, channels: Mapping[str, Health]) -> None:
+        self._channels = channels
+        self._own = Health()
+
+    def turned(self) -> None:
+        """Record a turn of the main loop of the process."""
+        self._own.turned()
+
+    def live(self) -> Answer:
+        """See `Probed`."""
+        return self._own.live()
+
+    def ready(self, channel: str = "") -> Answer | None:
+        """See `Probed`; the text names each channel that is not ready, with the reason."""
+        if channel:
+            one = self._channels.get(channel)
+            return None if one is None else _answer(why_not_ready(one))
+        problems = {name: why for name, one in sorted(self._channels.items()) if (why := why_not_ready(one))}
+        lines = "\n".join(f"channel {name}: {why}" for name, why in problems.items())
+        return Answer(len(problems) < len(self._channels), lines or "ok")
+
+
+def why_not_ready(health: Health) -> str | None:
+    """Return why the service of a channel is not ready; a main loop that does not turn is a reason, too."""
+    return health.not_ready or health.not_live()
+
+
+def _answer(problem: str | None) -> Answer:
+    return Answer(problem is None, problem or "ok")
 
 
 class _Handler(WSGIRequestHandler):
@@ -95,7 +174,7 @@ class HealthServer(ThreadingMixIn, WSGIServer):
             log.error("Health request failed", error=repr(error))
 
 
-def serve_health(host: str, port: int, health: Health, registry: CollectorRegistry) -> Callable[[], None]:
+def serve_health(host: str, port: int, health: Probed, registry: CollectorRegistry) -> Callable[[], None]:
     """Start the server in daemon threads; the returned function stops it.
 
     Raises:
@@ -108,13 +187,12 @@ def serve_health(host: str, port: int, health: Health, registry: CollectorRegist
         if path == "/metrics":
             page: Iterable[bytes] = metrics(environ, start_response)
             return page
-        reasons: dict[str, Callable[[], str | None]] = {"/livez": health.not_live, "/readyz": lambda: health.not_ready}
-        if path not in reasons:
+        answer = _probe(path, health)
+        if answer is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"try /livez, /readyz or /metrics\n"]
-        reason = reasons[path]()
-        start_response("503 Service Unavailable" if reason else "200 OK", [("Content-Type", "text/plain")])
-        return [f"{reason or 'ok'}\n".encode()]
+            return [b"try /livez, /readyz, /readyz/CHANNEL (of several) or /metrics\n"]
+        start_response("200 OK" if answer.is_fine else "503 Service Unavailable", [("Content-Type", "text/plain")])
+        return [f"{answer.text}\n".encode()]
 
     try:
         server = make_server(host, port, app, HealthServer, _Handler)
@@ -129,3 +207,11 @@ def serve_health(host: str, port: int, health: Health, registry: CollectorRegist
         server.server_close()
 
     return stop
+
+
+def _probe(path: str, health: Probed) -> Answer | None:
+    """Return the answer to a probe; None: there is no such page."""
+    if path == "/livez":
+        return health.live()
+    page, _, channel = path.removeprefix("/").partition("/")
+    return health.ready(channel) if page == "readyz" else None

@@ -9,6 +9,8 @@ from concurrent.futures import Future
 import structlog
 from confluent_kafka import Consumer
 
+from outbox._service.channels.channel_context import current_channel, enter_channel
+
 LEAVE_SECONDS = 10.0
 """Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
 
@@ -54,8 +56,10 @@ def leave_group(consumer: Consumer) -> None:
         BaseException: What a callback of the consumer raised.
     """
     left: Future[None] = Future()
+    channel = current_channel()
 
     def close() -> None:
+        enter_channel(channel)
         try:
             consumer.close()
             left.set_result(None)

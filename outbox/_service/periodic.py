@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import OutboxError
 
@@ -34,6 +35,7 @@ class Periodic:
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
+        self._channel = current_channel()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -59,6 +61,7 @@ class Periodic:
         self._wanted.set()
 
     def _run(self) -> None:
+        enter_channel(self._channel)
         try:
             while not self._stopped.is_set():
                 self._wanted.wait(self._seconds)

@@ -1,62 +1,150 @@
-"""How a service runs: settings, logs, health, signals, then its main loop; expected errors end in one clear line."""
+"""How a service runs: settings, logs, health, signals, then its main loops; expected errors end in one clear line."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
 
 from outbox._operations.finding import Finding
+from outbox._service.channels.channel_context import enter_channel
+from outbox._service.channels.channel_metrics import ChannelCounter, ChannelGauge, show_ready
+from outbox._service.channels.channel_settings import load_all, load_channel, load_settings
+from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
+from outbox._service.channels.service_control import Service, ServiceControl
 from outbox._service.exit_codes import guarded
-from outbox._service.findings import show_findings
-from outbox._service.health import Health, serve_health
+from outbox._service.findings import of_channel, show_findings
+from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
 from outbox._service.progress import Figures, show_progress
 from outbox._service.settings import ServiceSettings
-from outbox._service.signals import stop_on_signals
+from outbox._service.signals import reload_on_signal, stop_on_signals
 
 S = TypeVar("S", bound=ServiceSettings)
 
+Make = Callable[[S, ServiceControl[S]], Service]
+"""Makes the service of one channel."""
 
-class Service(Protocol):
-    """What has a main loop."""
 
-    def run(self) -> None:
-        """Serve until asked to stop."""
+class ServiceMetrics(NamedTuple):
+    """The metrics of a service.
+
+    Args:
+        registry: All of them.
+        ready: Whether it is ready, by channel.
+        restarts: How often a channel was started again.
+    """
+
+    registry: CollectorRegistry
+    ready: ChannelGauge
+    restarts: ChannelCounter
 
 
 def run_service(
     settings_type: type[S],
     given: Mapping[str, Any],
-    registry: CollectorRegistry,
-    make: Callable[[S, threading.Event, Health], Service],
+    metrics: ServiceMetrics,
+    make: Make[S],
     progress: Callable[[], Figures] | None = None,
+    started: Callable[[threading.Event], None] = lambda _stop: None,
 ) -> None:
-    """Run a service until SIGTERM or SIGINT.
+    """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
 
     Args:
         settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        registry: Its metrics.
-        make: Makes it, from settings, the event that asks it to stop, and its health.
+        metrics: Its metrics.
+        make: Makes it for one channel.
         progress: Gives figures for the progress line.
+        started: Called once, before it is made, with the event that asks the process to stop.
+    """
+    guarded(partial(_serve, settings_type, given, metrics, make, progress, started))
+
+
+def _serve(
+    settings_type: type[S],
+    given: Mapping[str, Any],
+    metrics: ServiceMetrics,
+    make: Make[S],
+    progress: Callable[[], Figures] | None,
+    started: Callable[[threading.Event], None],
+) -> None:
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
+    channels = load_all(settings_type, given)
+    settings = next(iter(channels.values()))
+    terminal = configure_logs(settings.log_level, settings.log_format)
+    stop, reload = stop_on_signals(), reload_on_signal()
+    started(stop)
+    if "" in channels:
+        health = Health()
+        _serve_health(settings, health, metrics)
+        enter_channel(settings.channel)
+        show_ready(metrics.ready, health)
+        read_again = partial(load_settings, settings_type, given)
+        service = make(settings, ServiceControl(stop, reload, read_again, health))
+    else:
+        several = _Several(settings_type, given, metrics, make, channels)
+        _serve_health(settings, several.health, metrics)
+        service = several.service(stop, reload)
+    with show_progress(progress, terminal) if progress else nullcontext():
+        service.run()
+
+
+def _serve_health(settings: ServiceSettings, health: Probed, metrics: ServiceMetrics) -> None:
+    if settings.http_port:
+        serve_health(settings.http_host, settings.http_port, health, metrics.registry)
+
+
+class _Several(Generic[S]):
+    """The channels of a process.
+
+    Args:
+        settings_type: Type of their settings.
+        given: Settings from the command line.
+        metrics: Of the service.
+        make: Makes the service of one channel.
+        names: Names of the channels.
     """
 
-    def serve() -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
-        settings = load_settings(settings_type, given)
-        terminal = configure_logs(settings.log_level, settings.log_format)
-        health = Health()
-        if settings.http_port:
-            serve_health(settings.http_host, settings.http_port, health, registry)
-        service = make(settings, stop_on_signals(), health)
-        with show_progress(progress, terminal) if progress else nullcontext():
-            service.run()
+    def __init__(
+        self,
+        settings_type: type[S],
+        given: Mapping[str, Any],
+        metrics: ServiceMetrics,
+        make: Make[S],
+        names: Iterable[str],
+    ) -> None:
+        self._settings_type = settings_type
+        self._given = given
+        self._metrics = metrics
+        self._make = make
+        self._healths = {name: Health() for name in names}
+        self.health = ChannelsHealth(self._healths)
 
-    guarded(serve)
+    def service(self, stop: threading.Event, reload: threading.Event) -> ChannelThreads:
+        """Return what serves them all.
+
+        Args:
+            stop: Set when the process is asked to stop.
+            reload: Set when it is asked to read its configuration again.
+        """
+        reloads = {name: threading.Event() for name in self._healths}
+        threads = {name: self._thread(name, stop, reloads[name]) for name in self._healths}
+        return ChannelThreads(threads, reloads, self.health, stop, reload)
+
+    def _thread(self, name: str, stop: threading.Event, reload: threading.Event) -> ChannelThread:
+        health = self._healths[name]
+        read = partial(load_channel, self._settings_type, self._given, name)
+
+        def make() -> Service:
+            show_ready(self._metrics.ready, health)
+            return self._make(read(), ServiceControl(stop, reload, read, health))
+
+        return ChannelThread(name, make, stop, health, self._metrics.restarts)
 
 
 def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
@@ -65,29 +153,15 @@ def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Cal
     Args:
         settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        examine: Looks.
+        examine: Looks at one channel.
 
     Raises:
         SystemExit: Something is wrong.
     """
 
     def check() -> None:
-        settings = load_settings(settings_type, given)
-        configure_logs("error", settings.log_format)
-        show_findings(examine(settings))
+        channels = load_all(settings_type, given)
+        configure_logs("error", next(iter(channels.values())).log_format)
+        show_findings(found for name, settings in channels.items() for found in of_channel(name, examine(settings)))
 
     guarded(check)
-
-
-def load_settings(settings_type: type[S], given: Mapping[str, Any]) -> S:
-    """Return the settings of a service.
-
-    Args:
-        settings_type: Their type.
-        given: Settings from the command line; None is not given.
-
-    Raises:
-        ValidationError: One is wrong or missing.
-        ConfigurationError: The TOML file is missing or malformed.
-    """
-    return settings_type(**{name: value for name, value in given.items() if value is not None})

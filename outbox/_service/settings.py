@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -38,6 +38,7 @@ from outbox._kafka.topic_contract import Contract, contract_of
 from outbox._postgres.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._security.secret_files import read_secret
+from outbox._service.channels.channel_tables import channel_tables, values_of_channel
 from outbox._service.logs import LIBRDKAFKA
 from outbox._service.redaction import is_connection_string
 from outbox.errors import ConfigurationError
@@ -176,8 +177,12 @@ class LayeredSettings(BaseSettings):
         layers = [_Layer(settings_cls, init_settings), _Layer(settings_cls, env_settings, _environment())]
         if file := os.environ.get(CONFIG_VARIABLE):
             read_toml(Path(file))
-            layers.append(_Layer(settings_cls, TomlConfigSettingsSource(settings_cls, file)))
+            layers.append(_FileLayer(settings_cls, TomlConfigSettingsSource(settings_cls, file)))
         return tuple(layers)
+
+    def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
+        """Return the tables that no other channel may have: what each is, in words, and where it is."""
+        return ()
 
 
 def former_names(settings_type: type[LayeredSettings]) -> dict[str, str]:
@@ -224,11 +229,34 @@ class _Layer(PydanticBaseSettingsSource):
         """Return the values of this layer."""
         above = self.current_state.keys()
         hidden = {name for rivals in self._type.RIVALS if rivals & above for name in rivals}
-        found, former = self._source(), former_names(self._type)
+        found, former = self._found(), former_names(self._type)
         old = {name: value for name, value in self._more.items() if name in former}
         warn_of_removed({*self._more, *found}, self._type.REMOVED, _warn)
         present = with_present_names({**old, **found}, former, _warn)
         return {name: value for name, value in present.items() if name not in hidden}
+
+    def _found(self) -> dict[str, Any]:
+        return self._source()
+
+
+class _FileLayer(_Layer):
+    """The TOML file: of several channels, what the one that a layer above names has and inherits."""
+
+    def _found(self) -> dict[str, Any]:
+        """Return what the file has for one channel.
+
+        Raises:
+            ConfigurationError: The file has several channels, and no layer above names one of them.
+        """
+        found = super()._found()
+        if "channel" not in self._type.model_fields or not (tables := channel_tables(found)):
+            return found
+        if (name := self.current_state.get("channel")) is None:
+            raise ConfigurationError(
+                f"The file of OUTBOX_CONFIG has several channels: {', '.join(sorted(tables))}. "
+                "Choose one of them with --channel or OUTBOX_CHANNEL."
+            )
+        return values_of_channel(found, str(name), self._type.RIVALS)
 
 
 class KafkaSettings(LayeredSettings):
@@ -465,6 +493,12 @@ class MessageTables(LayeredSettings):
             if message_table and count > 1:
                 raise ValueError(f"{message_table} is the message_table of {count} sources. Give it to one of them.")
         return tables
+
+    def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
+        """See `LayeredSettings`: the message tables and foreign tables."""
+        for name, table in self.tables.items():
+            place = table.message_table or (table.table_schema, table.names().message)
+            yield f"table source {name}", (table.dsn, table.dsn_file, place)
 
 
 class AllowedTopics(SiteSettings):

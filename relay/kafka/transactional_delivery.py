@@ -280,7 +280,7 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
                 error.cause, "DESCRIBE and WRITE", {"transactional id": str(config["transactional.id"])}
             )
         raise
-    metrics.PRODUCERS.inc()
+    metrics.PRODUCERS.labels().inc()
     return producer
 
 

@@ -166,7 +166,7 @@ def _without_lost_halves(
             "are gone', step 1"
         )
     log.error("Lost halves skipped", topic=topic, partition=number, lost=lost, before=start)
-    metrics.LOST_HALVES.inc(lost)
+    metrics.LOST_HALVES.labels().inc(lost)
     return kept
 
 
@@ -193,7 +193,7 @@ def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkp
         lost=lost,
         before=start,
     )
-    metrics.LOST_OPS.inc(lost)
+    metrics.LOST_OPS.labels().inc(lost)
     return OpCheckpoint(start, max(checkpoint.head, start))
 
 

@@ -40,7 +40,7 @@ class CheckBack:
         ready += self._with_messages([request for request in requests if _lacks_message(request)])
         if ready:
             self._checks.ask(ready)
-            metrics.CHECKS.inc(len(ready))
+            metrics.CHECKS.labels().inc(len(ready))
 
     def _with_messages(self, requests: Sequence[CheckRequest]) -> list[CheckRequest]:
         """Return requests to listeners, with the messages that are not in memory."""

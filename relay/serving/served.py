@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from confluent_kafka import Consumer, KafkaException
 
 from outbox._kafka.topic_cache import TopicCache
+from outbox._service.channels.channel_context import thread_pool
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable, OutboxError
@@ -86,7 +86,7 @@ class ServedPartitions:
         if not numbers or self._stopping():
             return {}
         began = time.monotonic()
-        with ThreadPoolExecutor(len(numbers)) as pool:
+        with thread_pool(len(numbers)) as pool:
             deliveries = dict(zip(numbers, pool.map(self._fence, numbers), strict=True))
         starts: dict[Place, int] = {}
         for number, delivery in deliveries.items():
@@ -175,7 +175,7 @@ class ServedPartitions:
             seconds: Time for their open Kafka transactions.
         """
         workers = [self.workers.pop(number) for number in list(numbers) if number in self.workers]
-        with ThreadPoolExecutor(max(len(workers), 1)) as pool:
+        with thread_pool(max(len(workers), 1)) as pool:
             list(pool.map(lambda worker: worker.stop(seconds), workers))
         if late := [worker.partition for worker in workers if worker.is_alive()]:
             log.warning("Open batch did not end in time; the next owner repeats it", partitions=late)

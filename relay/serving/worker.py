@@ -17,6 +17,7 @@ import structlog
 
 from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
+from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.protocol.record import Record
 from relay import metrics
 from relay import telemetry as report
@@ -74,6 +75,7 @@ class PartitionWorker(threading.Thread):
     ) -> None:
         super().__init__(name=f"partition-{ledger.partition}", daemon=True)
         self.partition = ledger.partition
+        self._channel = current_channel()
         self.failure: BaseException | None = None
         self.arrivals = Arrivals()
         self.ready = False  # whether all that the checkpoints name is restored
@@ -138,12 +140,13 @@ class PartitionWorker(threading.Thread):
 
     def run(self) -> None:
         """Read, decide, deliver, until asked to stop or something fails."""
+        enter_channel(self._channel)
         try:
             self._restore_discards()
             self._restore_halves()
             self.ready = True
             failpoint("relay.restored")
-            metrics.RESTORE_SECONDS.observe(time.monotonic() - self._began)
+            metrics.RESTORE_SECONDS.labels().observe(time.monotonic() - self._began)
             while not self.arrivals.is_stopping:
                 self._wait()
                 self._read()

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.dsn import query_problem
+from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.errors import OutboxError
@@ -87,11 +88,13 @@ class _SourceThread(threading.Thread):
         self._feedback = BatchFeedback(
             settings.batch_policy(), cluster.channel.channel.discard_topic, request_seconds(settings.kafka)
         )
+        self._channel = current_channel()
         self._pause = PAUSE_SECONDS
         self.halted = ""
 
     def run(self) -> None:
         """Take over, serve, and again after each failure."""
+        enter_channel(self._channel)
         metrics.TABLE_HALTED.labels(self._source).set(0)
         try:
             while not self.stop.is_set():

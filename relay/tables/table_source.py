@@ -220,7 +220,7 @@ class TableSource:
             report.failed(error, closed, self._feedback.volume.limit, source=self._name)
             raise
         self._feedback.delivered(batch, written, time.monotonic() - began, timed_out=self._delivery.timed_out)
-        metrics.MESSAGES.inc(len(written))
+        metrics.MESSAGES.labels().inc(len(written))
         metrics.TRANSACTIONS.labels("delivered").inc(len(ready))
         failpoint("relay.table_delivered")
 
@@ -233,7 +233,7 @@ class TableSource:
 
     def _commit(self, written: Sequence[Record], progress: Progress) -> None:
         offsets = self._kafka.offsets(Committed(progress.batch, progress.incarnation))
-        with metrics.COMMIT_SECONDS.time():
+        with metrics.COMMIT_SECONDS.labels().time():
             self._delivery.commit(written, offsets, self._kafka.metadata)
         self._committed_at = time.monotonic()
 

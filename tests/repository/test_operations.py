@@ -74,7 +74,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
-        *("database", "state"),
+        *("channel", "database", "state"),
         *("producer_group", "truth", "age", "stage", "quantile"),
         "job_id",
     }
@@ -84,7 +84,8 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
     number, waiting = "4711", [metric for metric in metrics_of(relay.metrics) if "partition" in metric._labelnames]
     assert waiting
     for metric in waiting:
-        metric.labels(*(number if label == "partition" else "any" for label in metric._labelnames)).set(1)  # type: ignore[attr-defined]  # they are gauges
+        labels = [number if label == "partition" else "any" for label in metric._labelnames[1:]]
+        metric.labels(*labels).set(1)  # type: ignore[attr-defined]  # they are gauges
     relay.metrics.forget(int(number))
     samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
     assert [sample.name for sample in samples if sample.labels.get("partition") == number] == []
@@ -104,6 +105,15 @@ def test_an_alert_is_about_metrics_and_labels_that_exist(rule: Mapping[str, Any]
     for name, labels in found:
         metric = METRICS.get(name) or METRICS[re.sub(r"_(bucket|sum|count)$", "", name)]
         assert labels <= set(metric._labelnames)
+
+
+@every_rule
+def test_an_alert_is_about_one_channel(rule: Mapping[str, Any]) -> None:
+    """Each aggregation of figures of relay and checker keeps the label."""
+    if "outbox_watch" not in rule["expr"]:
+        aggregations = re.findall(r"\b(?:sum|max|min)\b ?(.{0,12})", rule["expr"])
+        assert [found for found in aggregations if not found.startswith("by (channel")] == []
+        assert "vector(" not in rule["expr"]
 
 
 @every_rule

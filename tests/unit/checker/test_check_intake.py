@@ -97,7 +97,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Intake:
 
 
 def dropped(reason: str) -> float:
-    return REGISTRY.get_sample_value("outbox_checker_dropped_total", {"reason": reason}) or 0.0
+    return REGISTRY.get_sample_value("outbox_checker_dropped_total", {"channel": "", "reason": reason}) or 0.0
 
 
 @pytest.mark.parametrize("ahead", [-3_600, 0, 3_600])

@@ -26,7 +26,7 @@ class Reloading:
         self._file, self._wanted = file, wanted
         settings = RelaySettings.model_validate({})
         self.in_force = CurrentAllowList(settings.allow_list())
-        self._reload = AllowListReload(settings, self.in_force, lambda: RelaySettings.model_validate({}))
+        self._reload = AllowListReload(settings, self.in_force, wanted, lambda: RelaySettings.model_validate({}))
 
     def read(self, text: str) -> list[tuple[str, tuple[object, ...]]]:
         """Write the file and reload; return the events that were logged, each with what it names."""
@@ -51,15 +51,13 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def reloading(file: Path, monkeypatch: pytest.MonkeyPatch) -> Reloading:
+def reloading(file: Path) -> Reloading:
     """A relay that was started with the file."""
-    wanted = threading.Event()
-    monkeypatch.setattr("relay.reload.reload_on_signal", lambda: wanted)
-    return Reloading(file, wanted)
+    return Reloading(file, threading.Event())
 
 
 def _count(outcome: str) -> float:
-    return metrics.REGISTRY.get_sample_value("outbox_relay_reloads_total", {"outcome": outcome}) or 0.0
+    return metrics.REGISTRY.get_sample_value("outbox_relay_reloads_total", {"channel": "", "outcome": outcome}) or 0.0
 
 
 def test_a_new_list_is_in_force_and_its_change_is_logged(reloading: Reloading) -> None:
@@ -105,9 +103,7 @@ def test_other_settings_are_named_without_their_values_and_need_a_restart(reload
 
 def test_a_list_in_the_environment_cannot_be_reloaded(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_ALLOWED_TOPICS", '{"stock": ["stock"]}')
-    wanted = threading.Event()
-    monkeypatch.setattr("relay.reload.reload_on_signal", lambda: wanted)
-    reloading = Reloading(file, wanted)
+    reloading = Reloading(file, threading.Event())
     old = reloading.in_force.value
     expected = "it comes from the environment (OUTBOX_ALLOWED_TOPICS)"
     assert reloading.read(LIST) == [("allowed_topics cannot be reloaded; a restart takes it", (expected,))]
@@ -117,9 +113,7 @@ def test_a_list_in_the_environment_cannot_be_reloaded(file: Path, monkeypatch: p
 def test_without_a_file_nothing_is_reloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "kafka:9092")
     monkeypatch.setenv("OUTBOX_PROFILE", "development")
-    wanted = threading.Event()
-    monkeypatch.setattr("relay.reload.reload_on_signal", lambda: wanted)
-    logged = Reloading(tmp_path / "relay.toml", wanted).read(LIST)
+    logged = Reloading(tmp_path / "relay.toml", threading.Event()).read(LIST)
     assert logged == [("allowed_topics cannot be reloaded; a restart takes it", ("OUTBOX_CONFIG names no file",))]
 
 

@@ -1,0 +1,1 @@
+"""Several channels in one process of relay or checker: configuration, metrics, threads, health."""

@@ -1,0 +1,38 @@
+"""The channel that a thread works for: a field of its log lines, and a label of its metrics.
+
+A thread does not inherit it: what makes a thread for a channel hands the name on.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+
+import structlog
+
+_channel: ContextVar[str] = ContextVar("channel", default="")
+
+
+def enter_channel(name: str) -> None:
+    """Let this thread work for a channel from now on.
+
+    Args:
+        name: Name of the channel; empty: the thread works for the process as a whole.
+    """
+    if name:
+        _channel.set(name)
+        structlog.contextvars.bind_contextvars(channel=name)
+
+
+def current_channel() -> str:
+    """Return the name of the channel that this thread works for; empty: for the process as a whole."""
+    return _channel.get()
+
+
+def thread_pool(threads: int) -> ThreadPoolExecutor:
+    """Return a pool whose threads work for the channel of this thread.
+
+    Args:
+        threads: How many at most.
+    """
+    return ThreadPoolExecutor(threads, initializer=enter_channel, initargs=(current_channel(),))

@@ -1,0 +1,142 @@
+"""The tables `[channels.NAME]` of a configuration file: what each channel has, and what it inherits. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Any
+
+from outbox.errors import ConfigurationError
+from outbox.settings import channel_names, kafka_properties
+
+CHANNELS = "channels"
+"""The table of the file that has a table for each channel."""
+
+OF_THE_PROCESS = frozenset({"http_host", "http_port", "log_format", "log_level", "workers"})
+"""Settings that all channels of a process share."""
+
+OF_A_CHANNEL = frozenset(
+    {
+        *("allowed_topics", "batch_messages", "body_bytes", "bootstrap_servers", "breaker", "breaker_limit"),
+        *("check_interval_max_ms", "check_interval_ms", "check_max", "contract_interval_ms", "databases", "delivery"),
+        *("distrusted_checkpoint", "group_instance_id", "group_pending_max", "group_pending_max_bytes"),
+        *("group_protocol", "hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
+        *("listener_max_age_ms", "ordering", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
+        *("purge_interval_ms", "read_only", "schema", "settlement_interval_ms", "settlement_max_age_ms", "skip_lost"),
+        *("synchronous_standby", "table_prefix", "tables", "topic_missing_max_age_ms", "transaction_timeout_ms"),
+        "undecided_max_age_ms",
+    }
+)
+"""Settings of relay, checker and doctor that the table of a channel may have."""
+
+
+def channel_tables(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables of the channels by name; none: the file is that of one channel.
+
+    Args:
+        values: The configuration file.
+
+    Raises:
+        ConfigurationError: They are no tables, a name is not valid, or the file names a channel beside them.
+    """
+    if CHANNELS not in values:
+        return {}
+    tables = values[CHANNELS]
+    if not isinstance(tables, dict) or not tables:
+        raise ConfigurationError("channels has no channel. Add a table [channels.NAME] for each, or remove it.")
+    if "channel" in values:
+        raise ConfigurationError(
+            f"channel is {values['channel']!r} at the top of the file, which has [channels], too. Remove one of the two"
+            "; the command line or OUTBOX_CHANNEL chooses one of the channels."
+        )
+    for name, table in tables.items():
+        channel_names(name)
+        if not isinstance(table, dict):
+            raise ConfigurationError(f"channels.{name} is {table!r}, which is no table. Write [channels.{name}].")
+    return tables
+
+
+def values_of_channel(values: Mapping[str, Any], name: str, rivals: Iterable[Collection[str]]) -> dict[str, Any]:
+    """Return the settings of one channel: its own, and those of the top of the file that it does not have.
+
+    The properties in `kafka` are inherited one by one.
+
+    Args:
+        values: The configuration file.
+        name: The channel.
+        rivals: Settings of which one replaces the others.
+
+    Raises:
+        ConfigurationError: The file has no such channel, or the channel a setting that it may not have.
+    """
+    tables = channel_tables(values)
+    if name not in tables:
+        raise ConfigurationError(
+            f"channel {name!r} is not in the file of OUTBOX_CONFIG, which has {', '.join(sorted(tables))}. "
+            f"Choose one of them, or add [channels.{name}]."
+        )
+    own = tables[name]
+    _check_names(name, own)
+    replaced = {rival for some in rivals if own.keys() & set(some) for rival in some}
+    inherited = {key: value for key, value in values.items() if key != CHANNELS and key not in replaced}
+    merged = {**inherited, **own}
+    if "kafka" in own and "kafka" in inherited:
+        merged["kafka"] = kafka_properties(inherited["kafka"]) | kafka_properties(own["kafka"])
+    return merged
+
+
+def _check_names(name: str, own: Mapping[str, Any]) -> None:
+    for key in own:
+        if key == "channel":
+            raise ConfigurationError(
+                f"channels.{name} has the setting channel, and its name is the channel's. Remove the setting."
+            )
+        if key in OF_THE_PROCESS:
+            raise ConfigurationError(
+                f"channels.{name} has the setting {key}, which all channels of a process share. "
+                "Move it to the top of the file."
+            )
+        if key not in OF_A_CHANNEL:
+            raise ConfigurationError(
+                f"channels.{name} has the setting {key}, which no channel has. Correct its name, or remove it."
+            )
+
+
+def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> None:
+    """Refuse settings of a channel that the command line or the environment would replace for all channels.
+
+    Args:
+        name: The channel.
+        own: Its settings.
+        given: The settings above the file, by name, with where each comes from.
+
+    Raises:
+        ConfigurationError: There is one.
+    """
+    for key in sorted(given.keys() & set(own)):
+        raise ConfigurationError(
+            f"channels.{name}.{key} would be replaced by {given[key]}, as that of every channel. "
+            "Remove one of the two, or choose one channel with --channel."
+        )
+
+
+def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]]) -> None:
+    """Refuse tables that belong to one channel only, and are given to several.
+
+    Args:
+        places: Of each channel: what it has, in words, and where each is.
+
+    Raises:
+        ConfigurationError: Two channels have the same.
+    """
+    owners: dict[Hashable, list[tuple[str, str]]] = defaultdict(list)
+    for channel, found in places.items():
+        for name, place in found:
+            owners[place].append((channel, name))
+    for some in owners.values():
+        channels = sorted({channel for channel, _ in some})
+        if len(channels) > 1:
+            raise ConfigurationError(
+                f"{some[0][1]} is given to the channels {', '.join(channels)}. Give it to one of them: "
+                "who may write to it decides for its channel."
+            )

@@ -1,0 +1,125 @@
+"""Several channels in one process: a thread for each, which starts its channel again after an error (R66)."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from outbox._service.channels.channel_context import enter_channel
+from outbox._service.channels.channel_metrics import ChannelCounter
+from outbox._service.channels.service_control import Service
+from outbox._service.exit_codes import one_line
+from outbox._service.health import ChannelsHealth, Health
+from outbox._service.redaction import redact, visible
+from outbox.errors import OutboxError
+from outbox.protocol.errors import ProtocolError
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 30.0
+STEADY_SECONDS = 60.0
+"""A channel that ran for this time did not stop because of its start."""
+STOP_SECONDS = 25.0
+"""Time for all channels to stop; each limits its own steps to less."""
+TICK_SECONDS = 0.2
+
+log = structlog.get_logger()
+
+
+class ChannelThread(threading.Thread):
+    """Serves one channel until the process stops.
+
+    An error ends nothing but this channel, and not for good: the cause may be mended while the process runs.
+
+    Args:
+        channel: Name of the channel.
+        make: Makes the service of the channel.
+        stop: Set when the process is asked to stop.
+        health: Of the channel.
+        restarts: Counts how often the channel stopped.
+    """
+
+    def __init__(
+        self,
+        channel: str,
+        make: Callable[[], Service],
+        stop: threading.Event,
+        health: Health,
+        restarts: ChannelCounter,
+    ) -> None:
+        super().__init__(name=f"channel-{channel}", daemon=True)
+        self._channel = channel
+        self._make = make
+        self._stop_wanted = stop
+        self._health = health
+        self._restarts = restarts
+        self._stops_in_a_row = 0
+
+    def run(self) -> None:
+        """Serve, and again after each error."""
+        enter_channel(self._channel)
+        self._restarts.labels()
+        while not self._stop_wanted.is_set():
+            began = time.monotonic()
+            try:
+                self._make().run()
+            except Exception as error:  # noqa: BLE001 - it is logged, and must not reach other channels
+                self._stopped(error, time.monotonic() - began)
+
+    def _stopped(self, error: Exception, seconds: float) -> None:
+        self._stops_in_a_row = 1 if seconds >= STEADY_SECONDS else self._stops_in_a_row + 1
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._stops_in_a_row - 1), LONGEST_PAUSE_SECONDS)
+        reason = visible(redact(one_line(error)))
+        self._restarts.labels().inc()
+        self._health.stopped(reason)
+        is_expected = isinstance(error, (OutboxError, ProtocolError))
+        log.error(
+            "Channel stopped, it is started again", reason=reason, pause=pause, exc_info=None if is_expected else error
+        )
+        gc.collect(1)  # its clients refer to each other, and would keep their threads
+        self._stop_wanted.wait(pause)
+
+
+class ChannelThreads:
+    """The channels of a process.
+
+    Args:
+        threads: The thread of each channel.
+        reloads: The event of each channel that asks it to read its settings again.
+        health: Of the process.
+        stop: Set when the process is asked to stop.
+        reload: Set when the process is asked to read its configuration again.
+    """
+
+    def __init__(
+        self,
+        threads: Mapping[str, ChannelThread],
+        reloads: Mapping[str, threading.Event],
+        health: ChannelsHealth,
+        stop: threading.Event,
+        reload: threading.Event,
+    ) -> None:
+        self._threads = threads
+        self._reloads = reloads
+        self._health = health
+        self._stop = stop
+        self._reload = reload
+
+    def run(self) -> None:
+        """Serve all channels until asked to stop."""
+        for thread in self._threads.values():
+            thread.start()
+        while not self._stop.wait(TICK_SECONDS):
+            if self._reload.is_set():
+                self._reload.clear()
+                for wanted in self._reloads.values():
+                    wanted.set()
+            self._health.turned()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in self._threads.values():
+            thread.join(max(deadline - time.monotonic(), 0))
+        if late := sorted(name for name, thread in self._threads.items() if thread.is_alive()):
+            log.warning("Channels did not stop in time; other processes repeat their open batches", channels=late)

@@ -1,0 +1,227 @@
+"""One relay process and one checker process serve several channels; a failure of one stays in it (R66)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from outbox._kafka.channel import create_channel
+from outbox._service.exit_codes import Exit
+from tests.integration.relay.test_halts import commit_damaged
+from tests.support.channel_platform import Platform, assert_exactly, lines, open_platform, orphan, publish
+from tests.support.harness import Site, wait_until
+from tests.support.probes import get, metric, metrics
+from tests.support.servers import Servers
+
+OF_THE_PROCESS = {"Progress"}
+"""Log lines that are about no single channel."""
+
+
+@pytest.fixture
+def platform(servers: Servers, tmp_path: Path) -> Iterator[Platform]:
+    """Two channels in one configuration file, not created yet."""
+    with open_platform(servers, tmp_path) as made:
+        yield made
+
+
+def test_both_channels_are_served_and_labelled(platform: Platform) -> None:
+    """Both deliver, and both are checked; metrics and log lines name the channel."""
+    one, other = platform.sites
+    ids = {}
+    for site in platform.sites:
+        site.create("orders")
+        ids[site.name] = [*publish(site, 0, 20), *publish(site, 20, 5, ops=False)]
+    orphans = {site.name: orphan(site) for site in platform.sites}
+    relay, checker = platform.relay(), platform.checker()
+    for site in platform.sites:
+        wait_until(site.settled, explain=one.logs)
+        assert_exactly(site, ids[site.name])
+        assert site.rows()[orphans[site.name]] == "R"
+        assert metric(platform.port, "outbox_relay_messages_total", channel=site.name) == 25
+        assert metric(platform.checker_port, "outbox_checker_verdicts_total", channel=site.name, verdict="FENCED") == 1
+    for port in (platform.port, platform.checker_port):
+        assert get(port, "/readyz") == (200, "ok\n")
+        assert get(port, f"/readyz/{other.name}") == (200, "ok\n")
+        assert get(port, "/readyz/unknown")[0] == 404
+        samples = metrics(port)
+        assert samples
+        assert {dict(labels).get("channel") for _, labels in samples} == {one.name, other.name}
+    for service in (relay, checker):
+        assert service.terminate() == Exit.OK
+        logged = [line for line in lines(service) if line["event"] not in OF_THE_PROCESS]
+        assert [line for line in logged if line.get("channel") not in {one.name, other.name}] == []
+        assert {line["channel"] for line in logged} == {one.name, other.name}
+
+
+def test_a_broken_channel_does_not_stop_the_other(platform: Platform) -> None:
+    """Its topics are missing, then its checkpoints are damaged; it is served once that is mended."""
+    good, bad = platform.sites
+    good.create("orders")
+    relay = platform.relay()
+    stopped = "outbox_relay_channel_restarts_total"
+    wait_until(lambda: metric(platform.port, stopped, channel=bad.name) >= 2 or not relay.running, explain=good.logs)
+    assert relay.running, relay.output()
+    platform.wait_ready(good)
+    assert_exactly_after(good, publish(good, 0, 20))
+    code, text = get(platform.port, "/readyz")
+    assert (code, text.startswith(f"channel {bad.name}: stopped: ")) == (200, True), text
+    assert get(platform.port, f"/readyz/{bad.name}")[0] == 503
+    assert get(platform.port, "/livez")[0] == 200
+    assert metric(platform.port, "outbox_relay_ready", channel=bad.name) == 0
+    assert metric(platform.port, stopped, channel=good.name) == 0
+    bad.create("orders")
+    platform.wait_ready(bad)
+    assert_exactly_after(bad, publish(bad, 0, 20))
+    assert relay.running
+
+
+def assert_exactly_after(site: Site, ids: list[str]) -> None:
+    """All is delivered, and nothing doubled."""
+    site.wait_settled()
+    assert_exactly(site, ids)
+
+
+def test_a_channel_with_damaged_checkpoints_stays_alone(platform: Platform) -> None:
+    """A process of this channel alone would end with UNSAFE."""
+    good, bad = platform.sites
+    for site in platform.sites:
+        site.create("orders")
+    commit_damaged(bad, 0)
+    commit_damaged(bad, 1)
+    relay = platform.relay()
+    wait_until(lambda: "is damaged" in get(platform.port, f"/readyz/{bad.name}")[1], explain=good.logs)
+    platform.wait_ready(good)
+    assert_exactly_after(good, publish(good, 0, 20))
+    assert get(platform.port, "/readyz")[0] == 200
+    stopped = [line for line in lines(relay) if line["event"] == "Channel stopped, it is started again"]
+    assert {line["channel"] for line in stopped} <= {bad.name}
+    assert relay.terminate() == Exit.OK
+
+
+def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
+    """A wrong one of the other channel is refused there, and changes nothing here."""
+    one, other = platform.sites
+    for site in platform.sites:
+        site.create("orders", "more")
+    nothing = "[channels.{}.allowed_topics]\norders = []\n"
+    platform.write({site.name: nothing.format(site.name) for site in platform.sites})
+    relay = platform.relay()
+    for site in platform.sites:
+        publish(site, 0, 1)
+    discards = partial(metric, platform.port, "outbox_relay_discards_total", reason="FORBIDDEN")
+    wait_until(lambda: [discards(channel=site.name) for site in platform.sites] == [1, 1], explain=one.logs)
+    platform.write(
+        {
+            one.name: f'[channels.{one.name}.allowed_topics]\norders = ["{one.topic("orders")}"]\n',
+            other.name: f'[channels.{other.name}.allowed_topics]\norders = ["a*b"]\n',
+        }
+    )
+    platform.reload(relay, platform.port, "relay", one, "taken", 1)
+    wait_until(
+        lambda: metric(platform.port, "outbox_relay_reloads_total", channel=other.name, outcome="refused") == 1,
+        explain=one.logs,
+    )
+    (ids, _) = (publish(site, 1, 3) for site in platform.sites)
+    for site in platform.sites:
+        site.wait_settled()
+    assert_exactly(one, ids)
+    assert other.read("orders") == []
+
+
+def test_a_relay_killed_under_load_of_both_loses_nothing(platform: Platform) -> None:
+    for site in platform.sites:
+        site.create("orders")
+    platform.checker()
+    relay = platform.relay()
+    ids: dict[str, list[str]] = {site.name: [] for site in platform.sites}
+    ended = threading.Event()
+
+    def load(site: Site) -> None:
+        while not ended.is_set():
+            ids[site.name] += publish(site, len(ids[site.name]), 100)
+
+    threads = [threading.Thread(target=load, args=(site,)) for site in platform.sites]
+    for thread in threads:
+        thread.start()
+    try:
+        for failpoint in ("relay.flushed:3", "relay.offsets_sent:4", ""):
+            for site in platform.sites:
+                visible = len(site.read("orders"))
+                wait_until(lambda site=site, so_far=visible: len(site.read("orders")) > so_far, explain=site.logs)  # type: ignore[misc]  # bound at once
+            relay.kill()
+            relay = platform.relay(failpoint=failpoint)
+            if failpoint:
+                relay.wait()
+                relay = platform.relay()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    for site in platform.sites:
+        assert_exactly_after(site, ids[site.name])
+    assert relay.running
+
+
+def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform) -> None:
+    """Only the database of the channel answers: a group that is mapped in another channel is not."""
+    one, other = platform.sites
+    for site in platform.sites:
+        site.create("orders")
+    mapped = f'postgres_url = "{one.postgres_url}"'
+    platform.write()
+    text = platform.file.read_text()
+    database = f'[channels.{{}}.databases.shop]\ndsn = "{one.postgres_url}"\ntable_prefix = "{{}}"\ngroups = ["{{}}"]\n'
+    for site, group in ((one, "orders"), (other, "stock")):
+        own = f'{mapped}\ntable_prefix = "{site.name}"'
+        text = text.replace(own, "") + database.format(site.name, site.name, group)
+    platform.file.write_text(text)
+    fenced, unmapped, stock = orphan(one), orphan(other), orphan(other, "stock")
+    platform.relay()
+    platform.checker()
+    wait_until(lambda: one.rows().get(fenced) == "R", explain=one.logs)
+    wait_until(lambda: other.rows().get(stock) == "R", explain=one.logs)
+    verdicts = "outbox_checker_verdicts_total"
+    port = platform.checker_port
+    wait_until(lambda: metric(port, verdicts, channel=other.name, verdict="UNMAPPED") > 0, explain=one.logs)
+    assert metric(port, verdicts, channel=one.name, verdict="UNMAPPED") == 0
+    assert unmapped not in {**one.rows(), **other.rows()}
+
+
+def test_a_channel_whose_database_is_down_does_not_stop_checks(platform: Platform) -> None:
+    good, bad = platform.sites
+    for site in platform.sites:
+        site.create("orders")
+    text = platform.file.read_text()
+    wrong = f'postgres_url = "postgresql://nobody@127.0.0.1:9/x"\ntable_prefix = "{bad.name}"'
+    platform.file.write_text(text.replace(f'postgres_url = "{bad.postgres_url}"\ntable_prefix = "{bad.name}"', wrong))
+    platform.relay()
+    checker = platform.checker()
+    fenced = orphan(good)
+    wait_until(lambda: good.rows().get(fenced) == "R", explain=good.logs)
+    wait_until(lambda: get(platform.checker_port, f"/readyz/{bad.name}")[0] == 503, explain=good.logs)
+    code, why = get(platform.checker_port, "/readyz")
+    assert (code, f"channel {bad.name}: stopped: database 'default' cannot be used" in why) == (200, True), why
+    waiting = orphan(bad)
+    platform.write()
+    wait_until(lambda: bad.rows().get(waiting) == "R", explain=good.logs)
+    assert checker.running
+
+
+def test_commands_look_at_every_channel(platform: Platform) -> None:
+    one, other = platform.sites
+    one.create("orders")
+    for words in (("relay", "--check"), ("checker", "--check"), ("doctor",)):
+        done = platform.run(*words)
+        assert done.returncode == Exit.FINDINGS, done.stdout + done.stderr
+        assert f"{one.name}: broker" in done.stdout
+        assert f"{other.name}: c" in done.stdout
+    create_channel(other.kafka(), other.channel, partitions=2, replication=1)
+    done = platform.run("relay", "--check")
+    assert done.returncode == Exit.OK, done.stdout + done.stderr
+    done = platform.run("pending")
+    assert (done.returncode, "Choose one of them with --channel" in done.stderr) == (Exit.CONFIGURATION, True)
+    assert platform.run("pending", "--channel", one.name).returncode == Exit.OK

@@ -1,0 +1,153 @@
+"""A platform with several channels: one configuration file, one relay and one checker for all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from outbox import Message
+from tests.support.bulk import publish_bulk, send_halves
+from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.probes import free_port, metric
+from tests.support.servers import Servers
+
+TOP = """
+bootstrap_servers = "{servers}"
+profile = "development"
+transaction_timeout_ms = 1000
+check_interval_ms = 300
+check_interval_max_ms = 1000
+breaker_limit = 100000
+batch_messages = 100
+[kafka]
+"session.timeout.ms" = "1500"
+"heartbeat.interval.ms" = "300"
+"""
+
+
+class Platform:
+    """Sites with a channel, tables and topics each, and processes that serve all of them.
+
+    Args:
+        sites: The sites; the first one keeps the logs.
+        folder: Of the configuration file.
+    """
+
+    def __init__(self, sites: Sequence[Site], folder: Path) -> None:
+        self.sites = sites
+        self.file = folder / "platform.toml"
+        self.port, self.checker_port = free_port(), free_port()
+        self.write()
+
+    def write(self, more: Mapping[str, str] | None = None) -> None:
+        """Write the file.
+
+        Args:
+            more: Lines to append to the tables of channels, by the channel's name.
+        """
+        parts = [TOP.format(servers=self.sites[0].bootstrap_servers)]
+        for site in self.sites:
+            tables = f'postgres_url = "{site.postgres_url}"\ntable_prefix = "{site.name}"'
+            parts.append(f"[channels.{site.name}]\n{tables}\n{(more or {}).get(site.name, '')}\n")
+        self.file.write_text("\n".join(parts))
+
+    def _environment(self, port: int) -> dict[str, str | None]:
+        unset = dict.fromkeys(name for name in self.sites[0].environment() if name.startswith("OUTBOX_"))
+        return {**unset, "OUTBOX_CONFIG": str(self.file), "OUTBOX_HTTP_PORT": str(port)}
+
+    def relay(self, **options: Any) -> Service:
+        """Start the relay."""
+        return self.sites[0].relay(extra=self._environment(self.port), **options)
+
+    def checker(self) -> Service:
+        """Start the checker."""
+        return self.sites[0].checker(extra=self._environment(self.checker_port))
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run `outbox …` with the configuration file."""
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+        return subprocess.run(
+            [sys.executable, "-m", "outbox", *words],
+            env={**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def wait_ready(self, site: Site) -> None:
+        """Wait until the relay is ready for the channel of a site."""
+        wait_until(lambda: metric(self.port, "outbox_relay_ready", channel=site.name) == 1, explain=self.sites[0].logs)
+
+    def reload(self, service: Service, port: int, name: str, site: Site, outcome: str, times: int) -> None:
+        """Send SIGHUP, and wait until the channel of a site has acted on it.
+
+        Args:
+            service: Relay or checker.
+            port: Its port.
+            name: relay or checker.
+            site: The site.
+            outcome: taken or refused.
+            times: How often it has had this outcome then.
+        """
+        service.process.send_signal(signal.SIGHUP)
+        counted = f"outbox_{name}_reloads_total"
+        wait_until(
+            lambda: metric(port, counted, channel=site.name, outcome=outcome) == times, explain=self.sites[0].logs
+        )
+
+
+@contextmanager
+def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator[Platform]:
+    """Open a platform; its sites are not created yet.
+
+    Args:
+        servers: Kafka and Postgres.
+        folder: Of the configuration file.
+        channels: How many.
+    """
+    with ExitStack() as stack:
+        sites = [stack.enter_context(Site(servers.bootstrap_servers, servers.postgres_url)) for _ in range(channels)]
+        yield Platform(sites, folder)
+
+
+def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str]:
+    """Commit numbered messages of a site; return their ids.
+
+    Args:
+        site: Where.
+        first: The first number.
+        count: How many messages.
+        ops: Whether op markers are sent; else the checker must decide.
+    """
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+        numbers = range(first, first + count)
+        messages = [Message(site.topic("orders"), str(number), f"key{number % 10}") for number in numbers]
+        return publish_bulk(site, outbox, messages, ops=ops)
+
+
+def orphan(site: Site, group: str = "orders") -> str:
+    """Send a half that nobody commits; return its transaction id."""
+    with site.outbox(group, publish_timeout_seconds=20.0) as outbox:
+        (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
+        return entry.transaction_id
+
+
+def assert_exactly(site: Site, ids: Sequence[str]) -> None:
+    """Nothing of a site is lost, doubled or invented."""
+    found = site.read("orders")
+    assert not doubled(found)
+    assert Counter(record.message_id for record in found) == Counter(ids)
+
+
+def lines(service: Service) -> list[Mapping[str, Any]]:
+    """What a service logged."""
+    return [json.loads(line) for line in service.output().splitlines() if line.startswith("{")]

@@ -1,0 +1,133 @@
+"""Several channels in one process: a failure of one stays in it (R66)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from outbox._service.channels import channel_threads
+from outbox._service.channels.channel_context import current_channel, enter_channel, thread_pool
+from outbox._service.channels.channel_metrics import restarts_counter
+from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
+from outbox._service.health import STALE_SECONDS, ChannelsHealth, Health
+from outbox._service.periodic import Periodic
+from outbox.errors import ConfigurationError
+from tests.support.harness import wait_until
+
+
+class Process:
+    """Two channels in one process: `good`, and `bad`, which fails."""
+
+    def __init__(self, failures: Iterator[Exception]) -> None:
+        self.registry = CollectorRegistry()
+        self.stop, self.reload = threading.Event(), threading.Event()
+        self.healths = {"bad": Health(), "good": Health()}
+        self.reloads = {name: threading.Event() for name in self.healths}
+        self.served: list[str] = []
+        self._failures = failures
+        restarts = restarts_counter(self.registry, "relay")
+        threads = {
+            name: ChannelThread(name, self._make(name), self.stop, health, restarts)
+            for name, health in self.healths.items()
+        }
+        self.health = ChannelsHealth(self.healths)
+        self._channels = ChannelThreads(threads, self.reloads, self.health, self.stop, self.reload)
+        self.thread = threading.Thread(target=self._channels.run)
+
+    def _make(self, name: str) -> Callable[[], Process._Service]:
+        return lambda: self._Service(self, name)
+
+    class _Service:
+        def __init__(self, process: Process, name: str) -> None:
+            self._process, self._name = process, name
+
+        def run(self) -> None:
+            if self._name == "bad" and (failure := next(self._process._failures, None)):
+                raise failure
+            self._process.healths[self._name].not_ready = None
+            self._process.served.append(current_channel())
+            self._process.stop.wait()
+
+    def restarts(self, name: str) -> float:
+        """How often a channel was started again."""
+        return self.registry.get_sample_value("outbox_relay_channel_restarts_total", {"channel": name}) or 0.0
+
+
+@pytest.mark.parametrize("failure", [ConfigurationError("its topics are missing"), ValueError("a bug")])
+def test_a_channel_that_fails_leaves_the_others(failure: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named by /readyz, counted, logged with its name, and started again."""
+    monkeypatch.setattr(channel_threads, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(channel_threads, "TICK_SECONDS", 0.01)
+    mended = threading.Event()
+
+    def failures() -> Iterator[Exception]:
+        while not mended.is_set():
+            yield failure
+
+    process = Process(failures())
+    with capture_logs() as logs:
+        process.thread.start()
+        wait_until(lambda: process.restarts("bad") >= 2 or process.stop.is_set(), 10)
+        assert process.served == ["good"]
+        assert process.health.ready() == (True, f"channel bad: stopped: {failure}")
+        assert process.health.ready("good") == (True, "ok")
+        assert process.health.ready("bad") == (False, f"stopped: {failure}")
+        assert process.health.ready("other") is None
+        assert process.health.live() == (True, "ok")
+        process.reload.set()
+        wait_until(lambda: all(wanted.is_set() for wanted in process.reloads.values()), 10)
+        mended.set()
+        wait_until(lambda: sorted(process.served) == ["bad", "good"], 10)
+        assert process.health.ready() == (True, "ok")
+        process.stop.set()
+        process.thread.join(10)
+    assert process.restarts("good") == 0
+    stopped = [line for line in logs if line["event"] == "Channel stopped, it is started again"]
+    assert stopped[0]["reason"] == str(failure)
+    assert (stopped[0]["exc_info"] is None) == isinstance(failure, ConfigurationError)
+
+
+def test_no_channel_that_is_ready_is_none_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A main loop that stands still makes its channel not ready, and ends no process."""
+    now = [100.0]
+    monkeypatch.setattr("outbox._service.health.time.monotonic", lambda: now[0])
+    one, other = Health(), Health()
+    health = ChannelsHealth({"a": one, "b": other})
+    assert health.ready() == (False, "channel a: starting\nchannel b: starting")
+    one.not_ready = other.not_ready = None
+    one.turned()
+    other.turned()
+    assert health.ready() == (True, "ok")
+    now[0] += STALE_SECONDS + 1
+    other.turned()
+    health.turned()
+    assert health.ready() == (True, "channel a: the main loop has not turned for 31 s")
+    assert health.live() == (True, "ok")
+
+
+def test_threads_work_for_the_channel_of_who_made_them() -> None:
+    seen: list[str] = []
+    looked = threading.Event()
+
+    def look() -> None:
+        seen.append(current_channel())
+        looked.set()
+
+    def work() -> None:
+        enter_channel("team-a")
+        with thread_pool(1) as pool:
+            seen.append(pool.submit(current_channel).result())
+        periodic = Periodic("test", look, 0.01)
+        periodic.start()
+        assert looked.wait(10)
+        periodic.stop()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen[:2] == ["team-a", "team-a"]
+    assert current_channel() == ""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
+from checker import metrics
 from checker.connection import CONNECT_SECONDS, UnreachableError
 from checker.database import Database, Report, by_database
 from checker.fencing.fence import DiscardLookup
@@ -110,6 +111,8 @@ class ServedDatabases:
         late = [
             name for name, database in self._databases.items() if not database.wait(max(deadline - time.monotonic(), 0))
         ]
+        for name in self._databases:
+            metrics.DATABASE_UP.labels(name).set(0)
         if late:
             log.warning("Databases did not answer in time; the relay asks again", databases=late)
 

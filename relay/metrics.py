@@ -332,7 +332,7 @@ def end() -> None:
     """Show that nothing of this thread's channel is served any more."""
     for metric in (SERVED, NOT_SERVED, HALTED):
         metric.labels().set(0)
-    for gauge in _OF_A_PARTITION:
+    for gauge in (*_OF_A_PARTITION, UNDER_MIN_ISR, LSO_LAG, BLOCKED_SECONDS):
         gauge.remove_by_labels({})
 
 

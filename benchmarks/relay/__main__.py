@@ -16,6 +16,7 @@ from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.place import start_place
 from benchmarks.polling_relay import empty_table
+from benchmarks.relay.channels import measure_channels
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.flood import measure_flood
 from benchmarks.relay.growth import measure_growth
@@ -30,7 +31,7 @@ from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):
-    """What can be measured on its own; by default all but the last two, which take very long."""
+    """What can be measured on its own; by default all but the last three, which take very long."""
 
     DRAIN = "drain"
     TABLES = "tables"
@@ -41,6 +42,7 @@ class Part(enum.StrEnum):
     RESTORE = "restore"
     MEMORY = "memory"
     STAGES = "stages"
+    CHANNELS = "channels"
     RESTORE_MANY = "restore-many"
     GROWTH = "growth"
 
@@ -78,16 +80,17 @@ MEASURES: Mapping[Part, Measure] = {
     Part.RESTORE: lambda stack, _, __, size: measure_restore(stack, size.rounds),
     Part.MEMORY: lambda stack, _, __, ___: measure_memory(stack),
     Part.STAGES: lambda _, __, ___, size: measure_stages(size.rounds, size.messages),
+    Part.CHANNELS: lambda stack, _, __, size: measure_channels(stack, size.rounds, size.seconds),
     Part.RESTORE_MANY: lambda stack, _, __, size: [
         figure for pending in (0, MANY) for figure in measure_restore(stack, size.rounds, pending)
     ],
     Part.GROWTH: lambda stack, _, __, size: measure_growth(stack, size.rounds, size.messages),
 }
 
-_LONG = {Part.RESTORE_MANY, Part.GROWTH}
+_LONG = {Part.CHANNELS, Part.RESTORE_MANY, Part.GROWTH}
 
 Parts = Annotated[
-    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last two.")
+    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last three.")
 ]
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Messages = Annotated[int, typer.Option(min=1_000, help="Committed halves of a drain.")]

@@ -71,6 +71,10 @@ class HalfReader:
         """Let reads, also later ones, fail at once."""
         self._reader.stop()
 
+    def rest(self) -> None:
+        """Let the connection go if there was no read for a while."""
+        self._reader.rest()
+
     def close(self) -> None:
         """Let the connection go."""
         self._reader.close()

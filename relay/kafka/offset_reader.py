@@ -17,10 +17,12 @@ POLL_SECONDS = 0.2
 READ_AT_ONCE = 1_000
 NEAR = 250
 """Records that are rather read through than skipped: a skip takes about as long, and no turn at the interpreter."""
+REST_SECONDS = 10.0
+"""Time after the last read until the connection goes: each has threads of its own, and most partitions need none."""
 
 
 class OffsetReader:
-    """A consumer of no group, for one partition.
+    """A consumer of no group, for one partition. It connects at the first read, and again after a rest.
 
     Args:
         kafka: librdkafka properties for the connection.
@@ -36,41 +38,49 @@ class OffsetReader:
         self._topic = topic
         self._partition = partition
         self._stopped = False
-        with checked_properties():
-            self._consumer = Consumer(
-                {
-                    "auto.offset.reset": "earliest",  # compaction may have removed the first records
-                    "fetch.message.max.bytes": 65_536,  # a skip would throw most of a larger answer away
-                    "fetch.queue.backoff.ms": 5,
-                    "fetch.wait.max.ms": 100,
-                    **kafka,
-                    "enable.auto.commit": False,
-                    "enable.partition.eof": True,
-                    "group.id": group,
-                    "isolation.level": isolation,
-                }
-            )
+        self._consumer: Consumer | None = None
+        self._read_at = 0.0
+        self._config = {
+            "auto.offset.reset": "earliest",  # compaction may have removed the first records
+            "fetch.message.max.bytes": 65_536,  # a skip would throw most of a larger answer away
+            "fetch.queue.backoff.ms": 5,
+            "fetch.wait.max.ms": 100,
+            **kafka,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "group.id": group,
+            "isolation.level": isolation,
+        }
+
+    def _connected(self) -> Consumer:
+        if self._consumer is None:
+            with checked_properties():
+                self._consumer = Consumer(self._config)
+        self._read_at = time.monotonic()
+        return self._consumer
 
     def read_on(self, offset: int) -> Iterator[Message]:
         """Yield the records from an offset to the end of the partition.
 
         Raises:
             KafkaUnreachable: Kafka does not answer, or the reader was stopped.
-            ConfigurationError: The right to read it is missing.
+            ConfigurationError: The right to read it is missing, or properties do not go together.
         """
-        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+        consumer = self._connected()
+        consumer.assign([TopicPartition(self._topic, self._partition, offset)])
         heard = time.monotonic()
         try:
             while time.monotonic() < heard + TIMEOUT_SECONDS and not self._stopped:
-                first = self._consumer.poll(POLL_SECONDS)
-                for message in [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []:
+                first = consumer.poll(POLL_SECONDS)
+                for message in [first, *consumer.consume(READ_AT_ONCE, 0)] if first is not None else []:
                     if self._is_end(message):
                         return
                     if message.error() is None:
                         heard = time.monotonic()
                         yield message
         finally:
-            self._consumer.unassign()
+            consumer.unassign()
+            self._read_at = time.monotonic()
         raise KafkaUnreachable(f"the end of {self._topic}/{self._partition} was not seen")
 
     def read_at(self, offsets: Sequence[int]) -> Iterator[Message]:
@@ -100,7 +110,7 @@ class OffsetReader:
         """
         place = TopicPartition(self._topic, self._partition)
         try:
-            return self._consumer.get_watermark_offsets(place, TIMEOUT_SECONDS)
+            return self._connected().get_watermark_offsets(place, TIMEOUT_SECONDS)
         except KafkaException as error:
             raise KafkaUnreachable(f"the ends of {self._topic}/{self._partition}: {error.args[0].str()}") from error
 
@@ -108,9 +118,16 @@ class OffsetReader:
         """Let reads, also later ones, fail at once."""
         self._stopped = True
 
+    def rest(self) -> None:
+        """Let the connection go if there was no read for `REST_SECONDS`."""
+        if time.monotonic() - self._read_at > REST_SECONDS:
+            self.close()
+
     def close(self) -> None:
         """Let the connection go."""
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
 
     def _is_end(self, message: Message) -> bool:
         error = message.error()

@@ -28,6 +28,11 @@ class PartitionReaders:
         self.halves.stop()
         self.discards.stop()
 
+    def rest(self) -> None:
+        """Let the connections of readers go that have not read for a while; the next read makes them again."""
+        self.halves.rest()
+        self.discards.rest()
+
     def close(self) -> None:
         """Close the consumers."""
         self.halves.close()

@@ -36,6 +36,8 @@ from relay.state.message_transaction import Transaction
 
 READ_AT_ONCE = 5_000
 TICK_SECONDS = 0.05
+IDLE_TICK_SECONDS = 0.5
+"""Pause while nothing pends: a process may have hundreds of idle half partitions. Records end it."""
 HALVES_AWAITED_SECONDS = 1.0
 """Time that ops for halves ahead wait for more halves; then they are passed, and check-back answers."""
 RECALL_AT_ONCE = 2_000
@@ -178,7 +180,11 @@ class PartitionWorker(threading.Thread):
 
     def _wait(self) -> None:
         left = self._pacing.wait(_ms())
-        self.arrivals.wait(TICK_SECONDS if left is None else left / 1000)
+        self.arrivals.wait(self._tick() if left is None else left / 1000)
+
+    def _tick(self) -> float:
+        is_idle = not self._ledger.pending and not self._ledger.deliveries.queue
+        return IDLE_TICK_SECONDS if is_idle else TICK_SECONDS
 
     # --- in
 
@@ -317,6 +323,7 @@ class PartitionWorker(threading.Thread):
             self._deferring = deferring
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
             report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)
+            self._readers.rest()
             self._counted_at = time.monotonic()
 
 

@@ -12,6 +12,7 @@ import pytest
 from outbox._kafka.channel import create_channel
 from outbox._service.exit_codes import Exit
 from tests.integration.relay.test_halts import commit_damaged
+from tests.support import message_rows
 from tests.support.channel_platform import Platform, assert_exactly, lines, open_platform, orphan, publish
 from tests.support.harness import Site, wait_until
 from tests.support.probes import get, metric, metrics
@@ -33,16 +34,23 @@ def test_both_channels_are_served_and_labelled(platform: Platform) -> None:
     one, other = platform.sites
     ids = {}
     for site in platform.sites:
-        site.create("orders")
+        site.create("orders", "rows")
         ids[site.name] = [*publish(site, 0, 20), *publish(site, 20, 5, ops=False)]
+    table = f'dsn = "{one.postgres_url}"\ntable_prefix = "{one.name}"'
+    platform.write({one.name: f"[channels.{one.name}.tables.shop]\n{table}"})
+    message_rows.create(one)
+    with one.connect() as connection:
+        message_rows.insert_message(connection, one, "rows", "k", "row")
     orphans = {site.name: orphan(site) for site in platform.sites}
     relay, checker = platform.relay(), platform.checker()
     for site in platform.sites:
         wait_until(site.settled, explain=one.logs)
         assert_exactly(site, ids[site.name])
         assert site.rows()[orphans[site.name]] == "R"
-        assert metric(platform.port, "outbox_relay_messages_total", channel=site.name) == 25
+        assert metric(platform.port, "outbox_relay_messages_total", channel=site.name) >= 25
         assert metric(platform.checker_port, "outbox_checker_verdicts_total", channel=site.name, verdict="FENCED") == 1
+    one.wait_visible(1, "rows")
+    assert metric(platform.port, "outbox_relay_table_owned", channel=one.name) == 1
     for port in (platform.port, platform.checker_port):
         assert get(port, "/readyz") == (200, "ok\n")
         assert get(port, f"/readyz/{other.name}") == (200, "ok\n")

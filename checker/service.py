@@ -101,7 +101,7 @@ class CheckerService:
         self._databases.start(self._settings.all_databases())
         self._contract.start()
         self._consumer.subscribe([self._channel.channel.check_topic], on_assign=self._assigned)
-        log.info("Checker started", channel=self._channel.channel.name, databases=self._databases.names())
+        log.info("Checker started", databases=self._databases.names())
         try:
             while not self._control.stop.is_set():
                 if self._control.reload.is_set():

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from relay.tables.source_threads import TableSources
 
 POLL_SECONDS = 0.1
+IDLE_POLL_SECONDS = 0.25
+"""While nothing is to be done: a process may have many idle channels. Records and rebalances end it."""
+FIGURES_SECONDS = 1.0
 CONSUME_AT_ONCE = 10_000
 OP_END_SECONDS = 0.2
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
@@ -86,7 +89,7 @@ class RelayService:
         topics = self._read_topics()
         self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
-        self._op_end_asked = 0.0
+        self._op_end_asked = self._progress_at = 0.0
         self._group = GroupMetadata()
         self._commits = OffsetCommits()
         with checked_properties():
@@ -149,9 +152,7 @@ class RelayService:
         if self._tables is not None:
             self._tables.start()
         tables = sorted(self._settings.tables)
-        log.info(
-            "Relay started", channel=self._channel.channel.name, partitions=self._channel.partitions, tables=tables
-        )
+        log.info("Relay started", partitions=self._channel.partitions, tables=tables)
         if not tables:
             log.info("Rows of table mode are not delivered: the setting tables names no message table")
         if self._settings.allowed_topics is None:
@@ -184,7 +185,7 @@ class RelayService:
         self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
 
     def _turn(self) -> None:
-        first = self._consumer.poll(POLL_SECONDS)
+        first = self._consumer.poll(self._poll_seconds())
         messages = [first, *self._consumer.consume(CONSUME_AT_ONCE, 0)] if first is not None else []
         if messages:
             failpoint("relay.polled")
@@ -201,8 +202,7 @@ class RelayService:
         self._intake.throttle({number: worker.arrivals for number, worker in self._served.workers.items()})
         self._look_for_op_ends()
         self._checks.poll()
-        self._set_figures()
-        self._served.look_for_stalls(lambda number: self._intake.is_behind(number, self._ends.of))
+        self._look_at_progress()
         self._contract.check()
         self._real_topics.check()
         if self._tables is not None:
@@ -210,6 +210,20 @@ class RelayService:
         self._ends.watch.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
+
+    def _poll_seconds(self) -> float:
+        """Return how long to wait for records: less while a worker has work, or waits for what this thread sees."""
+        is_busy = self._settings.delivery == "at_least_once" or any(
+            worker.has_work() or worker.op_end_wanted_at(verdict=False) is not None
+            for worker in self._served.workers.values()
+        )
+        return POLL_SECONDS if is_busy or self._served.ownership.waiting() else IDLE_POLL_SECONDS
+
+    def _look_at_progress(self) -> None:
+        if time.monotonic() - self._progress_at > FIGURES_SECONDS:
+            self._progress_at = time.monotonic()
+            self._set_figures()
+            self._served.look_for_stalls(lambda number: self._intake.is_behind(number, self._ends.of))
 
     def _set_figures(self) -> None:
         """Set the figures of what is served, and how far the workers are behind what was fetched last."""

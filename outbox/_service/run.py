@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, disable_created_metrics
 from outbox._operations.finding import Finding
 from outbox._service.channels.channel_context import enter_channel
 from outbox._service.channels.channel_metrics import ChannelCounter, ChannelGauge, show_ready
-from outbox._service.channels.channel_settings import load_all, load_channel, load_settings
+from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
 from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
 from outbox._service.channels.service_control import Service, ServiceControl
 from outbox._service.exit_codes import guarded
@@ -134,7 +134,7 @@ class _Several(Generic[S]):
         """
         reloads = {name: threading.Event() for name in self._healths}
         threads = {name: self._thread(name, stop, reloads[name]) for name in self._healths}
-        return ChannelThreads(threads, reloads, self.health, stop, reload)
+        return ChannelThreads(threads, reloads, self.health, stop, reload, partial(served_channels, self._given))
 
     def _thread(self, name: str, stop: threading.Event, reload: threading.Event) -> ChannelThread:
         health = self._healths[name]

@@ -63,9 +63,10 @@ class Platform:
         unset = dict.fromkeys(name for name in self.sites[0].environment() if name.startswith("OUTBOX_"))
         return {**unset, "OUTBOX_CONFIG": str(self.file), "OUTBOX_HTTP_PORT": str(port)}
 
-    def relay(self, **options: Any) -> Service:
+    def relay(self, *arguments: str, failpoint: str = "") -> Service:
         """Start the relay."""
-        return self.sites[0].relay(extra=self._environment(self.port), **options)
+        extra = self._environment(self.port)
+        return self.sites[0].start_module("outbox", "relay", *arguments, failpoint=failpoint, extra=extra)
 
     def checker(self) -> Service:
         """Start the checker."""

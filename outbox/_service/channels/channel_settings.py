@@ -46,7 +46,7 @@ def load_all(settings_type: type[S], given: Mapping[str, Any]) -> dict[str, S]:
         ValidationError: One is wrong or missing, and there is one channel.
         ConfigurationError: One is wrong or missing, or settings of several channels do not go together.
     """
-    names = _served(given)
+    names = served_channels(given)
     return _load_several(settings_type, given, names) if names else {"": load_settings(settings_type, given)}
 
 
@@ -89,8 +89,15 @@ def _load(settings_type: type[S], given: Mapping[str, Any], name: str) -> S:
         raise ConfigurationError(f"channel {name}: {one_line(error)}") from error
 
 
-def _served(given: Mapping[str, Any]) -> list[str]:
-    """Return the names of the channels of the file; empty if it has none, or one of them is chosen."""
+def served_channels(given: Mapping[str, Any]) -> list[str]:
+    """Return the names of the channels of the file; empty if it has none, or one of them is chosen.
+
+    Args:
+        given: Settings from the command line; None is not given.
+
+    Raises:
+        ConfigurationError: The file is missing or malformed.
+    """
     return [] if "channel" in _above_the_file(given) else sorted(channel_tables(_file()))
 
 

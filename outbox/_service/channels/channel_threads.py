@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -15,7 +15,7 @@ from outbox._service.channels.service_control import Service
 from outbox._service.exit_codes import one_line
 from outbox._service.health import ChannelsHealth, Health
 from outbox._service.redaction import redact, visible
-from outbox.errors import OutboxError
+from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.errors import ProtocolError
 
 FIRST_PAUSE_SECONDS = 1.0
@@ -92,6 +92,7 @@ class ChannelThreads:
         health: Of the process.
         stop: Set when the process is asked to stop.
         reload: Set when the process is asked to read its configuration again.
+        names_now: Returns the names of the channels that the configuration has now.
     """
 
     def __init__(
@@ -101,12 +102,14 @@ class ChannelThreads:
         health: ChannelsHealth,
         stop: threading.Event,
         reload: threading.Event,
+        names_now: Callable[[], Collection[str]],
     ) -> None:
         self._threads = threads
         self._reloads = reloads
         self._health = health
         self._stop = stop
         self._reload = reload
+        self._names_now = names_now
 
     def run(self) -> None:
         """Serve all channels until asked to stop."""
@@ -115,11 +118,21 @@ class ChannelThreads:
         while not self._stop.wait(TICK_SECONDS):
             if self._reload.is_set():
                 self._reload.clear()
-                for wanted in self._reloads.values():
-                    wanted.set()
+                self._ask_to_reload()
             self._health.turned()
         deadline = time.monotonic() + STOP_SECONDS
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0))
         if late := sorted(name for name, thread in self._threads.items() if thread.is_alive()):
             log.warning("Channels did not stop in time; other processes repeat their open batches", channels=late)
+
+    def _ask_to_reload(self) -> None:
+        for wanted in self._reloads.values():
+            wanted.set()
+        try:
+            names = set(self._names_now())
+        except ConfigurationError:
+            return  # each channel reads the file, too, and refuses it
+        if names != self._threads.keys():
+            added, removed = sorted(names - self._threads.keys()), sorted(self._threads.keys() - names)
+            log.warning("Channels that were added or removed need a restart", added=added, removed=removed)

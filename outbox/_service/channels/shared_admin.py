@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
-from functools import cache
 
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client
+
+_admins: dict[tuple[tuple[str, str], ...], AdminClient] = {}
+_making = threading.Lock()
 
 
 def shared_admin(kafka: Mapping[str, str]) -> AdminClient:
@@ -19,9 +22,8 @@ def shared_admin(kafka: Mapping[str, str]) -> AdminClient:
     Raises:
         ConfigurationError: librdkafka does not know a property, or its value.
     """
-    return _made(tuple(sorted(kafka.items())))
-
-
-@cache
-def _made(kafka: tuple[tuple[str, str], ...]) -> AdminClient:
-    return admin_client(dict(kafka))
+    properties = tuple(sorted(kafka.items()))
+    with _making:
+        if properties not in _admins:
+            _admins[properties] = admin_client(kafka)
+        return _admins[properties]

@@ -35,7 +35,9 @@ class Process:
             for name, health in self.healths.items()
         }
         self.health = ChannelsHealth(self.healths)
-        self._channels = ChannelThreads(threads, self.reloads, self.health, self.stop, self.reload)
+        self._channels = ChannelThreads(
+            threads, self.reloads, self.health, self.stop, self.reload, lambda: ["good", "new"]
+        )
         self.thread = threading.Thread(target=self._channels.run)
 
     def _make(self, name: str) -> Callable[[], Process._Service]:
@@ -86,6 +88,8 @@ def test_a_channel_that_fails_leaves_the_others(failure: Exception, monkeypatch:
         process.stop.set()
         process.thread.join(10)
     assert process.restarts("good") == 0
+    (changed,) = [line for line in logs if line["event"] == "Channels that were added or removed need a restart"]
+    assert (changed["added"], changed["removed"]) == (["new"], ["bad"])
     stopped = [line for line in logs if line["event"] == "Channel stopped, it is started again"]
     assert stopped[0]["reason"] == str(failure)
     assert (stopped[0]["exc_info"] is None) == isinstance(failure, ConfigurationError)

@@ -10,10 +10,11 @@ from outbox._service.channels.channel_threads import ChannelThread
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _end_all(self: ChannelThread, error: Exception, seconds: float) -> None:
+def _end_all(self: ChannelThread, error: Exception, seconds: float) -> float:
     """End the process."""
     del error, seconds
     self._stop_wanted.set()
+    return 0.0
 
 
 MUTANT = Mutant(

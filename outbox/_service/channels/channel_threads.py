@@ -63,13 +63,20 @@ class ChannelThread(threading.Thread):
         enter_channel(self._channel)
         self._restarts.labels()
         while not self._stop_wanted.is_set():
-            began = time.monotonic()
-            try:
-                self._make().run()
-            except Exception as error:  # noqa: BLE001 - it is logged, and must not reach other channels
-                self._stopped(error, time.monotonic() - began)
+            pause = self._serve()
+            gc.collect(1)  # the clients of the service refer to each other, and would keep their threads
+            self._stop_wanted.wait(pause)
 
-    def _stopped(self, error: Exception, seconds: float) -> None:
+    def _serve(self) -> float:
+        """Serve until the process stops, or until an error; return how long to pause, seconds."""
+        began = time.monotonic()
+        try:
+            self._make().run()
+        except Exception as error:  # noqa: BLE001 - it is logged, and must not reach other channels
+            return self._stopped(error, time.monotonic() - began)
+        return 0.0
+
+    def _stopped(self, error: Exception, seconds: float) -> float:
         self._stops_in_a_row = 1 if seconds >= STEADY_SECONDS else self._stops_in_a_row + 1
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._stops_in_a_row - 1), LONGEST_PAUSE_SECONDS)
         reason = visible(redact(one_line(error)))
@@ -79,8 +86,7 @@ class ChannelThread(threading.Thread):
         log.error(
             "Channel stopped, it is started again", reason=reason, pause=pause, exc_info=None if is_expected else error
         )
-        gc.collect(1)  # its clients refer to each other, and would keep their threads
-        self._stop_wanted.wait(pause)
+        return pause
 
 
 class ChannelThreads:

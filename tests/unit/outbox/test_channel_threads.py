@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -135,3 +136,24 @@ def test_threads_work_for_the_channel_of_who_made_them() -> None:
     thread.join()
     assert seen[:2] == ["team-a", "team-a"]
     assert current_channel() == ""
+
+
+def test_what_a_stopped_channel_had_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of Kafka have threads until they are destroyed, and a service refers to itself."""
+    monkeypatch.setattr(channel_threads, "FIRST_PAUSE_SECONDS", 0.01)
+    stop, alive = threading.Event(), list[bool]()
+    former: list[weakref.ref[object]] = []
+
+    class Service:
+        def __init__(self) -> None:
+            self.itself = self
+            alive.extend(one() is not None for one in former)
+            former.append(weakref.ref(self))
+
+        def run(self) -> None:
+            if len(former) == 3:
+                stop.set()
+            raise ConfigurationError("its topics are missing")
+
+    ChannelThread("a", Service, stop, Health(), restarts_counter(CollectorRegistry(), "relay")).run()
+    assert alive == [False, False, False]

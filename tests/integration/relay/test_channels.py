@@ -178,7 +178,7 @@ def test_workers_serve_all_channels(platform: Platform) -> None:
     """Each process of `--workers` reads the same file; a channel's partitions are distributed among them."""
     for site in platform.sites:
         site.create("orders")
-    relay = platform.relay("--workers", "2")
+    relay = platform.relay("--http-port", "0", "--workers", "2")  # no ports: each worker needs the next one
     for site in platform.sites:
         assert_exactly_after(site, publish(site, 0, 20))
     assert relay.terminate() == Exit.OK

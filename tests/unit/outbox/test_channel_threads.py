@@ -155,5 +155,7 @@ def test_what_a_stopped_channel_had_is_let_go(monkeypatch: pytest.MonkeyPatch) -
                 stop.set()
             raise ConfigurationError("its topics are missing")
 
-    ChannelThread("a", Service, stop, Health(), restarts_counter(CollectorRegistry(), "relay")).run()
+    thread = ChannelThread("a", Service, stop, Health(), restarts_counter(CollectorRegistry(), "relay"))
+    thread.start()
+    thread.join()
     assert alive == [False, False, False]

@@ -56,7 +56,7 @@ class CheckerService:
         metrics.open_channel()
         self._settings = settings
         self._control = control
-        self._admin = shared_admin(settings.connection())
+        self._admin = shared_admin(settings)
         self._op_error: KafkaError | None = None
         self._contract = ContractWatch(
             self._admin,

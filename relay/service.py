@@ -75,7 +75,7 @@ class RelayService:
         self._settings = settings
         self._stop = control.stop
         self._health = control.health
-        admin = shared_admin(settings.connection())
+        admin = shared_admin(settings)
         self._contract = ContractWatch(
             admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval_ms / 1000
         )

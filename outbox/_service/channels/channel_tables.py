@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
+from outbox._security.secret_files import SUFFIX
 from outbox.errors import ConfigurationError
 from outbox.settings import channel_names, kafka_properties
 
@@ -81,8 +82,14 @@ def values_of_channel(values: Mapping[str, Any], name: str, rivals: Iterable[Col
     inherited = {key: value for key, value in values.items() if key != CHANNELS and key not in replaced}
     merged = {**inherited, **own}
     if "kafka" in own and "kafka" in inherited:
-        merged["kafka"] = kafka_properties(inherited["kafka"]) | kafka_properties(own["kafka"])
+        merged["kafka"] = _merged_kafka(kafka_properties(inherited["kafka"]), kafka_properties(own["kafka"]))
     return merged
+
+
+def _merged_kafka(inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+    """Return properties for Kafka; a secret, or the file of a secret, replaces the other one, too."""
+    replaced = {name.removesuffix(SUFFIX) for name in own}
+    return {name: value for name, value in inherited.items() if name.removesuffix(SUFFIX) not in replaced} | dict(own)
 
 
 def _check_names(name: str, own: Mapping[str, Any]) -> None:

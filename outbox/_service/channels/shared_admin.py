@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client
+from outbox._service.settings import KafkaSettings
 
 _admins: dict[tuple[tuple[str, str], ...], AdminClient] = {}
-_making = threading.Lock()
 
 
-def shared_admin(kafka: Mapping[str, str]) -> AdminClient:
-    """Return the admin client of this process for connection properties; any thread may use it.
+def shared_admin(settings: KafkaSettings) -> AdminClient:
+    """Return the admin client of this process for the connection of a channel; any thread may use it.
 
     Args:
-        kafka: librdkafka properties for the connection.
+        settings: Of the channel.
 
     Raises:
-        ConfigurationError: librdkafka does not know a property, or its value.
+        ConfigurationError: librdkafka does not know a property, or its value; or the file of a secret cannot be read.
     """
-    properties = tuple(sorted(kafka.items()))
-    with _making:
-        if properties not in _admins:
-            _admins[properties] = admin_client(kafka)
-        return _admins[properties]
+    kafka = settings.connection()
+    # A token provider is loaded anew each time, so its name counts; a secret of a file counts as it is now.
+    key = tuple(sorted((name, str(settings.kafka.get(name, value))) for name, value in kafka.items()))
+    if key not in _admins:
+        _admins.setdefault(key, admin_client(kafka))  # may wait for a token: no lock, which others would wait for
+    return _admins[key]

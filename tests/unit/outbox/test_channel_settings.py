@@ -13,6 +13,7 @@ from outbox import Settings
 from outbox._cli.options import DatabaseSettings, DoctorSettings, TableCommandSettings
 from outbox._service.channels.channel_settings import load_all, load_channel, load_settings
 from outbox._service.channels.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
+from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.settings import KafkaSettings
 from outbox.errors import ConfigurationError
 from relay.settings import RelaySettings
@@ -72,6 +73,30 @@ def test_a_setting_of_a_channel_replaces_its_rival_of_the_top() -> None:
     assert a.dsn is not None
     assert (a.dsn.get_secret_value(), a.table_schema) == ("postgresql://db/all", "team_a")
     assert (b.dsn, b.dsn_file) == (None, Path("/run/secrets/team-b"))
+
+
+def test_a_secret_of_a_channel_replaces_the_file_of_the_top(file: Path) -> None:
+    secret = file.with_name("secret")
+    secret.write_text("all")
+    file.write_text(
+        f'bootstrap_servers = "k:9092"\n[kafka]\n"sasl.password_file" = "{secret}"\n[channels.a]\n[channels.b]\n'
+        '[channels.b.kafka]\n"sasl.password" = "own"\n'
+    )
+    channels = load_all(RelaySettings, {})
+    assert [one.connection()["sasl.password"] for one in channels.values()] == ["all", "own"]
+
+
+def test_channels_that_connect_alike_share_an_admin_client(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token provider is a new function each time that it is loaded."""
+    monkeypatch.setattr("outbox._service.channels.shared_admin.admin_client", lambda _kafka: object())
+    provider = '"security.protocol" = "sasl_plaintext"\n"sasl.mechanism" = "OAUTHBEARER"\n"oauth_cb" = "json:loads"\n'
+    file.write_text(
+        f'bootstrap_servers = "127.0.0.1:9"\n[kafka]\n{provider}[channels.a]\n[channels.b]\n'
+        '[channels.c.kafka]\n"client.id" = "c"\n'
+    )
+    a, b, c = (shared_admin(one) for one in load_all(RelaySettings, {}).values())
+    assert a is b
+    assert a is not c
 
 
 def test_a_file_without_channels_is_that_of_one(file: Path) -> None:

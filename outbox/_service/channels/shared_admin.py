@@ -20,7 +20,7 @@ def shared_admin(settings: KafkaSettings) -> AdminClient:
         ConfigurationError: librdkafka does not know a property, or its value; or the file of a secret cannot be read.
     """
     kafka = settings.connection()
-    # A token provider is loaded anew each time, so its name counts; a secret of a file counts as it is now.
+    # A token provider is another function after each load, so its name counts; a secret of a file counts as it is now.
     key = tuple(sorted((name, str(settings.kafka.get(name, value))) for name, value in kafka.items()))
     if key not in _admins:
         _admins.setdefault(key, admin_client(kafka))  # may wait for a token: no lock, which others would wait for

@@ -237,7 +237,8 @@ class RelayService:
 
     def _not_ready(self) -> str | None:
         group = self._channel.channel.relay_group
-        return self._served.not_ready() or not_joined(self._group.newest, group) or self._more_not_ready()
+        served = self._served.not_ready() or not_joined(self._group.newest, group)
+        return self._ends.not_ready() or served or self._more_not_ready()
 
     def _more_not_ready(self) -> str | None:
         return self._contract.not_ready() or (self._tables.not_ready() if self._tables is not None else None)

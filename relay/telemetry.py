@@ -205,3 +205,26 @@ def _oldest_undecided(ledger: Ledger, now: int) -> None:
         labels = (found["partition"], found["producer_group"], found["truth"])
         if labels[0] == partition and labels not in ages:
             gauge.remove(*labels)
+
+
+def table_figures(source: str, oldest_seconds: float, rows: int) -> None:
+    """Show what waits in the table of a source.
+
+    Args:
+        source: Its name.
+        oldest_seconds: Age of its oldest row; 0: none.
+        rows: How many wait.
+    """
+    metrics.TABLE_OLDEST_SECONDS.labels(source).set(oldest_seconds)
+    metrics.TABLE_ROWS.labels(source).set(rows)
+
+
+def forget_table(source: str) -> None:
+    """Remove the figures of a table that this process does not look at: those of earlier would mislead."""
+    for metric in (
+        metrics.TABLE_OLDEST_SECONDS,
+        metrics.TABLE_ROWS,
+        metrics.TABLE_WAITING,
+        metrics.TABLE_BEHIND_HALVES,
+    ):
+        metric.remove(source)

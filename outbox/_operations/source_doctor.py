@@ -46,12 +46,13 @@ def examine_sources(
         kafka: librdkafka properties.
         channel: The channel.
     """
+    reporter = SourceReporter(kafka, channel)
     for source, table in tables.items():
         if table.is_foreign:
             foreign = ForeignSource(table.names(), table.foreign_name())
-            yield from examine_foreign(source, foreign, table.connection_string(), SourceReporter(kafka, channel))
+            yield from examine_foreign(source, foreign, table.connection_string(), reporter)
         else:
-            yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel)
+            yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel, reporter)
 
 
 def examine_unnamed(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:

@@ -108,13 +108,13 @@ class SourceReporter:
     Args:
         kafka: librdkafka properties.
         channel: The channel.
-        is_unreachable: Whether Kafka did not answer, so that it is not asked again.
+        is_unreachable: Whether Kafka did not answer. It is not asked again then, also after a report that found so.
     """
 
     def __init__(self, kafka: Mapping[str, str], channel: Channel, *, is_unreachable: bool = False) -> None:
         self._kafka = kafka
         self._channel = channel
-        self._is_unreachable = is_unreachable
+        self.is_unreachable = is_unreachable
         self._admin: AdminClient | None = None
 
     def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceReport:
@@ -151,6 +151,7 @@ class SourceReporter:
         try:
             found.why = self._contradiction(found, view)
         except ConfigurationError as error:
+            self.is_unreachable |= isinstance(error, KafkaUnreachable)
             found.problems.append(f"its progress in Kafka: {error}")
         if found.why:
             found.condition = Condition.HALTED
@@ -173,7 +174,7 @@ class SourceReporter:
         return ""
 
     def _ask_kafka(self) -> None:
-        if self._is_unreachable:
+        if self.is_unreachable:
             raise KafkaUnreachable("Kafka does not answer")
 
     def _reasons(self, found: SourceReport, view: TableView) -> Sequence[WaitingRows]:

@@ -90,12 +90,13 @@ class TableDoctor:
         self._dsn = dsn
         self._table = MessageTable(names)
 
-    def examine(self, kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
+    def examine(self, kafka: Mapping[str, str], channel: Channel, reporter: SourceReporter) -> Iterator[Finding]:
         """Yield what is found of the tables, and of the source's progress and rights in Kafka.
 
         Args:
             kafka: librdkafka properties.
             channel: The channel.
+            reporter: Compares the progress with that in Kafka.
         """
         try:
             with table_connection(self._source, self._names, self._dsn) as connection:
@@ -106,8 +107,11 @@ class TableDoctor:
         yield from found
         if any(not finding.fine for finding in found):
             return
-        yield from self._progress(SourceReporter(kafka, channel).report(self._source, self._table, self._dsn))
-        yield from self._kafka(kafka, channel.table_group(self._source))
+        yield from self._progress(reporter.report(self._source, self._table, self._dsn))
+        if reporter.is_unreachable:
+            yield Finding(self._what, "", "rights in Kafka are not checked: it does not answer")
+        else:
+            yield from self._kafka(kafka, channel.table_group(self._source))
 
     # --- the database
 
@@ -210,6 +214,10 @@ class TableDoctor:
             minutes = (found.oldest_ms or 0) // 60_000
             problem = f"{found.rows} rows wait, the oldest for {minutes} minutes; {found.condition}"
             yield Finding(self._what, problem, "see `outbox pending`: it has the reasons")
+        elif found.rows and found.condition is Condition.NO_OWNER:
+            problem = f"no owner: no relay delivers the {found.rows} rows that wait"
+            fix = f"start a relay with {self._source} in its setting tables, or see the log of the one that runs"
+            yield Finding(self._what, problem, fix)
         else:
             yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
 

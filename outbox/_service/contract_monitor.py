@@ -97,8 +97,8 @@ class ContractWatch:
         self._periodic.start()
 
     def not_ready(self) -> str | None:
-        """Why the service is not ready, if the contract is broken."""
-        return "; ".join(map(str, self._problems)) or None
+        """Return why the service is not ready: the contract is broken, or Kafka did not answer the last look."""
+        return "; ".join(map(str, self._problems)) or self._periodic.unreachable or None
 
     def soon(self) -> None:
         """Look soon: something odd was seen."""

@@ -9,7 +9,7 @@ import structlog
 
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import UnsafeError
-from outbox.errors import OutboxError
+from outbox.errors import KafkaUnreachable, OutboxError
 
 log = structlog.get_logger()
 
@@ -35,6 +35,8 @@ class Periodic:
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._failure: BaseException | None = None
+        self.unreachable = ""
+        """Why the last look failed, if Kafka did not answer; else empty."""
         self._channel = current_channel()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -75,8 +77,10 @@ class Periodic:
     def _try(self) -> None:
         try:
             self._look()
+            self.unreachable = ""
         except UnsafeError:
             raise
         except OutboxError as error:
+            self.unreachable = str(error) if isinstance(error, KafkaUnreachable) else ""
             log.warning("Cluster not described, repeated later", what=self._thread.name, reason=str(error))
             self._wanted.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from confluent_kafka.admin import AdminClient
@@ -26,10 +27,18 @@ class LogEnds:
         self._admin = admin
         self._partitions = partitions
         self._ends: Mapping[str, tuple[int, ...]] = {}
+        self._silent_since = 0.0  # monotonic; 0: the last look was answered
         self.watch = Periodic("log ends", self._look, LOOK_SECONDS)
 
     def _look(self) -> None:
-        self._ends = {**self._ends, **end_offsets(self._admin, self._partitions)}
+        began, found = time.monotonic(), end_offsets(self._admin, self._partitions)
+        self._silent_since = 0.0 if found else self._silent_since or began
+        self._ends = {**self._ends, **found}
+
+    def not_ready(self) -> str | None:
+        """Return why nothing can be delivered, if no broker answered the last look."""
+        since = self._silent_since
+        return f"Kafka has not answered for {time.monotonic() - since:.0f} s" if since else None
 
     def of(self, topic: str, partition: int) -> int:
         """Return the log end offset of a partition; 0 as long as it is not known."""

@@ -20,6 +20,7 @@ from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.errors import OutboxError
 from relay import metrics
+from relay import telemetry as report
 from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.recovery.hanging_checkpoint import end_hanging
@@ -90,11 +91,12 @@ class _SourceThread(threading.Thread):
         )
         self._channel = current_channel()
         self._pause = PAUSE_SECONDS
-        self.halted = ""
+        self.halted = self.unserved = ""
 
     def run(self) -> None:
         """Take over, serve, and again after each failure."""
         enter_channel(self._channel)
+        metrics.TABLE_OWNED.labels(self._source).set(0)
         metrics.TABLE_HALTED.labels(self._source).set(0)
         try:
             while not self.stop.is_set():
@@ -108,6 +110,7 @@ class _SourceThread(threading.Thread):
         except UnsafeError as error:
             self._halt(error)
         except psycopg.Error as error:
+            report.forget_table(self._source)
             self._later(query_problem(error))
         except KafkaException as error:
             self._later(error.args[0].str())
@@ -120,11 +123,12 @@ class _SourceThread(threading.Thread):
         """Wait until an operator has acted: nothing may be skipped or repeated."""
         if str(error) != self.halted:
             log.error("Table source halted", source=self._source, reason=str(error))
-        self.halted = str(error)
+        self.halted, self.unserved = str(error), ""
         metrics.TABLE_HALTED.labels(self._source).set(1)
         self.stop.wait(HALTED_SECONDS)
 
     def _later(self, reason: str) -> None:
+        self.unserved = reason
         log.warning("Table source not served yet", source=self._source, reason=reason, seconds=self._pause)
         self.stop.wait(self._pause)
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
@@ -134,16 +138,25 @@ class _SourceThread(threading.Thread):
         try:
             if not (is_owner := table.try_own()):
                 table.check()  # now, rather than at the failover
+                report.forget_table(self._source)  # the owner has the figures
             tries = 0
             while not is_owner:
-                if tries % INTRUDER_TRIES == 0 and (intruder := table.intruder()):
-                    log.error("Table source not served: a role without rights holds its lock", reason=intruder)
+                if tries % INTRUDER_TRIES == 0:
+                    self._look_for_intruder(table)
                 if self.stop.wait(OWNER_SECONDS):
                     return
                 is_owner, tries = table.try_own(), tries + 1
+            report.table_figures(self._source, *table.figures())  # also if Kafka does not answer
             self._serve(table)
         finally:
             table.close()
+
+    def _look_for_intruder(self, table: OwnedTable) -> None:
+        """Report a session that holds the owner's lock and may not deliver (R67)."""
+        self.unserved = ""
+        if intruder := table.intruder():
+            self.unserved = f"a role without rights holds its lock: {intruder}"
+            log.error("Table source not served: a role without rights holds its lock", reason=intruder)
 
     def _connect(self) -> OwnedTable:
         table = ForeignTable if self._settings.is_foreign else SourceTable
@@ -197,7 +210,7 @@ class _SourceThread(threading.Thread):
         lookup = lookups.lookup(admission, gate, self._hanging(table, delivery), self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()
-        self._pause, self.halted = PAUSE_SECONDS, ""
+        self._pause, self.halted, self.unserved = PAUSE_SECONDS, "", ""
         metrics.TABLE_OWNED.labels(self._source).set(1)
         metrics.TABLE_HALTED.labels(self._source).set(0)
         source.serve()
@@ -237,11 +250,11 @@ class TableSources:
                 raise RuntimeError(f"table source {name} failed: {thread.failure!r}") from thread.failure
 
     def not_ready(self) -> str | None:
-        """Return why the relay is not ready, for probes; None if no source is halted."""
-        halted = [
-            f"table source {name} is halted: {thread.halted}" for name, thread in self._threads.items() if thread.halted
-        ]
-        return "; ".join(halted) or None
+        """Return why the relay is not ready, for probes; None if each source is served here, or by another relay."""
+        threads = self._threads.items()
+        halted = [f"table source {name} is halted: {thread.halted}" for name, thread in threads if thread.halted]
+        unserved = [f"table source {name} is not served: {one.unserved}" for name, one in threads if one.unserved]
+        return "; ".join(halted + unserved) or None
 
     def stop(self) -> None:
         """Let open Kafka transactions finish, and end all; one that does not end in time is left as it is."""

@@ -249,9 +249,7 @@ class TableSource:
         if time.monotonic() - self._figures_at < FIGURES_SECONDS:
             return
         self._figures_at = time.monotonic()
-        oldest, count = self._table.figures()
-        metrics.TABLE_OLDEST_SECONDS.labels(self._name).set(oldest)
-        metrics.TABLE_ROWS.labels(self._name).set(count)
+        report.table_figures(self._name, *self._table.figures())
         metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
         metrics.TABLE_BEHIND_HALVES.labels(self._name).set(self._admission.behind_halves())
 

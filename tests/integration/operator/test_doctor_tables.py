@@ -83,8 +83,13 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
             "1 rows wait, the oldest for 60 minutes; no owner",
             "outbox pending",
         ),
+        (
+            "INSERT INTO {message} (producer_group, topic) VALUES ('g', 'orders')",
+            "no owner: no relay delivers the 1 rows that wait",
+            "start a relay with shop in its setting tables",
+        ),
     ],
-    ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late"],
+    ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late", "no owner"],
 )
 def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: str) -> None:
     _run(shop, statement)
@@ -119,6 +124,7 @@ def test_rights_of_the_role_are_named(shop: Site) -> None:
     (wrong,) = [one for one in _findings(shop, Exit.FINDINGS, OUTBOX_TABLES=json.dumps(tables)) if not one["fine"]]
     assert f"role {role} may not DELETE on" in wrong["finding"]
     _run(shop, f"GRANT DELETE ON {{message}} TO {role}")
+    _run(shop, "DELETE FROM {message}")  # what waits without a relay is a finding
     fine = _findings(shop, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
     assert any("--operator-role" in one["finding"] for one in fine)
 

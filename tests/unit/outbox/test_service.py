@@ -29,7 +29,7 @@ from outbox._service.logs import configure_logs
 from outbox._service.periodic import Periodic
 from outbox._service.settings import LayeredSettings
 from outbox._service.settings_help import describe_settings, field_names
-from outbox.errors import ChannelError, KafkaUnreachable, OutboxError
+from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from relay.figures import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
@@ -188,7 +188,23 @@ def test_a_look_that_the_cluster_does_not_answer_is_done_again(monkeypatch: pyte
     periodic.soon()
     assert looks.acquire(timeout=10)
     assert looks.acquire(timeout=10), "it looks again, though the pause is an hour"
+    assert periodic.unreachable == "it sleeps"
     periodic.check()
+    periodic.stop()
+
+
+def test_a_look_that_is_answered_ends_the_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
+    outcomes: list[Exception] = [KafkaUnreachable("it sleeps"), ConfigurationError("no right")]
+
+    def look() -> None:
+        if outcomes:
+            raise outcomes.pop(0)
+
+    periodic = Periodic("test", look, 0.01)
+    periodic.unreachable = "of an earlier look"
+    periodic.start()
+    wait_until(lambda: not outcomes and not periodic.unreachable, 10)
     periodic.stop()
 
 

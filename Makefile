@@ -73,7 +73,7 @@ torture-document: setup ## Make docs/torture.md from the reports that are kept (
 outage: setup ## Let a database be down for SECONDS_DOWN=300 while HALVES=100000 wait for it, and see all decided afterwards
 	$(BIN)/python -m tests.torture.outage --seconds $(SECONDS_DOWN) --halves $(HALVES)
 
-bloat: setup ## Let BLOAT_ROWS=10000000 rows pass through a message table, and see that it does not grow (about half an hour)
+bloat: setup ## Let BLOAT_ROWS=10000000 rows pass through a message table, and see that it does not grow (about six minutes)
 	$(BIN)/python -m tests.torture.bloat --rows $(BLOAT_ROWS)
 
 land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times for each sink, and check that each record landed once (SEED=7)

@@ -199,7 +199,8 @@ class TableDoctor:
             problem = f"table {full} is vacuumed too late: {', '.join(different)}"
             yield Finding(self._what, problem, f"ALTER TABLE {full} SET ({fix})")
         else:
-            yield Finding(self._what, "", "is vacuumed early")
+            (naptime,) = connection.execute("SELECT current_setting('autovacuum_naptime')").fetchone() or ("",)
+            yield Finding(self._what, "", f"is vacuumed early, at most every {naptime} (autovacuum_naptime)")
 
     # --- the progress
 

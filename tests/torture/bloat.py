@@ -2,6 +2,9 @@
 
 Rows are inserted and delivered. Then the same goes on while a transaction elsewhere in the database stays open, so that
 vacuum can remove none of the deleted rows, and once more after that transaction has ended.
+
+Rows pass as fast as the relay delivers. The server's autovacuum_naptime is then what the size depends on: no setting of
+a table makes autovacuum come more often. docs/table_mode.md, "Room for deleted rows", has the rule.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ from tests.support.message_rows import create, relay_settings
 from tests.support.signals import end_in_order
 
 ROWS = 10_000_000
+NAPTIME = "10s"
+"""What docs/table_mode.md recommends for so many rows a second."""
+
 LIMIT = 2.0
 """How much larger than after the first tenth the table may be at the end."""
 
@@ -101,12 +107,14 @@ class BloatResult:
 
     Args:
         rows: Rows of the first two phases together.
+        naptime: Postgres's autovacuum_naptime.
         phases: The parts of the run, in their order.
         wrong: What must not be, one sentence each.
         environment: Machine, versions, command and commit.
     """
 
     rows: int
+    naptime: str
     phases: list[Phase] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -193,25 +201,27 @@ def _open_transaction(site: Site) -> Iterator[None]:
         connection.rollback()
 
 
-def bloat(rows: int, say: Say) -> BloatResult:
+def bloat(rows: int, naptime: str, say: Say) -> BloatResult:
     """Start everything, let rows pass through a message table, and return its sizes; nothing is left running.
 
     Args:
         rows: Rows of the first two phases; each of the other two has a tenth of them.
+        naptime: Postgres's autovacuum_naptime.
         say: Takes lines about the progress.
 
     Raises:
         TimeoutError: Rows were not delivered in time; with the ends of the logs.
         RuntimeError: The writer failed.
     """
-    with Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
+    settings = {"autovacuum_naptime": naptime}
+    with Stack(postgres_settings=settings) as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create("orders")
         table = create(site)
         relay = site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="5000"))
         wait_until(lambda: "Table source taken over" in relay.output(), explain=site.logs)
         traffic, result, tenth = (
             _Traffic(site, table, say),
-            BloatResult(rows, environment=environment(stack)),
+            BloatResult(rows, naptime, environment=environment(stack)),
             rows // 10,
         )
         result.phases.append(traffic.run("the first tenth", tenth))
@@ -227,9 +237,8 @@ def bloat(rows: int, say: Say) -> BloatResult:
 
 
 def _table(result: BloatResult) -> Table:
-    table = Table(
-        "phase", "rows", "rows/s", "table, MB", "indexes, MB", "evidence, MB", title="size of a message table"
-    )
+    title = f"size of a message table, autovacuum_naptime {result.naptime}"
+    table = Table("phase", "rows", "rows/s", "table, MB", "indexes, MB", "evidence, MB", title=title)
     for phase in result.phases:
         sizes = (phase.end.table_bytes, phase.end.index_bytes, phase.end.evidence_bytes)
         figures = (f"{size / 1e6:,.1f}" for size in sizes)
@@ -239,12 +248,13 @@ def _table(result: BloatResult) -> Table:
 
 def main(
     rows: Annotated[int, typer.Option(min=10, help="Rows of the first two phases.")] = ROWS,
+    naptime: Annotated[str, typer.Option(help="Postgres's autovacuum_naptime; its own default is 1min.")] = NAPTIME,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/bloat.json"),
 ) -> None:
     """Let very many rows pass through a message table; ends with 2 if it grew, or if rows are not proven delivered."""
     end_in_order()
     console = Console(width=None if sys.stdout.isatty() else 120)
-    result = bloat(rows, console.print)
+    result = bloat(rows, naptime, console.print)
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(json.dumps(asdict(result), indent=2) + "\n")
     console.print(_table(result))

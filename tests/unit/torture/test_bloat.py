@@ -20,6 +20,6 @@ def _phase(delivered: int, table_bytes: int, index_bytes: int) -> Phase:
     ],
 )
 def test_a_table_that_more_than_doubles_is_wrong(table_bytes: int, index_bytes: int, wrong: list[str]) -> None:
-    result = BloatResult(1_000, [_phase(100, 100, 10), _phase(1_000, table_bytes, index_bytes)])
+    result = BloatResult(1_000, "10s", [_phase(100, 100, 10), _phase(1_000, table_bytes, index_bytes)])
     result.judge()
     assert result.wrong == wrong

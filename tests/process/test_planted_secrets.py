@@ -176,6 +176,7 @@ def test_no_command_prints_a_secret_if_nothing_answers(planted: Planted) -> None
     _run_all(planted, [(file, command) for command in COMMANDS])
 
 
+@pytest.mark.long
 def test_no_secret_of_any_login_is_printed_if_nothing_answers(planted: Planted) -> None:
     logins = planted.kafka().values()
     files = [_file(planted, planted.in_files(login, names)) for login in logins for names in (SECRET_PROPERTIES, ())]

@@ -21,6 +21,8 @@ from tests.support.earlier_version import BEFORE_VERDICT_TOPIC, install_commit, 
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.shop import Shop
 
+pytestmark = pytest.mark.long
+
 THREADS = 3
 HALVES, ROWS = "halves", "rows"
 MODES = {HALVES: "half", ROWS: "table"}
@@ -185,7 +187,6 @@ def test_earlier_applications_with_these_services(fleet: Fleet, applications: Ca
     assert {dict(record.headers)[COUNT_HEADER] for record in fleet.site.read(*MODES)} == {b"1"}
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1_200)
 def test_earlier_applications_and_ten_kills_of_each(fleet: Fleet, applications: Callable[[], None], seed: int) -> None:
     chance = random.Random(seed)
@@ -197,7 +198,6 @@ def test_earlier_applications_and_ten_kills_of_each(fleet: Fleet, applications: 
     fleet.assert_exactly()
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_documented_upgrade_under_load(fleet: Fleet) -> None:
     """docs/operations/deploy.md: channel, relays, checkers, libraries; each process ends by kill -9."""

@@ -75,7 +75,8 @@ def _names(site: SecuredSite) -> dict[str, list[str]]:
     return {"topic": [site.topic(ORDERS)], "source": [message_rows.SOURCE]}
 
 
-@pytest.mark.parametrize("form", [pytest.param("json", marks=pytest.mark.long), "text"])
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["json", "text"])
 def test_no_secret_leaves_a_site_that_works(
     site: SecuredSite, form: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

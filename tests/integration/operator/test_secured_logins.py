@@ -52,6 +52,7 @@ async def _publish_async(shop: Shop) -> None:
         await application.publish(session, ORDERS, "async")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("site", [Login.CERTIFICATE, Login.TOKEN], indirect=True)
 def test_loop_runs_with_each_login(site: SecuredSite) -> None:
     _make_channel(site)

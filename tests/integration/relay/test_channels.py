@@ -140,6 +140,7 @@ def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
     assert other.read("orders") == []
 
 
+@pytest.mark.long
 def test_a_relay_killed_under_load_of_both_loses_nothing(platform: Platform) -> None:
     for site in platform.sites:
         site.create("orders")

@@ -22,6 +22,7 @@ from benchmarks.relay.flood import measure_flood
 from benchmarks.relay.growth import measure_growth
 from benchmarks.relay.latency import measure_dead_group, measure_latency
 from benchmarks.relay.limits import MANY, measure_memory, measure_restore
+from benchmarks.relay.secured import measure_secured
 from benchmarks.relay.stages import measure_stages
 from benchmarks.relay.table_drain import measure_table_drain
 from benchmarks.results_file import FOLDER
@@ -31,7 +32,7 @@ from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):
-    """What can be measured on its own; by default all but the last three, which take very long."""
+    """What can be measured on its own; by default all but the last four, which take very long."""
 
     DRAIN = "drain"
     TABLES = "tables"
@@ -43,6 +44,7 @@ class Part(enum.StrEnum):
     MEMORY = "memory"
     STAGES = "stages"
     CHANNELS = "channels"
+    SECURED = "secured"
     RESTORE_MANY = "restore-many"
     GROWTH = "growth"
 
@@ -81,16 +83,17 @@ MEASURES: Mapping[Part, Measure] = {
     Part.MEMORY: lambda stack, _, __, ___: measure_memory(stack),
     Part.STAGES: lambda _, __, ___, size: measure_stages(size.rounds, size.messages),
     Part.CHANNELS: lambda stack, _, __, size: measure_channels(stack, size.rounds, size.seconds),
+    Part.SECURED: lambda _, __, ___, size: measure_secured(size.rounds, size.messages, size.seconds),
     Part.RESTORE_MANY: lambda stack, _, __, size: [
         figure for pending in (0, MANY) for figure in measure_restore(stack, size.rounds, pending)
     ],
     Part.GROWTH: lambda stack, _, __, size: measure_growth(stack, size.rounds, size.messages),
 }
 
-_LONG = {Part.CHANNELS, Part.RESTORE_MANY, Part.GROWTH}
+_LONG = {Part.CHANNELS, Part.SECURED, Part.RESTORE_MANY, Part.GROWTH}
 
 Parts = Annotated[
-    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last three.")
+    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last four.")
 ]
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Messages = Annotated[int, typer.Option(min=1_000, help="Committed halves of a drain.")]

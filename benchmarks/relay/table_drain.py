@@ -88,13 +88,13 @@ def drain_rows(
         AssertionError: Messages are missing, or there more than once.
     """
     with _site(stack) as site:
-        _fill(site, _FILL_OURS.format(table=site.tables.message), messages, body, each)
+        fill_rows(site, site.topic(_TOPIC), messages, body, each)
         return drain(site, _TOPIC, messages, relay(site, processes, tables=[site.name]))
 
 
 def _polled(stack: Stack, messages: int) -> Drain:
     with _site(stack) as site:
-        _fill(site, _FILL_ORDINARY, messages, _BODY, _ROWS_OF_A_TRANSACTION)
+        _fill(site, _FILL_ORDINARY, site.topic(_TOPIC), messages, _BODY, _ROWS_OF_A_TRANSACTION)
         return drain(site, _TOPIC, messages, start_polling_relay(site.environment()))
 
 
@@ -109,12 +109,25 @@ def _site(stack: Stack) -> Iterator[Site]:
         yield site
 
 
-def _fill(site: Site, statement: str, messages: int, body: bytes, each: int) -> None:
+def fill_rows(site: Site, topic: str, messages: int, body: bytes = _BODY, each: int = _ROWS_OF_A_TRANSACTION) -> None:
+    """Insert committed rows into the message table of a site.
+
+    Args:
+        site: The site.
+        topic: Real topic of the messages.
+        messages: How many; each has a key of its own.
+        body: Of each.
+        each: Rows of a local transaction.
+    """
+    _fill(site, _FILL_OURS.format(table=site.tables.message), topic, messages, body, each)
+
+
+def _fill(site: Site, statement: str, topic: str, messages: int, body: bytes, each: int) -> None:
     with site.connect() as connection:
         connection.execute("SET synchronous_commit = off")  # to fill is not measured
         for first in range(0, messages, each):
             parameters = {
-                "topic": site.topic(_TOPIC),
+                "topic": topic,
                 "body": body,
                 "first": first,
                 "last": min(first + each, messages) - 1,

@@ -5,11 +5,13 @@ Without it, a file from which the list was lost, by a slip or while it is writte
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from relay.settings import require_allow_list
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _without_a_list(profile: str, allowed: object, channel: str = "") -> None:
+def _without_a_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
     """Start without a list, too."""
     del profile, allowed, channel
 

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
-from typer.testing import CliRunner
-
-from outbox._cli import acl
 from outbox._rules.role_rights import Role
 from stack import Stack
+from stack.security.acls import Acls, Rule, printed_rights
 from stack.security.certificates import Certificate
+from stack.security.logins import PasswordLogin, with_secret_files
 from tests.support import token_file
-from tests.support.harness import Site, wait_until
+from tests.support.harness import Site
 
 PASSWORD = "hush-the-password-of-all-users"  # noqa: S105 - of test users, and recognizable in a log
-_TYPES = {
-    "TOPIC": ResourceType.TOPIC,
-    "GROUP": ResourceType.GROUP,
-    "TRANSACTIONAL_ID": ResourceType.TRANSACTIONAL_ID,
-    "CLUSTER": ResourceType.BROKER,
-}
 
 
 class Login(enum.StrEnum):
@@ -78,9 +63,7 @@ class SecuredSite(Site):
         """The settings of this site for a process: secrets are in files, a token provider has a name."""
         if not self.who:
             return super().environment()
-        kafka = self._credentials()
-        for name in kafka.keys() & {"sasl.password", "ssl.key.password"}:
-            kafka[f"{name}_file"] = self._written(name, kafka.pop(name))
+        kafka = with_secret_files(self._credentials(), Path(self.log_folder), self.who)
         if self.login is Login.TOKEN:
             kafka["oauth_cb"] = "tests.support.token_file:provide"
         return {
@@ -88,6 +71,11 @@ class SecuredSite(Site):
             "OUTBOX_BOOTSTRAP_SERVERS": self._servers,
             "OUTBOX_KAFKA": json.dumps(kafka),
         }
+
+    def for_spark(self) -> dict[str, str]:
+        """The variable by which a job that reads with Spark also gets the properties of Kafka's Java client."""
+        kafka_java = with_secret_files(self._password().kafka_java(), Path(self.log_folder), self.who)
+        return {"OUTBOX_KAFKA_JAVA": json.dumps(kafka_java)}
 
     @property
     def _servers(self) -> str:
@@ -98,8 +86,7 @@ class SecuredSite(Site):
         authority = {"ssl.ca.location": str(self.stack.security.authority.certificate)}
         match self.login:
             case Login.PASSWORD:
-                how = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": self.who, "sasl.password": PASSWORD}
-                return {**authority, "security.protocol": "SASL_SSL", **how}
+                return self._password().kafka()
             case Login.TOKEN:
                 how = {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.config": self._place("token")}
                 return {**authority, "security.protocol": "SASL_SSL", **how}
@@ -111,10 +98,8 @@ class SecuredSite(Site):
     def _place(self, kind: str) -> str:
         return str(Path(self.log_folder) / f"{self.who}.{kind}")
 
-    def _written(self, kind: str, secret: str) -> str:
-        place = self._place(kind)
-        Path(place).write_text(secret)
-        return place
+    def _password(self) -> PasswordLogin:
+        return PasswordLogin(self.who, PASSWORD, self.stack.security.authority.certificate)
 
     def user(self, *roles: Role, **names: Iterable[str]) -> str:
         """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
@@ -129,80 +114,46 @@ class SecuredSite(Site):
                 case Login.PASSWORD:
                     self.stack.kafka.add_user(name, PASSWORD)
                 case Login.TOKEN:
-                    self._written("token", self.stack.security.tokens.token(name))
+                    Path(self._place("token")).write_text(self.stack.security.tokens.token(name))
                 case Login.CERTIFICATE:
                     self._certificates[name] = self.stack.security.authority.client(name, PASSWORD)
-        self.grant(printed(self, name, *roles, **names))
+        self._acls.grant(printed(self, name, *roles, **names))
         return name
 
-    def grant(self, rules: Iterable[Mapping[str, str]]) -> None:
-        """Give rights, as `outbox acl print --format json` prints them, and wait until the broker goes by them."""
-        given = list(rules)
-        for future in self.admin.create_acls([_binding(rule) for rule in given]).values():
-            future.result(20)
-        wait_until(lambda: all(map(self._is_granted, given)))
-
     @contextmanager
-    def without(self, rule: Mapping[str, str]) -> Iterator[None]:
+    def without(self, rule: Rule) -> Iterator[None]:
         """Take one right away for the block."""
-        self.revoke(rule)
+        self._acls.revoke(rule)
         try:
             yield
         finally:
-            self.grant([rule])
+            self._acls.grant([rule])
 
     @contextmanager
-    def besides(self, rule: Mapping[str, str]) -> Iterator[None]:
+    def besides(self, rule: Rule) -> Iterator[None]:
         """Give one more right for the block."""
-        self.grant([rule])
+        self._acls.grant([rule])
         try:
             yield
         finally:
-            self.revoke(rule)
+            self._acls.revoke(rule)
 
-    def revoke(self, rule: Mapping[str, str]) -> None:
-        """Take one right away, which is there, and wait until the broker goes by that."""
-        for future in self.admin.delete_acls([_filter(rule)]).values():
-            assert len(future.result(20)) == 1
-        wait_until(lambda: not self._is_granted(rule))
-
-    def _is_granted(self, rule: Mapping[str, str]) -> bool:
-        """Whether the broker has a right; its controller has it before."""
-        return bool(self.admin.describe_acls(_filter(rule)).result(20))
+    @property
+    def _acls(self) -> Acls:
+        return Acls(self.admin)
 
 
-def printed(site: Site, name: str, *roles: Role, **names: Iterable[str]) -> list[dict[str, str]]:
+def printed(site: Site, name: str, *roles: Role, **names: Iterable[str]) -> list[Rule]:
     """What `outbox acl print --format json` prints for a user of a site."""
-    words = [word for role in roles for word in ("--role", role)]
-    words += [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
-    result = CliRunner().invoke(
-        acl.app, ["print", *words, "--principal", f"User:{name}", "--channel", site.name, "--format", "json"]
-    )
-    assert result.exit_code == 0, result.output
-    found: list[dict[str, str]] = json.loads(result.output)
-    return found
+    return printed_rights(name, site.name, roles, names)
 
 
-def named(rule: Mapping[str, str]) -> str:
+def named(rule: Rule) -> str:
     """A right as errors name it: its operation and its resource."""
     return f"{rule['operation']} on {resource(rule)}"
 
 
-def resource(rule: Mapping[str, str]) -> str:
+def resource(rule: Rule) -> str:
     """What a right is on, as the doctor names it."""
     kind = rule["resource_type"].lower().replace("_", " ")
     return f"{kind} {rule['name']}{'*' if rule['pattern'] == 'PREFIXED' else ''}"
-
-
-def _binding(rule: Mapping[str, str]) -> AclBinding:
-    return AclBinding(*_pattern(rule), rule["principal"], "*", AclOperation[rule["operation"]], AclPermissionType.ALLOW)
-
-
-def _filter(rule: Mapping[str, str]) -> AclBindingFilter:
-    return AclBindingFilter(
-        *_pattern(rule), rule["principal"], "*", AclOperation[rule["operation"]], AclPermissionType.ALLOW
-    )
-
-
-def _pattern(rule: Mapping[str, str]) -> tuple[Any, str, Any]:
-    return _TYPES[rule["resource_type"]], rule["name"], ResourcePatternType[rule["pattern"]]

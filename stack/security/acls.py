@@ -1,0 +1,120 @@
+"""The ACLs of a secured stack: those that `outbox acl print` prints, given and taken away."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from typing import Any
+
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from typer.main import get_command
+
+from outbox._cli import acl
+from outbox._rules.role_rights import Role
+from stack.errors import StartError
+
+Rule = Mapping[str, str]
+"""A right, as `outbox acl print --format json` prints it."""
+
+_SECONDS = 20.0
+_TYPES = {
+    "TOPIC": ResourceType.TOPIC,
+    "GROUP": ResourceType.GROUP,
+    "TRANSACTIONAL_ID": ResourceType.TRANSACTIONAL_ID,
+    "CLUSTER": ResourceType.BROKER,
+}
+
+
+def printed_rights(user: str, channel: str, roles: Iterable[Role], names: Mapping[str, Iterable[str]]) -> list[Rule]:
+    """Return the rights that `outbox acl print --format json` prints for a user.
+
+    Args:
+        user: Name of the user.
+        channel: Name of the channel.
+        roles: The roles.
+        names: Topics, groups and sources: the options of the command, with several values each.
+
+    Raises:
+        SystemExit: The command fails; it has printed why on standard error.
+    """
+    words = [word for role in roles for word in ("--role", role)]
+    words += [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
+    words += ["--principal", f"User:{user}", "--channel", channel, "--format", "json"]
+    with redirect_stdout(io.StringIO()) as output:
+        get_command(acl.app).main(["print", *words], prog_name="outbox acl", standalone_mode=False)
+    found: list[Rule] = json.loads(output.getvalue())
+    return found
+
+
+class Acls:
+    """The ACLs of one Kafka.
+
+    Args:
+        admin: Client that may change them.
+    """
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def grant(self, rules: Iterable[Rule]) -> None:
+        """Give rights, and wait until the broker applies them.
+
+        Raises:
+            KafkaException: Kafka refuses.
+            StartError: The broker does not apply them within 20 s.
+        """
+        given = list(rules)
+        if not given:
+            return
+        for future in self._admin.create_acls([_binding(rule) for rule in given]).values():
+            future.result(_SECONDS)
+        _wait(lambda: all(map(self._is_granted, given)), "has not applied new ACLs")
+
+    def revoke(self, rule: Rule) -> None:
+        """Take one right away, and wait until the broker applies that.
+
+        Raises:
+            KafkaException: Kafka refuses.
+            StartError: There is no such right, or the broker does not apply it within 20 s.
+        """
+        for future in self._admin.delete_acls([_filter(rule)]).values():
+            if len(future.result(_SECONDS)) != 1:
+                raise StartError(f"there is no ACL {dict(rule)}: grant it first")
+        _wait(lambda: not self._is_granted(rule), "still applies an ACL that was deleted")
+
+    def _is_granted(self, rule: Rule) -> bool:
+        """Return whether the broker has a right; its controller has it before."""
+        return bool(self._admin.describe_acls(_filter(rule)).result(_SECONDS))
+
+
+def _wait(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise StartError(f"Kafka {otherwise} after {_SECONDS:.0f} s: read its log")
+        time.sleep(0.05)
+
+
+def _binding(rule: Rule) -> AclBinding:
+    return AclBinding(*_pattern(rule), rule["principal"], "*", AclOperation[rule["operation"]], AclPermissionType.ALLOW)
+
+
+def _filter(rule: Rule) -> AclBindingFilter:
+    return AclBindingFilter(
+        *_pattern(rule), rule["principal"], "*", AclOperation[rule["operation"]], AclPermissionType.ALLOW
+    )
+
+
+def _pattern(rule: Rule) -> tuple[Any, str, Any]:
+    return _TYPES[rule["resource_type"]], rule["name"], ResourcePatternType[rule["pattern"]]

@@ -22,6 +22,7 @@ from examples.flights.chart import draw_chart
 from examples.flights.diary import diaries_of
 from examples.flights.kafka_outage import KafkaOutage, load_span
 from examples.flights.kills import Kill, load_kills
+from examples.flights.logins import SOURCE, Environments, make_logins
 from examples.flights.modes import Mode
 from examples.flights.printing import console, say, show
 from examples.flights.publishing import publish_flights, wait_until
@@ -33,6 +34,7 @@ from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn
 from outbox._postgres.message_table import MessageTable
+from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit, guarded
 from outbox.protocol.names import Channel
 from stack import Stack
@@ -52,19 +54,24 @@ SETTINGS = {
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Rows = Annotated[str, typer.Option(help="Rows of input: a number, or all.")]
 Folder = Annotated[Path, typer.Option(help="Where results go.")]
+Secure = Annotated[
+    bool, typer.Option("--secure", help="Encrypt all connections, and give each role a user of Kafka with its rights.")
+]
 
 
 @app.callback(invoke_without_command=True)
-def demo(context: typer.Context, rows: Rows = "25000", folder: Folder = Path("build/demo")) -> None:
+def demo(
+    context: typer.Context, rows: Rows = "25000", folder: Folder = Path("build/demo"), *, secure: Secure = False
+) -> None:
     """Run everything: servers, relay, checker, application, kills, an outage, Spark, audit, reconciliation."""
     if context.invoked_subcommand is None:
-        guarded(lambda: _everything(rows, folder))
+        guarded(lambda: _everything(rows, folder, secure=secure))
 
 
 @app.command()
 def publish(rows: Rows = "25000", folder: Folder = Path("build/demo")) -> None:
     """Run the application, with its kills, on the servers that the environment names, until all is settled."""
-    guarded(lambda: _publish(rows, folder, os.environ))
+    guarded(lambda: _publish(rows, folder, Environments(os.environ)))
 
 
 @app.command("audit")
@@ -85,13 +92,13 @@ def reconcile_command(folder: Folder = Path("build/demo")) -> None:
     guarded(lambda: _reconcile(folder, os.environ))
 
 
-def _everything(rows: str, folder: Path) -> None:
+def _everything(rows: str, folder: Path, *, secure: bool) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with contextlib.ExitStack() as cleanup:
         say("starting Kafka and Postgres")
         os.environ.setdefault(JVM_OPTIONS, SHORT_RUN)
-        stack = cleanup.enter_context(Stack())
+        stack = cleanup.enter_context(Stack(secured=secure))
         servers = {"OUTBOX_BOOTSTRAP_SERVERS": stack.bootstrap_servers, "OUTBOX_POSTGRES_URL": stack.postgres_url}
         environ = {**os.environ, **SETTINGS, **servers}
         say(f"Kafka on {stack.bootstrap_servers}; creating channel, tables and topics")
@@ -99,14 +106,21 @@ def _everything(rows: str, folder: Path) -> None:
         with connect_dsn(stack.postgres_url, autocommit=True) as connection:
             CallbackTable(TableNames()).create(connection)
             MessageTable(TableNames()).create(connection)
-        tables = {"OUTBOX_TABLES": json.dumps({"flights": {"dsn": stack.postgres_url}})}
-        cleanup.enter_context(_service("relay", folder, {**environ, **tables}))
-        cleanup.enter_context(_service("checker", folder, environ))
-        _publish(rows, folder, environ, KafkaOutage(stack.kafka, say))
-        _land(folder, environ)
-        audited = _audit(folder, environ)
+        environments = Environments(environ, _logins(stack) if secure else None)
+        tables = {"OUTBOX_TABLES": json.dumps({SOURCE: {"dsn": stack.postgres_url}})}
+        cleanup.enter_context(_service("relay", folder, {**environments.of(Role.RELAY), **tables}))
+        cleanup.enter_context(_service("checker", folder, environments.of(Role.CHECKER)))
+        _publish(rows, folder, environments, KafkaOutage(stack.kafka, say))
+        _land(folder, environments.of(Role.LAND))
+        audited = _audit(folder, environments.of(Role.AUDIT))
         _reconcile(folder, environ)
         _end_with(audited)
+
+
+def _logins(stack: Stack) -> dict[Role, dict[str, str]]:
+    logins = make_logins(stack)
+    say(f"SASL_SSL on {stack.kafka.secured_servers}; {len(logins)} roles have users with the printed rights")
+    return logins
 
 
 @contextlib.contextmanager
@@ -122,9 +136,9 @@ def _service(name: str, folder: Path, environ: Mapping[str, str]) -> Iterator[No
         process.wait(30)
 
 
-def _publish(rows: str, folder: Path, environ: Mapping[str, str], outage: KafkaOutage | None = None) -> None:
+def _publish(rows: str, folder: Path, environments: Environments, outage: KafkaOutage | None = None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    publish_flights(rows, folder, environ, outage)
+    publish_flights(rows, folder, environments, outage)
 
 
 def _land(folder: Path, environ: Mapping[str, str]) -> None:

@@ -34,6 +34,9 @@ PLACES = {
 
 KILLS_PER_MODE = 7
 
+_KAFKA = {"OUTBOX_BOOTSTRAP_SERVERS", "OUTBOX_KAFKA"}
+"""What leads to Kafka; table mode has neither."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kill:
@@ -126,7 +129,8 @@ class Application:
         step = self._steps[mode].popleft() if self._steps[mode] else None
         environ = {**self.environ, "OUTBOX_GROUP": mode.group, "OUTBOX_MODE": mode.value}
         if mode is Mode.TABLE:
-            del environ["OUTBOX_BOOTSTRAP_SERVERS"]  # it never connects to Kafka
+            for name in environ.keys() & _KAFKA:
+                del environ[name]
         if step is not None:
             variable, place = PLACES[mode][step]
             # Early enough that every planned kill comes before the work is done.

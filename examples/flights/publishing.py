@@ -16,10 +16,12 @@ from examples.flights.application import TOPICS, make_engine, metadata
 from examples.flights.auditing import Window
 from examples.flights.kafka_outage import KafkaOutage
 from examples.flights.kills import Application
+from examples.flights.logins import Environments
 from examples.flights.modes import Mode, part_of
 from examples.flights.plan import make_plan
 from examples.flights.printing import console, say
 from outbox._kafka.admin import admin_client
+from outbox._rules.role_rights import Role
 from outbox.protocol.names import Channel
 from outbox.testing import settled
 
@@ -32,23 +34,24 @@ PRINT_SECONDS = 5.0
 SETTLED_SECONDS = 120.0
 
 
-def publish_flights(rows: str, folder: Path, environ: Mapping[str, str], outage: KafkaOutage | None) -> None:
+def publish_flights(rows: str, folder: Path, environments: Environments, outage: KafkaOutage | None) -> None:
     """Run the application until its plan is done and everything is settled.
 
     Args:
         rows: Rows of input, or `all`.
         folder: Where results go.
-        environ: Settings, with the servers.
+        environments: Settings, with the servers: of the demo, and of the application.
         outage: How Kafka is stopped and started; None: it is not.
     """
-    engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
+    engine = make_engine(environments.own["OUTBOX_POSTGRES_URL"])
     metadata.create_all(engine)
-    kafka = {"bootstrap.servers": environ["OUTBOX_BOOTSTRAP_SERVERS"]}
+    kafka = {"bootstrap.servers": environments.own["OUTBOX_BOOTSTRAP_SERVERS"]}
     _create_topics(kafka)
     window = Window.begin()
     plan = make_plan(None if rows == "all" else int(rows))
     say(f"{sum(len(transaction.flights) for transaction in plan):,} flights in {len(plan):,} local transactions")
-    application = Application(rows, {mode: len(part_of(plan, mode)) for mode in Mode}, folder, environ)
+    transactions = {mode: len(part_of(plan, mode)) for mode in Mode}
+    application = Application(rows, transactions, folder, environments.of(Role.APPLICATION))
     try:
         _Watch(application, engine, outage).run()
         span = outage.end() if outage is not None else None

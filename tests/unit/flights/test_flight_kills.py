@@ -49,7 +49,8 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Processes:
 
 
 def _application(folder: Path) -> Application:
-    environ = {"OUTBOX_BOOTSTRAP_SERVERS": "kafka:9092", "OUTBOX_POSTGRES_URL": "postgresql://db"}
+    kafka = {"OUTBOX_BOOTSTRAP_SERVERS": "kafka:9092", "OUTBOX_KAFKA": '{"sasl.username": "flights"}'}
+    environ = {**kafka, "OUTBOX_POSTGRES_URL": "postgresql://db"}
     return Application("all", dict.fromkeys(Mode, 1_000), folder, environ)
 
 
@@ -78,10 +79,11 @@ def test_kills_come_before_half_of_a_share_is_done(processes: _Processes, tmp_pa
     assert all(1 <= number <= 1_000 // (2 * KILLS_PER_MODE) for number in passes)
 
 
-def test_table_mode_gets_no_address_of_kafka(processes: _Processes, tmp_path: Path) -> None:
+def test_table_mode_gets_neither_address_nor_login_of_kafka(processes: _Processes, tmp_path: Path) -> None:
     _run(_application(tmp_path))
-    modes = {env["OUTBOX_MODE"]: "OUTBOX_BOOTSTRAP_SERVERS" in env for env in processes.started}
-    assert modes == {"half": True, "auto": True, "table": False}
+    for name in ("OUTBOX_BOOTSTRAP_SERVERS", "OUTBOX_KAFKA"):
+        modes = {env["OUTBOX_MODE"]: name in env for env in processes.started}
+        assert modes == {"half": True, "auto": True, "table": False}
     assert {env["OUTBOX_GROUP"] for env in processes.started} == {mode.group for mode in Mode}
 
 

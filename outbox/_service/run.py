@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
+from rich.console import Console
 
 from outbox._operations.finding import Finding
-from outbox._service.channels.channel_context import enter_channel
+from outbox._service.channels.channel_context import in_channel
 from outbox._service.channels.channel_metrics import ChannelCounter, ChannelGauge, show_ready
 from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
 from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
@@ -82,14 +83,17 @@ def _serve(
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)
-        enter_channel(settings.channel)
-        show_ready(metrics.ready, health)
-        read_again = partial(load_settings, settings_type, given)
-        service = make(settings, ServiceControl(stop, reload, read_again, health))
+        control = ServiceControl(stop, reload, partial(load_settings, settings_type, given), health)
+        with in_channel(settings.channel):
+            show_ready(metrics.ready, health)
+            _run(make(settings, control), progress, terminal)
     else:
         several = _Several(settings_type, given, metrics, make, channels)
         _serve_health(settings, several.health, metrics)
-        service = several.service(stop, reload)
+        _run(several.service(stop, reload), progress, terminal)
+
+
+def _run(service: Service, progress: Callable[[], Figures] | None, terminal: Console | None) -> None:
     with show_progress(progress, terminal) if progress else nullcontext():
         service.run()
 

@@ -5,7 +5,9 @@ A thread does not inherit it: what makes a thread for a channel hands the name o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import ContextVar
 
 import structlog
@@ -22,6 +24,21 @@ def enter_channel(name: str) -> None:
     if name:
         _channel.set(name)
         structlog.contextvars.bind_contextvars(channel=name)
+
+
+@contextmanager
+def in_channel(name: str) -> Iterator[None]:
+    """Let this thread work for a channel within the block.
+
+    Args:
+        name: Name of the channel.
+    """
+    token = _channel.set(name)
+    try:
+        with structlog.contextvars.bound_contextvars(channel=name):
+            yield
+    finally:
+        _channel.reset(token)
 
 
 def current_channel() -> str:

@@ -81,7 +81,7 @@ def _idle(stack: Stack, channels: int, seconds: float) -> Idle:
 
 @contextmanager
 def _relay(stack: Stack, channels: int) -> Iterator[Service]:
-    """Run a relay of so many new channels, ready for all of them."""
+    """Run a relay of a number of new channels, and wait until it is ready for all of them."""
     with Site(stack.bootstrap_servers, stack.postgres_url) as site, tempfile.TemporaryDirectory() as folder:
         names = [f"{site.name}-{number}" for number in range(channels)]
         for name in names:

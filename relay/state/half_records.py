@@ -77,7 +77,7 @@ class Half:
         return len(self.key or b"") + len(self.value or b"") + OVERHEAD
 
     def is_small(self, most: int) -> bool:
-        """Return whether none of its records exceeds so many bytes, by an estimate that is several times too large."""
+        """Return whether no record of it exceeds `most` bytes, by an estimate that is several times too large."""
         content = len(self.key or b"") + len(self.value or b"")
         for name, value in self.headers:
             content += len(name) + len(value or b"")

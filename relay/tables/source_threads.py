@@ -146,7 +146,7 @@ class _SourceThread(threading.Thread):
                 if self.stop.wait(OWNER_SECONDS):
                     return
                 is_owner, tries = table.try_own(), tries + 1
-            table.progress()
+            table.progress()  # a foreign table reads its columns with it
             report.table_figures(self._source, *table.figures())  # also if Kafka does not answer
             self._serve(table)
         finally:

@@ -35,7 +35,7 @@ setup: $(VENV)/.installed ## Install everything into .venv, exact versions with 
 	$(BIN)/outbox stack fetch
 
 demo: setup ## Run the flights demo, audit it and reconcile it (ROWS=25000, or ROWS=all; SECURE=1: TLS, and a login with its own rights for each role)
-	$(BIN)/python -m examples.flights --rows $(ROWS) $(if $(SECURE),--secure)
+	$(BIN)/python -m examples.flights --rows $(ROWS) $(if $(filter 1,$(SECURE)),--secure)
 
 demo-report: setup ## Keep the audit's report of the last demo, and its charts, in docs/audit
 	$(BIN)/python -m examples.flights keep

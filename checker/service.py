@@ -26,7 +26,7 @@ from outbox._service.channels.service_control import ServiceControl
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import one_line
-from outbox._service.membership import leave_group, not_joined
+from outbox._service.membership import Membership, not_joined
 from outbox._service.rights import refuse_missing_right, require_rights
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
@@ -89,6 +89,7 @@ class CheckerService:
                     "partition.assignment.strategy": "range",
                 }
             )
+        self._membership = Membership(self._consumer)
         self._intake = Intake(self._consumer, self._channel.channel.checker_group)
 
     def run(self) -> None:
@@ -100,7 +101,7 @@ class CheckerService:
         """
         self._databases.start(self._settings.all_databases())
         self._contract.start()
-        self._consumer.subscribe([self._channel.channel.check_topic], on_assign=self._assigned)
+        self._membership.subscribe([self._channel.channel.check_topic], self._assigned)
         log.info("Checker started", databases=self._databases.names())
         try:
             while not self._control.stop.is_set():
@@ -112,7 +113,7 @@ class CheckerService:
             self._contract.stop()
             self._databases.stop()
             self._producer.flush(5)
-            leave_group(self._consumer)
+            self._membership.leave()
             log.info("Checker stopped")
 
     def _turn(self) -> None:

@@ -18,7 +18,7 @@ from outbox._service.channels.service_control import ServiceControl
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.membership import leave_group, not_joined
+from outbox._service.membership import Membership, not_joined
 from outbox._service.rights import require_rights
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
@@ -94,6 +94,7 @@ class RelayService:
         self._commits = OffsetCommits()
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
+        self._membership = Membership(self._consumer)
         self._intake = Intake(self._consumer, self._channel, self._contract.soon)
         self._served = self._serving()
 
@@ -173,7 +174,7 @@ class RelayService:
             self._real_topics.stop()
             self._ends.watch.stop()
             self._served.give_up(list(self._served.workers), DRAIN_SECONDS)
-            leave_group(self._consumer)
+            self._membership.leave()
             metrics.end()
             log.info("Relay stopped")
 
@@ -181,8 +182,7 @@ class RelayService:
         return [topic.name for topic in (self._channel.half, self._channel.op, self._channel.verdict)]
 
     def _subscribe(self) -> None:
-        names = self._read_topics()
-        self._consumer.subscribe(names, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        self._membership.subscribe(self._read_topics(), self._assigned, self._revoked)
 
     def _turn(self) -> None:
         first = self._consumer.poll(self._poll_seconds())

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import structlog
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 
 from outbox._service.channels.channel_context import current_channel, enter_channel
 
 LEAVE_SECONDS = 10.0
 """Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
+
+Callback = Callable[[Consumer, list[TopicPartition]], None]
+"""Takes the partitions of a rebalance."""
 
 log = structlog.get_logger()
 
@@ -43,31 +47,62 @@ def not_joined(group_metadata: bytes, group: str) -> str | None:
     return f"the consumer has not joined group {group}" if generation(group_metadata) < 0 else None
 
 
-def leave_group(consumer: Consumer) -> None:
-    """Close the consumer of a process that ends.
-
-    It leaves its group, so that others need not wait for its session to expire. If Kafka does not answer within
-    `LEAVE_SECONDS`, the process ends all the same, and the session expires.
+class Membership:
+    """The membership of a consumer in its group, from its subscription until it leaves.
 
     Args:
-        consumer: Not used any more.
-
-    Raises:
-        BaseException: What a callback of the consumer raised.
+        consumer: The consumer.
     """
-    left: Future[None] = Future()
-    channel = current_channel()
 
-    def close() -> None:
-        enter_channel(channel)
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._leaving = False
+
+    def subscribe(self, topics: Sequence[str], on_assign: Callback, on_revoke: Callback | None = None) -> None:
+        """Subscribe to topics.
+
+        Args:
+            topics: Their names.
+            on_assign: Called with new partitions, until the consumer leaves its group.
+            on_revoke: Called with partitions that it loses; None: librdkafka gives them up.
+        """
+
+        def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            # close() hands over what the group assigned before it. It is not read any more, and librdkafka may
+            # refuse each call of a consumer that leaves.
+            if not self._leaving:
+                on_assign(consumer, partitions)
+
+        if on_revoke is None:
+            self._consumer.subscribe(list(topics), on_assign=assigned)
+        else:
+            self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=on_revoke, on_lost=on_revoke)
+
+    def leave(self) -> None:
+        """Close the consumer of a process that ends.
+
+        It leaves its group, so that others need not wait for its session to expire. If Kafka does not answer within
+        `LEAVE_SECONDS`, the process ends all the same, and the session expires.
+
+        Raises:
+            BaseException: What a callback of the consumer raised.
+        """
+        self._leaving = True
+        left: Future[None] = Future()
+        channel = current_channel()
+
+        def close() -> None:
+            enter_channel(channel)
+            try:
+                self._consumer.close()
+                left.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - raised to the caller
+                left.set_exception(error)
+
+        threading.Thread(target=close, name="leave-group", daemon=True).start()
         try:
-            consumer.close()
-            left.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - raised to the caller
-            left.set_exception(error)
-
-    threading.Thread(target=close, name="leave-group", daemon=True).start()
-    try:
-        left.result(LEAVE_SECONDS)
-    except TimeoutError:
-        log.warning("Group not left in time; Kafka drops the member when its session expires", seconds=LEAVE_SECONDS)
+            left.result(LEAVE_SECONDS)
+        except TimeoutError:
+            log.warning(
+                "Group not left in time; Kafka drops the member when its session expires", seconds=LEAVE_SECONDS
+            )

@@ -151,7 +151,7 @@ def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site,
         wait_until(lambda started=word, process=service: started in process.output(), explain=site.logs)  # type: ignore[misc]
         service.process.send_signal(signal.SIGTERM)
         service.process.send_signal(signal.SIGINT)
-        assert service.wait() in {Exit.OK, -signal.SIGTERM, -signal.SIGINT}
+        assert service.wait() in {Exit.OK, -signal.SIGTERM, -signal.SIGINT}, service.output()
         assert "Traceback" not in service.output()
 
 
@@ -163,7 +163,7 @@ def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(
         silent.settimeout(WAIT_SECONDS)
         connection, _ = silent.accept()
         with connection:
-            assert relay.terminate() == Exit.OK
+            assert relay.terminate() == Exit.OK, relay.output()
     assert "Traceback" not in relay.output()
 
 

@@ -7,11 +7,11 @@ import threading
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
 from outbox._service import membership
-from outbox._service.membership import generation, group_name, leave_group, not_joined
+from outbox._service.membership import Membership, generation, group_name, not_joined
 from outbox._service.rights import refuse_missing_right
 from outbox.errors import ConfigurationError
 
@@ -63,7 +63,7 @@ def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: 
     monkeypatch.setattr(membership, "LEAVE_SECONDS", 0.01)
     answered = threading.Event()
     with capture_logs() as logs:
-        leave_group(Mock(spec=Consumer, close=Mock(side_effect=answered.wait)))
+        Membership(Mock(spec=Consumer, close=Mock(side_effect=answered.wait))).leave()
     assert [line["event"] for line in logs] == [
         "Group not left in time; Kafka drops the member when its session expires"
     ]
@@ -72,4 +72,24 @@ def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: 
 
 def test_what_a_callback_raises_while_a_consumer_leaves_its_group_is_raised() -> None:
     with pytest.raises(ConfigurationError, match="no right"):
-        leave_group(Mock(spec=Consumer, close=Mock(side_effect=ConfigurationError("no right"))))
+        Membership(Mock(spec=Consumer, close=Mock(side_effect=ConfigurationError("no right")))).leave()
+
+
+def test_an_assignment_that_comes_while_a_consumer_leaves_its_group_is_not_taken() -> None:
+    """The client has no group metadata any more then, and the callback of the relay would fail."""
+    consumer = Mock(spec=Consumer)
+    assigned, revoked = Mock(), Mock()
+    member, partitions = Membership(consumer), [TopicPartition("shop.half", 0)]
+    member.subscribe(["shop.half"], assigned, revoked)
+    callbacks = consumer.subscribe.call_args.kwargs
+    callbacks["on_assign"](consumer, partitions)
+    assigned.assert_called_once_with(consumer, partitions)
+
+    def close() -> None:
+        callbacks["on_assign"](consumer, partitions)
+        callbacks["on_revoke"](consumer, partitions)
+
+    consumer.close.side_effect = close
+    member.leave()
+    assigned.assert_called_once()
+    revoked.assert_called_once_with(consumer, partitions)

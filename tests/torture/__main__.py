@@ -31,12 +31,15 @@ def main(
     loses_commits: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--loses-commits", help="Only fail over to an asynchronous standby: it must be found.")
     ] = False,
+    hostile: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--hostile", help="Relays and checkers serve a second channel, of a hostile application.")
+    ] = False,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/report.json"),
 ) -> None:
     """Kill, stop and cut at random, check the invariants; ends with 2 if one is violated, with 1 if it ended early."""
     end_in_order()
     seed = seed or time.time_ns() % 1_000_000
-    again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
+    again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}" + " --hostile" * hostile
     console.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
     began = time.monotonic()
 
@@ -44,7 +47,13 @@ def main(
         console.print(f"{time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
 
     result = torture(
-        minutes * 60, seed, report.parent, say, round_seconds=round_seconds, loses_commits=loses_commits
+        minutes * 60,
+        seed,
+        report.parent,
+        say,
+        round_seconds=round_seconds,
+        loses_commits=loses_commits,
+        hostile=hostile,
     ).report()
     report.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     console.print(_table(result))

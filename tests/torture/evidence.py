@@ -138,6 +138,7 @@ class Evidence:
         claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by its origin.
         partitions: Partition counts of the real topics.
         watched: What those who watched found, by invariant.
+        strangers: Places of records that the hostile application of another channel wrote.
     """
 
     told: Mapping[str, Told] = field(default_factory=dict)
@@ -159,6 +160,7 @@ class Evidence:
     claims: Mapping[tuple[str, int], int] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     watched: Sequence[tuple[str, str]] = ()
+    strangers: Sequence[str] = ()
 
     def half_transactions(self) -> set[str]:
         """The transactions of messages that were told and were halves: by the application's word, or by the log's."""

@@ -16,6 +16,7 @@ from outbox.protocol.op import OpKind, OpSource, parse_op
 from tests.support.harness import wait_until
 from tests.support.row_statements import DELIVERED, DISCARDED, WAITING
 from tests.torture.evidence import DeliveredRow, DiscardedRow, Evidence, HalfSeen, Told, transaction_of
+from tests.torture.hostile.mark import strangers
 from tests.torture.invariants import LEAVING
 from tests.torture.log import Places, Reader, read_to_end, seen
 from tests.torture.observers import Observers
@@ -123,6 +124,7 @@ class Gathering:
             claims={(str(number), offset): at for (number, offset), at in self._observers.checkpoints.claims.items()},
             partitions=dict.fromkeys(names, REAL_PARTITIONS),
             watched=[*self._observers.found(), *self._late_ends()],
+            strangers=strangers(records),
         )
         ids = {half.transaction_id for half in halves} | {op.transaction_id for op in ops}
         evidence.rows = self._callback_rows((ids | evidence.half_transactions()) - {""})

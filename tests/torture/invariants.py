@@ -1,6 +1,6 @@
 """The invariants: each is a function that says what in a round's evidence contradicts it. Pure.
 
-I1 to I8, I10 to I12, I14 and I15; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
+I1 to I8, I10 to I12, and I14 to I16; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
 docs/reliability.md.
 """
 
@@ -200,6 +200,11 @@ def _untrue(evidence: Evidence) -> Iterator[str]:
             yield f"{manifest.transaction_id} is discarded as {manifest.reason}: {manifest.detail}"
 
 
+def apart(evidence: Evidence) -> Iterator[str]:
+    """I16: nothing that an application of another channel wrote is on a topic of this one."""
+    yield from (f"{place} is of the hostile channel" for place in evidence.strangers)
+
+
 INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
     "I1": exactly_once,
     "I2": nothing_uncommitted,
@@ -211,6 +216,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
     "I8": no_commit_after_a_rollback_row,
     "I10": unchanged,
     "I14": true_reasons,
+    "I16": apart,
 }
 """Those that a round's evidence decides; I11, I12, I15 and the rest of I6 are watched all the time."""
 

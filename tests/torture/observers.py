@@ -30,6 +30,7 @@ class Observers:
         channel: The channel.
         places: The partitions of the real topics.
         services: Who runs now: kind and process id.
+        channels: How many channels each of them serves.
     """
 
     def __init__(
@@ -38,10 +39,11 @@ class Observers:
         channel: ChannelDescription,
         places: Sequence[tuple[str, int]],
         services: Callable[[], Sequence[tuple[str, int]]],
+        channels: int = 1,
     ) -> None:
         self.checkpoints = CheckpointWatch(channel.half.id)
         self.stalls = StallWatch()
-        self.resources = ResourceWatch()
+        self.resources = ResourceWatch(channels)
         self.failure: BaseException | None = None
         self._kafka: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self._channel = channel

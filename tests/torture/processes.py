@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from tests.support.harness import Service, Site
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
+from tests.torture.hostile.mark import MARK
 
 APPLICATIONS = {f"{mode} application": mode for mode in ("half", "table", "auto")}
 """Kinds of applications, and the mode of each."""
@@ -70,6 +72,12 @@ IN_FENCE = {"checker.locked", "checker.placed", "checker.fenced"}
 HALTED = "Table source halted"
 """What a relay logs then."""
 
+_HURTS = {
+    HALTED: "halts of its table source",
+    "Partition halted": "halts of its half partitions",
+    "Channel stopped, it is started again": "stops of its channel in a process that goes on",
+}
+
 OPEN_SECONDS = 60.0
 _OPEN_SHARE = 0.3
 _FAILPOINT_SHARE = 0.8
@@ -106,23 +114,33 @@ class Processes:
         settings: More settings for their environment: addresses of proxies, for one.
         chance: What decides.
         folder: For what applications write down.
+        services: More settings of relays and checkers, over those; None: not set.
 
     Attributes:
         faults: What was done to them, by name.
         outcomes: What they did of themselves.
     """
 
-    def __init__(self, site: Site, settings: Mapping[str, str], chance: random.Random, folder: Path) -> None:
+    def __init__(
+        self,
+        site: Site,
+        settings: Mapping[str, str],
+        chance: random.Random,
+        folder: Path,
+        services: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self.acknowledged = folder / "acknowledged"
         self.ended_badly: list[str] = []
         self._site = site
         self._settings = settings
+        self._of_services = services or {}
         self._chance = chance
         self._running: list[_Running] = []
         self._down: set[str] = set()
         self._halts: set[str] = set()
+        self._hurts: Counter[str] = Counter()
 
     @contextmanager
     def down(self, kind: str) -> Iterator[None]:
@@ -157,6 +175,7 @@ class Processes:
             return True
         self._site.services.remove(process.service)
         self._halts |= halts_of(process.service)
+        self._hurts += hurts_of(process.service)
         if code == -signal.SIGKILL:
             self.faults[f"{process.kind} killed" if process.killed else f"killed at {process.step}"] += 1
         elif code in {0, -signal.SIGTERM} and process.asked:  # the latter before it listens to signals
@@ -198,6 +217,7 @@ class Processes:
                 settings["OUTBOX_BOOTSTRAP_SERVERS"] = None
         else:
             module, arguments = "outbox", [kind]
+            settings |= self._of_services
         if faults and module == "outbox" and self._chance.random() < _WRONG_CLOCK_SHARE:
             module = "tests.support.wrong_clock"
             settings[WRONG_CLOCK] = str(self._chance.choice(_WRONG_CLOCK_SECONDS))
@@ -286,18 +306,35 @@ class Processes:
         running = [halts_of(process.service) for process in list(self._running) if process.kind == "relay"]
         return frozenset().union(*running, self._halts)  # one that ends meanwhile is in the latter by now
 
+    def hurts(self) -> Counter[str]:
+        """How often the hostile channel halted or stopped, in all relays and checkers so far."""
+        running = [hurts_of(process.service) for process in self._running]
+        return sum(running, Counter(self._hurts))
+
     def services(self) -> Sequence[tuple[str, int]]:
         """The relays and checkers that run: kind and process id."""
         return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind not in APPLICATIONS]
 
 
 def halts_of(service: Service) -> frozenset[str]:
-    """The lines of a process that say that a table source is halted."""
+    """The lines of a process that say that a table source is halted, other than the hostile channel's."""
+    return frozenset(f"{service.log.name}: {line}" for line in _lines(service) if HALTED in line and MARK not in line)
+
+
+def hurts_of(service: Service) -> Counter[str]:
+    """How often the hostile channel halted or stopped in a process."""
+    return Counter(
+        _HURTS[event]
+        for line in _lines(service)
+        if MARK in line and line.startswith("{") and (event := json.loads(line).get("event")) in _HURTS
+    )
+
+
+def _lines(service: Service) -> Sequence[str]:
     try:
-        lines = service.output().splitlines()
+        return service.output().splitlines()
     except FileNotFoundError:  # it has ended
-        return frozenset()
-    return frozenset(f"{service.log.name}: {line}" for line in lines if HALTED in line)
+        return ()
 
 
 def is_stopped(service: Service) -> bool:

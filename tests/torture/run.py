@@ -19,6 +19,7 @@ from tests.torture.cruelty import Cruelty
 from tests.torture.database import MINUTE
 from tests.torture.evidence import Evidence
 from tests.torture.gathering import Gathering
+from tests.torture.hostile.assault import Assault
 from tests.torture.invariants import INVARIANTS, WATCHED, Violation, check
 from tests.torture.log import Reader
 from tests.torture.observers import Observers
@@ -65,6 +66,8 @@ class Result:
         most: The most memory, threads and files of a relay or a checker.
         faults: What was done, by kind.
         outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
+        attacks: What the hostile application of the second channel did; empty: there is no second channel.
+        hurts: What became of that channel.
         violations: What must not be.
         ended_early: Why it ended before its time, in a round that was not checked: a server did not start again on a
             machine that is too busy. Empty: it did not.
@@ -86,6 +89,8 @@ class Result:
     most: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
+    attacks: Counter[str] = field(default_factory=Counter)
+    hurts: Counter[str] = field(default_factory=Counter)
     violations: list[Violation] = field(default_factory=list)
     ended_early: str = ""
 
@@ -106,13 +111,24 @@ class Result:
             "longest_stall_seconds": round(self.longest_stall, 1),
             "slowest_healing_seconds": round(self.slowest_healing, 1),
             "most": self.most,
-            "invariants": sorted({*INVARIANTS, *WATCHED}, key=lambda name: int(name[1:])),
+            "invariants": sorted(_checked(bool(self.attacks)), key=lambda name: int(name[1:])),
             "faults": dict(sorted(self.faults.items())),
             "outcomes": dict(sorted(self.outcomes.items())),
             "violations": len(self.violations),
             "found": [list(violation) for violation in self.violations],
             "ended_early": self.ended_early,
+            **self._hostile(),
         }
+
+    def _hostile(self) -> dict[str, Any]:
+        if not self.attacks:
+            return {}
+        return {"hostile": {"attacks": dict(sorted(self.attacks.items())), "hurts": dict(sorted(self.hurts.items()))}}
+
+
+def _checked(hostile: bool) -> set[str]:  # noqa: FBT001 - one of two kinds of run
+    """Return the invariants that a run checks: I16 asks for a second channel."""
+    return {*INVARIANTS, *WATCHED} - (set() if hostile else {"I16"})
 
 
 class Run:
@@ -134,12 +150,15 @@ class Run:
         self._round_seconds = round_seconds
         self._chance = random.Random(seed)
         self._ways: Counter[str] = Counter()
-        settings = world.settings()
-        self._processes = Processes(world.site, settings, self._chance, Path(world.site.log_folder))
+        second, folder = world.hostile, Path(world.site.log_folder)
+        services = second.settings() if second else None
+        self._processes = Processes(world.site, world.settings(), self._chance, folder, services)
+        self._assault = Assault(second, world.channel.half.id, random.Random(seed)) if second else None
+        self._discarded: Counter[str] = Counter()
         self._cruelty = Cruelty(world, self._processes, self._chance, min(MINUTE, round_seconds / 2))
         self._reader = Reader(world.site.bootstrap_servers, world.places())
         self._observers = Observers(
-            world.site.bootstrap_servers, world.channel, world.places(), self._processes.services
+            world.site.bootstrap_servers, world.channel, world.places(), self._processes.services, 2 if second else 1
         )
         self._gathering = Gathering(world, self._reader, self._observers, self._processes)
 
@@ -172,6 +191,7 @@ class Run:
         wait_until(lambda: bool(self._reader.seen_from(0)), FIRST_SECONDS, self._world.site.logs)
 
     def _round(self, seconds: float) -> None:
+        self._send_the_hostile_one()
         self._torture(seconds)
         self._say("healing")
         self._cruelty.heal()
@@ -182,6 +202,26 @@ class Run:
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
         self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)
         self._check(unsettled)
+
+    def _send_the_hostile_one(self) -> None:
+        """Give the hostile application a channel that it has not ruined yet, in relays and checkers started for it."""
+        if self._assault is None or self._world.hostile is None:
+            return
+        if self.result.rounds:
+            with self._processes.down("relay"), self._processes.down("checker"):
+                self._world.hostile.renew()
+        self._assault.begin()
+
+    def _end_the_hostile_one(self) -> list[Violation]:
+        """Count what it did and what became of its channel; a channel that nothing hurt is no proof."""
+        if self._assault is None or self._world.hostile is None:
+            return []
+        self._assault.end()
+        hurts = self._world.hostile.hurts()
+        self._discarded += hurts
+        self.result.attacks = Counter(self._assault.attacks)
+        self.result.hurts = self._discarded + self._processes.hurts()
+        return [] if hurts else [Violation("I16", "the hostile channel was not hurt: the run proves nothing")]
 
     def _torture(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -227,6 +267,7 @@ class Run:
     def _check(self, unsettled: list[str]) -> None:
         evidence = self._gathering.gather(unsettled)
         found = check(evidence) + [Violation("I15", detail) for detail in self._cruelty.found()]
+        found += self._end_the_hostile_one()
         result = self.result
         result.rounds += 1
         result.transactions += evidence.transactions()
@@ -267,6 +308,7 @@ def torture(
     *,
     round_seconds: float = ROUND_SECONDS,
     loses_commits: bool = False,
+    hostile: bool = False,
 ) -> Result:
     """Start a world, torture it, and say what came of it; nothing is left running.
 
@@ -278,10 +320,11 @@ def torture(
         round_seconds: For the faults of one round.
         loses_commits: Fail over, again and again, to a standby that commits do not wait for, and do nothing else:
             what is lost then must be found.
+        hostile: Let relays and checkers serve a second channel, whose application is hostile.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in LOGS:
         (folder / name).unlink(missing_ok=True)
     say("starting three brokers, Postgres and its standby")
-    with started(loses_commits=loses_commits) as world:
+    with started(loses_commits=loses_commits, hostile=hostile) as world:
         return Run(world, seed, folder, say, round_seconds).run(seconds)

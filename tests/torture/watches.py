@@ -106,9 +106,14 @@ class StallWatch:
 
 
 class ResourceWatch:
-    """I12: memory, threads and files of the services are bounded."""
+    """I12: memory, threads and files of the services are bounded.
 
-    def __init__(self) -> None:
+    Args:
+        channels: How many channels each process serves: so many times it may have threads and files.
+    """
+
+    def __init__(self, channels: int = 1) -> None:
+        self._limits = {**MOST, **{name: channels * MOST[name] for name in ("threads", "files")}}
         self.found: list[tuple[str, str]] = []
         self.most: dict[str, int] = dict.fromkeys(MOST, 0)
 
@@ -116,7 +121,7 @@ class ResourceWatch:
         """What a process has now."""
         for name, figure in figures.items():
             self.most[name] = max(self.most[name], figure)
-            if figure > MOST[name]:
+            if figure > self._limits[name]:
                 self.found.append(("I12", f"a {who} has {figure} {name}"))
 
     def forget(self) -> None:

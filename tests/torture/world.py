@@ -17,6 +17,7 @@ from tests.proxies.postgres import PostgresProxy
 from tests.support.harness import Site
 from tests.torture.application import DDL
 from tests.torture.evidence import SOURCE
+from tests.torture.hostile.channel import HostileChannel
 
 BROKERS = 3
 PARTITIONS = 4
@@ -54,6 +55,7 @@ class World:
         postgres: The proxy before Postgres.
         armed: What requests meet there.
         loses_commits: Whether commits do not wait for the standby.
+        hostile: The second channel of all relays and checkers; None: there is none.
     """
 
     stack: Stack
@@ -64,11 +66,14 @@ class World:
     postgres: PostgresProxy
     armed: Armed
     loses_commits: bool
+    hostile: HostileChannel | None = None
 
     def follow_the_primary(self) -> None:
         """After a failover: lead all clients to the new primary, past the proxy or through it."""
         self.site.postgres_url = self.stack.postgres_url
         self.loop.run(self.postgres.follow(self.stack.postgres_url))
+        if self.hostile is not None:
+            self.hostile.follow()
 
     def settings(self) -> dict[str, str]:
         """What the tortured processes are told: to come through the proxies."""
@@ -87,11 +92,12 @@ class World:
 
 
 @contextmanager
-def started(*, loses_commits: bool = False) -> Iterator[World]:
+def started(*, loses_commits: bool = False, hostile: bool = False) -> Iterator[World]:
     """Start the world; nothing of it is left after the block.
 
     Args:
         loses_commits: Whether commits do not wait for the standby.
+        hostile: Whether relays and checkers serve a second channel, whose application is hostile.
     """
     armed = Armed()
     postgres_settings = {**_POSTGRES, **(_ASYNCHRONOUS if loses_commits else {})}
@@ -110,8 +116,11 @@ def started(*, loses_commits: bool = False) -> Iterator[World]:
         postgres = PostgresProxy(stack.postgres_url, armed.take)
         loop.run(kafka.start())
         loop.run(postgres.start())
+        second = HostileChannel(site, postgres.url, SOURCE, loop, BROKERS) if hostile else None
         try:
-            yield World(stack, site, channel, loop, kafka, postgres, armed, loses_commits)
+            yield World(stack, site, channel, loop, kafka, postgres, armed, loses_commits, second)
         finally:
+            if second is not None:
+                second.close()
             loop.run(kafka.stop())
             loop.run(postgres.stop())

@@ -100,3 +100,14 @@ def test_groups_find_their_coordinator_as_in_java() -> None:
 def test_the_page_on_reliability_quotes_the_newest_run() -> None:
     newest = max((json.loads(path.read_text()) for path in FOLDER.glob("*-seed-*.json")), key=lambda kept: kept["date"])
     assert verdict(newest).replace("\n", "\n> ") in (FOLDER.parents[2] / "docs/reliability.md").read_text()
+
+
+def test_a_hostile_run_names_what_was_done_and_what_became_of_it(tmp_path: Path) -> None:
+    result = Result(4, ENVIRONMENT, transactions=10, most={"resident_mib": 1, "threads": 1, "files": 1})
+    result.attacks["malformed halves"] = 12
+    result.hurts["halts of its half partitions"] = 3
+    written = result.report()
+    assert "I16" in written["invariants"]
+    text = document([written], tmp_path / "torture")
+    assert "| malformed halves | 12 |" in text
+    assert "| halts of its half partitions | 3 |" in text

@@ -241,6 +241,10 @@ def test_only_what_was_parked_is_discarded_because_its_topic_is_away() -> None:
     assert found(replace(clean(), manifests=[*clean().manifests, parked, away])) == []
 
 
+def test_a_record_of_another_channel() -> None:
+    assert found(replace(clean(), strangers=["t1.a/0/7"])) == ["I16"]
+
+
 def test_every_invariant_can_be_violated_here() -> None:
     text = "".join(__import__("pathlib").Path(__file__).read_text().split())
     assert [name for name in INVARIANTS if f'"{name}"' not in text] == []

@@ -1,0 +1,1 @@
+"""A second channel in the tortured processes, whose application is hostile."""

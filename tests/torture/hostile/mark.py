@@ -1,0 +1,55 @@
+"""The mark of all that the hostile application writes, by which it is found where it must not be. Pure."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from outbox.protocol.identifiers import make_transaction_id
+
+MARK = "hostile"
+"""Beginning of its names and values."""
+
+_TAIL = b"hostil"
+_MARKS = (MARK.encode(), _TAIL.hex().encode())
+
+
+class _Record(Protocol):
+    """A record of Kafka's client."""
+
+    def topic(self) -> Any: ...
+    def partition(self) -> Any: ...
+    def offset(self) -> Any: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+
+
+def marked_id(unix_ms: int, chance: random.Random) -> str:
+    """Return a transaction id that ends with the mark.
+
+    Args:
+        unix_ms: Milliseconds since 1970.
+        chance: What decides the rest.
+    """
+    return make_transaction_id(unix_ms, chance.randbytes(4) + _TAIL)
+
+
+def strangers(records: Iterable[_Record]) -> list[str]:
+    """Return where records with the mark are, in their key, value or headers."""
+    return [
+        f"{record.topic()}/{record.partition()}/{record.offset()}"
+        for record in records
+        if _is_marked([record.key(), record.value(), *_parts(record.headers() or ())])
+    ]
+
+
+def _parts(headers: Sequence[tuple[str, bytes | None]]) -> Iterable[bytes | None]:
+    for name, value in headers:
+        yield name.encode()
+        yield value
+
+
+def _is_marked(texts: Iterable[bytes | None]) -> bool:
+    return any(mark in text for text in texts if text for mark in _MARKS)

@@ -51,20 +51,44 @@ class Attacker:
         more = {"message.timeout.ms": 10_000, "message.max.bytes": 4_000_000, "log_level": 0}
         self.producer = Producer({**self.site.kafka(), **more})
 
-    def send(self, topic: str, value: bytes, headers: list[tuple[str, Any]], partition: int = 0) -> None:
+    def send(self, topic: str, value: bytes, headers: list[tuple[str, Any]], partition: int = 0, **how: Any) -> None:
         """Write a record to its half or op topic; whether it arrives is not waited for."""
-        self.producer.produce(topic, value, _VALUE, partition, headers=headers)
+        self.producer.produce(topic, value, _VALUE, partition, headers=headers, **how)
         self.producer.poll(0)
 
     def half(self, topic: str = "", value: bytes = _VALUE, **how: Any) -> tuple[str, int]:
         """Send a half; its transaction id and half partition."""
         id_, place = marked_id(time.time_ns() // 1_000_000, self.chance), self.chance.randrange(PARTITIONS)
-        options = HalfOptions(immunity=how.pop("immunity", None), incarnation=how.pop("incarnation", None))
+        options = HalfOptions(
+            immunity=how.pop("immunity", None), incarnation=how.pop("incarnation", self.channel.incarnation)
+        )
         group, target = how.pop("group", GROUP), topic or self.site.topic("own")
         truth, partition = how.pop("truth", Truth.ROW), how.pop("partition", ANY_PARTITION)
         control = HalfControl(target, partition, id_, 0, group, truth, options).encode()
-        self.send(self.site.channel.half_topic, value, [*how.pop("before", []), *control], place)
+        self.send(self.site.channel.half_topic, value, [*how.pop("before", []), *control], place, **how)
         return id_, place
+
+    def committed_half(self, topic: str = "", **how: Any) -> OpEntry:
+        """Send a half, and the op marker that commits it; the marker's entry.
+
+        Raises:
+            TimeoutError: Kafka did not take the half.
+        """
+        offsets: list[int] = []
+
+        def sent(error: Any, message: Any) -> None:
+            if error is None:
+                offsets.append(message.offset())
+
+        id_, place = self.half(topic, on_delivery=sent, **how)
+        self.producer.flush(SECONDS)
+        if not offsets:
+            raise TimeoutError(f"Kafka did not take a half within {SECONDS} s")
+        own = self.channel.description.half.id
+        entry = OpEntry(OpKind.COMMIT, id_, own, place, Positions.first(1), offsets[0], offsets[0], reason=MARK)
+        value, headers = encode_op([entry], OpSource.PRODUCER)
+        self.send(self.site.channel.op_topic, value, list(headers), place)
+        return entry
 
     def op(self, id_: str, place: int, kind: OpKind, source: OpSource = OpSource.PRODUCER, topic_id: str = "") -> None:
         """Send an op marker for a half of which it knows no offset: it names any."""
@@ -95,12 +119,6 @@ def _target(attacker: Attacker, suffixes: tuple[str, ...]) -> str:
     return attacker.chance.choice([f"{victim}.{suffix}" for suffix in suffixes] * 4 + [*internal, "__consumer_offsets"])
 
 
-def _committed_half(attacker: Attacker, topic: str, **how: Any) -> None:
-    """Send a half and claim its COMMIT in its own callback table, so that the checker answers COMMITTED."""
-    id_, place = attacker.half(topic, **how)
-    _claim(attacker, id_, place, str(Positions.first(1)), attacker.chance.randrange(500))
-
-
 def _claim(attacker: Attacker, id_: str, place: int, positions: str, offset: int) -> None:
     half_id = attacker.channel.description.half.id
     attacker.sql(
@@ -112,10 +130,12 @@ def _claim(attacker: Attacker, id_: str, place: int, positions: str, offset: int
 
 
 def _foreign_targets(attacker: Attacker) -> None:
+    """Commit halves for topics that it must not reach, by op marker and in its callback table; some of its own, too."""
     for _ in range(5):
-        id_, place = attacker.half(_target(attacker, ("a", "b")))
-        attacker.op(id_, place, OpKind.COMMIT)
-    _committed_half(attacker, _target(attacker, ("a", "b")))
+        attacker.committed_half(_target(attacker, ("a", "b")))
+    entry = attacker.committed_half(_target(attacker, ("a", "b")), group="orders")
+    attacker.committed_half()
+    _claim(attacker, entry.transaction_id, entry.partition, str(entry.positions), entry.first_offset)
 
 
 def _malformed(attacker: Attacker) -> None:
@@ -139,8 +159,7 @@ def _newer_format(attacker: Attacker) -> None:
 
 def _huge(attacker: Attacker) -> None:
     for _ in range(10):
-        id_, place = attacker.half(value=_VALUE + attacker.chance.randbytes(BODY))
-        attacker.op(id_, place, OpKind.COMMIT)
+        attacker.committed_half(value=_VALUE + attacker.chance.randbytes(BODY))
     attacker.half(before=[(f"h{number}", bytes(20_000)) for number in range(40)])
 
 

@@ -58,6 +58,8 @@ class HostileChannel:
         description = site.create(*TOPICS, partitions=PARTITIONS)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
+            query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'"
+            (self.incarnation,) = connection.execute(query.encode()).fetchone() or ("",)
         self._write(site)
         return site, description
 

@@ -64,8 +64,8 @@ test-containers: setup ## Build local images, run the integration suite and the 
 mutants: setup ## Take each rule of docs/reliability.md out, and see its tests fail
 	$(BIN)/python -m tests.mutants
 
-torture: setup ## Kill, stop and cut everything at random for MINUTES=10, and check the invariants (SEED=7)
-	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)
+torture: setup ## Kill, stop and cut everything at random for MINUTES=10, and check the invariants (SEED=7; HOSTILE=1: beside a hostile channel)
+	$(BIN)/python -m tests.torture --minutes $(MINUTES) --seed $(SEED)$(if $(HOSTILE), --hostile)
 
 torture-document: setup ## Make docs/torture.md from the reports that are kept (KEEP=build/torture/report.json keeps one)
 	$(BIN)/python -m tests.torture.document $(if $(KEEP),--keep $(KEEP))

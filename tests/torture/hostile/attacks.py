@@ -296,6 +296,6 @@ ATTACKS: Mapping[str, tuple[Callable[[Attacker], None], float]] = {
     "a lock on a table of its own": (_locked, 1),
     "a database of its own that does not answer": (_silent_database, 1),
     "records of its own topics deleted": (_deleted_records, 0.4),
-    "a topic of its own deleted and made again": (_recreated, 0.4),
+    "a topic of its own deleted and recreated": (_recreated, 0.4),
 }
 """What is done, and how often in proportion."""

@@ -59,7 +59,8 @@ class HostileChannel:
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
             query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'"
-            (self.incarnation,) = connection.execute(query.encode()).fetchone() or ("",)
+            row = connection.execute(query.encode()).fetchone()
+        self.incarnation = str(row[0]) if row else ""
         self._write(site)
         return site, description
 

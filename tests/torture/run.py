@@ -173,6 +173,8 @@ class Run:
             life.callback(self._reader.end)
             life.enter_context(self._observers)
             life.enter_context(closing(self._cruelty))
+            if self._assault is not None:
+                life.callback(self._assault.end)
             self._come_up()
             began = time.monotonic()
             while (left := seconds - (time.monotonic() - began)) > 0 and not self.result.violations:

@@ -35,3 +35,14 @@ def test_what_an_asynchronous_failover_loses_is_found() -> None:
     result = torture(20, 22, FOLDER / "test-loss", print, round_seconds=20, loses_commits=True)
     assert result.faults["Postgres failed over to its standby"] > 0
     assert {"I2", "I8"} <= {violation.invariant for violation in result.violations}, result.violations[:5]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_torture_beside_a_hostile_channel_finds_nothing_in_the_other() -> None:
+    """Relays and checkers serve a second channel, which is ruined in every round."""
+    result = torture(240, 23, FOLDER / "test-hostile", print, round_seconds=60, hostile=True)
+    assert result.violations == []
+    assert result.rounds > 1
+    assert result.attacks
+    assert result.hurts

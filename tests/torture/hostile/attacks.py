@@ -256,8 +256,8 @@ def _locked(attacker: Attacker) -> None:
 
 
 def _silent_database(attacker: Attacker) -> None:
-    """Let its database take connections, and answer nothing."""
-    attacker.channel.loop.run(attacker.channel.proxy.hold(attacker.chance.uniform(*HELD_SECONDS)))
+    """Let its database take connections of relay and checker, and answer nothing, while attacks go on."""
+    attacker.channel.loop.start(attacker.channel.proxy.hold(attacker.chance.uniform(*HELD_SECONDS)))
 
 
 def _deleted_records(attacker: Attacker) -> None:

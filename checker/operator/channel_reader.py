@@ -293,7 +293,7 @@ def to_half(message: Message) -> Half | None:
 
 
 def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:
-    """Return the entries of an op record; none if it is malformed (a relay counts and skips it).
+    """Return the entries of an op record that a relay applies; none if it is malformed (a relay counts and skips it).
 
     Args:
         message: The record.
@@ -304,7 +304,7 @@ def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEnt
         MisplacedOpError: Its source does not write to its topic (a relay counts and skips it, too).
     """
     try:
-        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
+        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict, partition=message.partition())
     except (NewerFormatError, MisplacedOpError):
         raise
     except ProtocolError:

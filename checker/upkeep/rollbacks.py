@@ -52,7 +52,8 @@ class Rollbacks:
                 for message in reader.read(spans):
                     is_verdict = message.topic() == self._channel.verdict.name
                     ops = rolled_back(message.value() or b"", headers_of(message), verdict=is_verdict)
-                    self._found.extend(op.transaction_id for op in ops if op.topic_id == self._channel.half.id)
+                    ours = (self._channel.half.id, message.partition())
+                    self._found.extend(op.transaction_id for op in ops if (op.topic_id, op.partition) == ours)
             self._next = {(span.topic, span.partition): span.stop for span in spans}
             return list(dict.fromkeys(self._found))
 

@@ -43,7 +43,7 @@ def _write_newer(site: Site, half: int = 0) -> None:
     """Write a record of a newer format to the half, op, check and discard topic."""
     client, channel = Producer(site.kafka()), site.channel
     client.produce(channel.half_topic, b"x", None, half, headers=NEWER)
-    client.produce(channel.op_topic, b"C", None, half, headers=[("outbox-op", b"2;producer")])
+    client.produce(channel.op_topic, b"C", None, half, headers=[("outbox-op", b"3;producer")])
     client.produce(channel.check_topic, b'{"version":2}', b"orders", 0)
     client.produce(channel.discard_topic, b'{"version":2}', b"00000000-0000-0000-0000-000000000000/manifest", half)
     assert client.flush(20) == 0
@@ -62,7 +62,7 @@ def test_pending_names_newer_records_and_lists_the_others(site: Site, outbox: Ou
     names = site.channel
     expected = {f"{names.half_topic}/0 offset 1", f"{names.op_topic}/0 offset 0", f"{names.discard_topic}/0 offset 0"}
     assert _places(document) >= expected
-    assert any("format 2" in left["why"] for left in document["not_read"])
+    assert any("format 3" in left["why"] for left in document["not_read"])
     assert f"not read: {names.half_topic}/0 offset 1" in call_command(pending.app, site)[1]
 
 
@@ -97,7 +97,7 @@ def test_resolve_beside_a_damaged_checkpoint_decides(site: Site, outbox: Outbox)
 def test_trace_beside_newer_records_shows_a_transaction(site: Site, outbox: Outbox) -> None:
     first, _ = _undecided(site, outbox)
     _write_newer(site)
-    newer: Headers = [("outbox-op", b"2;producer"), ("of", first.transaction_id.encode())]
+    newer: Headers = [("outbox-op", b"3;producer"), ("of", first.transaction_id.encode())]
     client = Producer(site.kafka())
     client.produce(site.channel.op_topic, b"C", None, 0, headers=newer)
     assert client.flush(20) == 0

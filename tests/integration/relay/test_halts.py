@@ -92,7 +92,7 @@ def test_newer_half_halts_only_its_partition(site: Site) -> None:
 def test_newer_op_halts_only_its_partition(site: Site) -> None:
     site.create("orders")
     producer = Producer(site.kafka())
-    producer.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"2;producer")])
+    producer.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"3;producer")])
     assert producer.flush(10) == 0
     publish(site, ["goes on"], 1)
     start_halted(site, free_port(), f"{site.channel.op_topic}/0 offset 0")

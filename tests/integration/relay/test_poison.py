@@ -92,7 +92,7 @@ def test_skip_passes_by_a_newer_half_and_a_newer_op(site: Site) -> None:
     site.create("orders")
     client = producer(site)
     client.produce(site.channel.half_topic, b"x", None, 0, headers=NEWER)
-    client.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"2;producer")])
+    client.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"3;producer")])
     assert client.flush(20) == 0
     publish(site, ["behind it"], 0)
     port = free_port()

@@ -197,7 +197,7 @@ def _foreign_ops(attacker: Attacker) -> None:
 
 def _newer_op(attacker: Attacker) -> None:
     place = attacker.chance.randrange(PARTITIONS)
-    attacker.send(attacker.site.channel.op_topic, _VALUE, [("outbox-op", b"2;producer")], place)
+    attacker.send(attacker.site.channel.op_topic, _VALUE, [("outbox-op", b"3;producer")], place)
 
 
 def _strange_halves(attacker: Attacker) -> None:

@@ -109,7 +109,7 @@ class ResourceWatch:
     """I12: memory, threads and files of the services are bounded.
 
     Args:
-        channels: How many channels each process serves: so many times it may have threads and files.
+        channels: How many channels each process serves. Its limits of threads and files are multiplied by it.
     """
 
     def __init__(self, channels: int = 1) -> None:

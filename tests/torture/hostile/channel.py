@@ -28,7 +28,7 @@ _OF_ONE_CHANNEL = ("OUTBOX_CHANNEL", "OUTBOX_TABLE_PREFIX", "OUTBOX_POSTGRES_URL
 
 
 class HostileChannel:
-    """A channel that is made anew for each round, because its application may have ruined it.
+    """A channel that is created for each round, because its application may have ruined the last one.
 
     Args:
         victim: The site of the other channel, in the same processes.

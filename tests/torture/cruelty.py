@@ -15,10 +15,11 @@ from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.proxy import Proxy
 from tests.torture.database import DatabaseCruelty
 from tests.torture.evidence import SOURCE
+from tests.torture.leaders import Leaders
 from tests.torture.processes import Processes
 from tests.torture.restoration import SourceCruelty
 from tests.torture.topics import TopicCruelty
-from tests.torture.world import BROKERS, World
+from tests.torture.world import BROKERS, TOPICS, World
 
 REQUESTS: dict[str, tuple[FaultKind, ...]] = {
     "EndTxn": (FaultKind.DROP, FaultKind.DELAY, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER),
@@ -58,7 +59,8 @@ class Cruelty:
         self._processes = processes
         self._chance = chance
         self._database = database = DatabaseCruelty(world, chance, longest)
-        self._topics = topics = TopicCruelty(world, processes, chance)
+        self._leaders = Leaders(world.site.admin, [world.site.topic(name) for name in TOPICS])
+        self._topics = topics = TopicCruelty(world, processes, chance, self._leaders)
         self._source = source = SourceCruelty(world, processes, chance)
         self._meanwhile: Counter[str] = Counter()
         # One server of a kind is hurt at a time, beside everything else; tables and topics may be hurt meanwhile.
@@ -166,19 +168,21 @@ class Cruelty:
         self._world.stack.kafka.resume(node)
 
     def _kill_all_brokers(self) -> None:
-        for node in range(BROKERS):
-            self._world.stack.kafka.kill(node)
-        self.faults["all brokers killed"] += 1
-        self._let_applications_go_on()
-        self._world.stack.kafka.start_all()
+        with self._leaders.kept():
+            for node in range(BROKERS):
+                self._world.stack.kafka.kill(node)
+            self.faults["all brokers killed"] += 1
+            self._let_applications_go_on()
+            self._world.stack.kafka.start_all()
 
     def _stop_all_brokers(self) -> None:
-        for node in range(BROKERS):
-            self._world.stack.kafka.pause(node)
-        self.faults["all brokers stopped"] += 1
-        self._let_applications_go_on()
-        for node in range(BROKERS):
-            self._world.stack.kafka.resume(node)
+        with self._leaders.kept():
+            for node in range(BROKERS):
+                self._world.stack.kafka.pause(node)
+            self.faults["all brokers stopped"] += 1
+            self._let_applications_go_on()
+            for node in range(BROKERS):
+                self._world.stack.kafka.resume(node)
 
     def _let_applications_go_on(self) -> None:
         """Count what they commit while Kafka is away: those in table and auto mode need it for nothing."""

@@ -57,9 +57,20 @@ def read_to_end(bootstrap_servers: str, starts: Places, timeout: float = 120.0) 
     with assigned(bootstrap_servers, starts) as consumer:
         while ends.keys() != starts.keys():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"the ends of {sorted(starts.keys() - ends.keys())} were not seen in {timeout} s")
+                missing = [_state(consumer, *place) for place in sorted(starts.keys() - ends.keys())]
+                raise TimeoutError(f"the ends of some partitions were not seen in {timeout} s: {'; '.join(missing)}")
             _sort_out(consumer.consume(_AT_ONCE, _POLL_SECONDS), found, ends)
     return found, ends
+
+
+def _state(consumer: Consumer, topic: str, partition: int) -> str:
+    """Return what Kafka says of a partition whose end was not seen, and how far it was read."""
+    found = consumer.list_topics(topic, timeout=10).topics[topic].partitions[partition]
+    (position,) = consumer.position([TopicPartition(topic, partition)])
+    return (
+        f"{topic}/{partition} was read up to {position.offset}, its leader is {found.leader}, its replicas in sync are"
+        f" {found.isrs}, its error is {found.error}"
+    )
 
 
 def _sort_out(messages: Sequence[Message], found: list[Message], ends: Places) -> None:

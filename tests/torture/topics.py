@@ -19,6 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from outbox._kafka.group_offsets import commit_missing, committed_checkpoints
 from outbox.errors import ConfigurationError
 from tests.support.commands import run_command
+from tests.torture.leaders import Leaders
 from tests.torture.processes import Processes
 from tests.torture.world import BROKERS, TOPICS, World
 
@@ -36,18 +37,20 @@ class TopicCruelty:
         world: Where.
         processes: The relays, which are held down while their offsets are gone.
         chance: What decides.
+        leaders: Of the real topics.
 
     Attributes:
         faults: What was done, by name.
         outcomes: What commands answered.
     """
 
-    def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
+    def __init__(self, world: World, processes: Processes, chance: random.Random, leaders: Leaders) -> None:
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
         self._world = world
         self._processes = processes
         self._chance = chance
+        self._leaders = leaders
         self._healing = threading.Event()
 
     def heal(self) -> None:
@@ -78,14 +81,13 @@ class TopicCruelty:
         """Set or remove a topic's min.insync.replicas."""
         way = AlterConfigOpType.DELETE if replicas is None else AlterConfigOpType.SET
         entry = ConfigEntry("min.insync.replicas", str(replicas or ""), incremental_operation=way)
-        self._until_done(
-            lambda: [
-                future.result()
-                for future in self._world.site.admin.incremental_alter_configs(
-                    [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
-                ).values()
-            ]
-        )
+        change = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
+        with self._leaders.kept():
+            self._until_done(
+                lambda: [
+                    future.result() for future in self._world.site.admin.incremental_alter_configs(change).values()
+                ]
+            )
 
     def drop_offsets(self) -> None:
         """Delete the relays' group while they are down, run `channel create`, then restore the offsets.

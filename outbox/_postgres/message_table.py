@@ -42,7 +42,7 @@ _HEADER_BYTES: LiteralString = (
 )
 """Bytes that a row's headers unpack to at most; to unpack them would cost the database more than to read the row."""
 
-_BOUNDS = "outbox_bounds"
+BOUNDS = "outbox_bounds"
 """Name of the constraint that bounds what a row unpacks to (R68)."""
 
 # A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
@@ -158,8 +158,8 @@ class MessageTable:
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "lanes": sql.Identifier(f"{names.message}_lane"),
             "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
-            "bounds": sql.Literal(_BOUNDS),
-            "bounds_name": sql.Identifier(_BOUNDS),
+            "bounds": sql.Literal(BOUNDS),
+            "bounds_name": sql.Identifier(BOUNDS),
             "started": sql.SQL(STARTED_US),
             "header_bytes": sql.SQL(_HEADER_BYTES),
             "transaction_id": sql.SQL(TRANSACTION_ID),

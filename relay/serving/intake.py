@@ -146,7 +146,7 @@ class Intake:
     def _read_again(self, place: Place, found: int) -> None:
         topic, number = place
         expected = self._next[place]
-        log.warning("Gap in the records, read again", topic=topic, partition=number, expected=expected, found=found)
+        log.info("Gap in the records, read again", topic=topic, partition=number, expected=expected, found=found)
         self._consumer.seek(TopicPartition(topic, number, expected))
 
     def _event(self, message: Message, error: KafkaError) -> None:

@@ -14,6 +14,7 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
 from spark_jobs.runtime.settings import JobSettings
 
 ANSWER_SECONDS = 10
+_REFUSALS = {"TopicAuthorizationException", "GroupAuthorizationException"}
 
 
 class JavaAdmin:
@@ -59,7 +60,7 @@ class JavaAdmin:
             answers = self._admin.describeTopics(wanted).topicNameValues()
             for name in wanted:
                 try:
-                    found[name] = self._awaited(answers.get(name))
+                    found[name] = self._awaited(answers.get(name), self._reading(name))
                 except JAVA_ERRORS as error:
                     if root_name(error) != "UnknownTopicOrPartitionException":
                         raise
@@ -81,13 +82,33 @@ class JavaAdmin:
             level = levels.READ_COMMITTED if committed else levels.READ_UNCOMMITTED
             options = self._kafka.clients.admin.ListOffsetsOptions(level)
             answers = self._admin.listOffsets({self._place(place): spec for place in wanted}, options)
-            return {place: int(self._awaited(answers.partitionResult(self._place(place))).offset()) for place in wanted}
+            futures = {place: answers.partitionResult(self._place(place)) for place in wanted}
+            return {place: int(self._awaited(one, self._reading(place[0])).offset()) for place, one in futures.items()}
 
     def _place(self, place: Place) -> Any:
         return self._kafka.common.TopicPartition(*place)
 
-    def _awaited(self, future: Any) -> Any:
-        return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
+    def _awaited(self, future: Any, needed: str = "") -> Any:
+        """Return what a Java future returns.
+
+        Args:
+            future: The Java future.
+            needed: The right that the request needs, with its resource.
+
+        Raises:
+            SourceError: This right is missing.
+        """
+        try:
+            return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
+        except JAVA_ERRORS as error:
+            if needed and root_name(error) in _REFUSALS:
+                raise SourceError(f"This client lacks rights in Kafka: {needed}. Grant them.") from error
+            raise
+
+    @staticmethod
+    def _reading(topic: str) -> str:
+        """Return the right to read a topic, as errors name it."""
+        return f"READ on topic {topic}"
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -72,7 +72,8 @@ class KafkaOffsets(JavaAdmin):
     def _kept_topic(self, name: str, found: Any) -> KeptTopic:
         kind = self._kafka.common.config.ConfigResource.Type.TOPIC
         resource = self._kafka.common.config.ConfigResource(kind, name)
-        config = self._awaited(self._admin.describeConfigs([resource]).all())[resource]
+        needed = f"DESCRIBE_CONFIGS on topic {name}"
+        config = self._awaited(self._admin.describeConfigs([resource]).all(), needed)[resource]
         compacted = "compact" in config.get("cleanup.policy").value()
         deletes = "delete" in config.get("cleanup.policy").value()
         age, size = (int(config.get(name).value()) for name in ("retention.ms", "retention.bytes"))
@@ -112,7 +113,8 @@ class KafkaOffsets(JavaAdmin):
     def checkpoints(self, group: str, topic: Topic) -> dict[int, Checkpoint]:
         """Return what a group has committed of a topic's partitions, offsets with metadata."""
         with self._told():
-            found = self._awaited(self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
+            offsets = self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata()
+            found = self._awaited(offsets, f"DESCRIBE on group {group}")
             committed = {}
             for place in topic.places():
                 one = found.get(self._place(place))

@@ -43,8 +43,8 @@ class WatchedTopics(KafkaOffsets):
         """Return the producer whose transaction begins at an offset."""
         with self._told():
             wanted = self._place(place)
-            states = self._awaited(self._admin.describeProducers([wanted]).partitionResult(wanted)).activeProducers()
-            for state in states:
+            answer = self._admin.describeProducers([wanted]).partitionResult(wanted)
+            for state in self._awaited(answer, self._reading(place[0])).activeProducers():
                 start = state.currentTransactionStartOffset()
                 if start.isPresent() and start.getAsLong() == offset:
                     return int(state.producerId())

@@ -74,14 +74,22 @@ class Audited:
 
     def finish(self, command: Sequence[str], output: str, code: Exit, **variables: str | None) -> Path:
         """Run a command to its end, with more variables in its environment; None: without one."""
+        self._printed(command, code, **variables)
+        [report] = (self.folder / output).iterdir()
+        return report
+
+    def refused(self, output: str, code: Exit, **variables: str | None) -> str:
+        """Run `outbox audit`, which makes no report; what it printed."""
+        return self._printed([sys.executable, "-m", "outbox", "audit", *self.arguments(output)], code, **variables)
+
+    def _printed(self, command: Sequence[str], code: Exit, **variables: str | None) -> str:
         given = {**self.site.environment(), "OUTBOX_SPARK": json.dumps(SETTINGS), **variables}
         environment = {name: value for name, value in given.items() if value is not None}
         result = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
         )
         assert result.returncode == code, result.stdout + result.stderr
-        [report] = (self.folder / output).iterdir()
-        return report
+        return result.stdout + result.stderr
 
     def clean(self) -> Path:
         """The report of the window as it was when all had gone right."""

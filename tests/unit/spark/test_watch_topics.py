@@ -43,7 +43,8 @@ class Coordinators(WatchedTopics):
         start = answers(isPresent=True, getAsLong=7)
         return answers(description=answers(transactionStartTimeMs=start))
 
-    def _awaited(self, future: Any) -> Any:
+    def _awaited(self, future: Any, needed: str = "") -> Any:
+        del needed
         return future
 
     def _producer(self, place: tuple[str, int], offset: int) -> int:

@@ -16,7 +16,7 @@ from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.place import start_place
 from benchmarks.polling_relay import empty_table
-from benchmarks.relay.channels import measure_channels
+from benchmarks.relay.channels import measure_busy_channels, measure_channels
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.flood import measure_flood
 from benchmarks.relay.growth import measure_growth
@@ -32,7 +32,7 @@ from tests.support.harness import Site
 
 
 class Part(enum.StrEnum):
-    """What can be measured on its own; by default all but the last four, which take very long."""
+    """What can be measured on its own; by default all but the last five, which take very long."""
 
     DRAIN = "drain"
     TABLES = "tables"
@@ -44,6 +44,7 @@ class Part(enum.StrEnum):
     MEMORY = "memory"
     STAGES = "stages"
     CHANNELS = "channels"
+    BUSY_CHANNELS = "busy-channels"
     SECURED = "secured"
     RESTORE_MANY = "restore-many"
     GROWTH = "growth"
@@ -83,6 +84,7 @@ MEASURES: Mapping[Part, Measure] = {
     Part.MEMORY: lambda stack, _, __, ___: measure_memory(stack),
     Part.STAGES: lambda _, __, ___, size: measure_stages(size.rounds, size.messages),
     Part.CHANNELS: lambda stack, _, __, size: measure_channels(stack, size.rounds, size.seconds),
+    Part.BUSY_CHANNELS: lambda stack, _, __, size: measure_busy_channels(stack, size.rounds, size.messages),
     Part.SECURED: lambda _, __, ___, size: measure_secured(size.rounds, size.messages, size.seconds),
     Part.RESTORE_MANY: lambda stack, _, __, size: [
         figure for pending in (0, MANY) for figure in measure_restore(stack, size.rounds, pending)
@@ -90,10 +92,10 @@ MEASURES: Mapping[Part, Measure] = {
     Part.GROWTH: lambda stack, _, __, size: measure_growth(stack, size.rounds, size.messages),
 }
 
-_LONG = {Part.CHANNELS, Part.SECURED, Part.RESTORE_MANY, Part.GROWTH}
+_LONG = {Part.CHANNELS, Part.BUSY_CHANNELS, Part.SECURED, Part.RESTORE_MANY, Part.GROWTH}
 
 Parts = Annotated[
-    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last four.")
+    list[Part] | None, typer.Option(help="What to measure; may be repeated. By default all but the last five.")
 ]
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Messages = Annotated[int, typer.Option(min=1_000, help="Committed halves of a drain.")]

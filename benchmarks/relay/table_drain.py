@@ -109,27 +109,36 @@ def _site(stack: Stack) -> Iterator[Site]:
         yield site
 
 
-def fill_rows(site: Site, topic: str, messages: int, body: bytes = _BODY, each: int = _ROWS_OF_A_TRANSACTION) -> None:
+def fill_rows(
+    site: Site,
+    topic: str,
+    messages: int,
+    body: bytes = _BODY,
+    each: int = _ROWS_OF_A_TRANSACTION,
+    *,
+    after: int = 0,
+) -> None:
     """Insert committed rows into the message table of a site.
 
     Args:
         site: The site.
         topic: Real topic of the messages.
-        messages: How many; each has a key of its own.
+        messages: How many; the key of each is its number.
         body: Of each.
         each: Rows of a local transaction.
+        after: Number of the first.
     """
-    _fill(site, _FILL_OURS.format(table=site.tables.message), topic, messages, body, each)
+    _fill(site, _FILL_OURS.format(table=site.tables.message), topic, messages, body, each, after)
 
 
-def _fill(site: Site, statement: str, topic: str, messages: int, body: bytes, each: int) -> None:
+def _fill(site: Site, statement: str, topic: str, messages: int, body: bytes, each: int, after: int = 0) -> None:
     with site.connect() as connection:
         connection.execute("SET synchronous_commit = off")  # to fill is not measured
-        for first in range(0, messages, each):
+        for first in range(after, after + messages, each):
             parameters = {
                 "topic": topic,
                 "body": body,
                 "first": first,
-                "last": min(first + each, messages) - 1,
+                "last": min(first + each, after + messages) - 1,
             }
             connection.execute(statement.encode(), parameters)

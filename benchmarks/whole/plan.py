@@ -75,6 +75,9 @@ DEMANDED: Mapping[str, str] = {
     "auto_outage_p99_ms_vs_before": "outage",
     "auto_outage_failed": "outage",
     "auto_outage_misplaced": "outage",
+    "busy_channels_drain": "trust",
+    "secured_drain_password": "trust",
+    "secured_publish_password": "trust",
     "checkback_per_second": "peers-check-back",
     "restart_1000_of_1m_seconds": "restart",
     "land_vs_parquet": "spark",
@@ -95,7 +98,7 @@ ALONE = "it has a run of its own"
 
 RUN_ALONE: Mapping[str, tuple[str, ...]] = {
     "library": ("memory",),
-    "relay": ("channels", "flood", "latency", "secured", "stages"),
+    "relay": ("channels", "flood", "latency", "stages"),
     "spark": ("alerts", "large"),
 }
 """By section, what no whole run measures: it takes very long, explains another figure, or is another section's too."""
@@ -186,6 +189,9 @@ _ORDINARY = [
     _step("peers-drain", "peers", "--part drain", 10),
     _step("peers-latency", "peers", "--part latency --seconds 5", 12),
     _step("outage", "library", "--part outage --warm-up 3", 4),
+    _step(
+        "trust", "relay", "--part busy-channels --part secured --rounds 3 --messages 40000 --seconds 2 --warm-up 3", 8
+    ),
     _step("peers-check-back", "peers", "--part check-back", 10),
     _step("spark", "spark", "--part land --part audit --rounds 3 --records 500000 --transactions 200000", 10),
     _step("restart", "relay", "--part restore --rounds 3 --warm-up 3", 6),
@@ -211,6 +217,7 @@ _FULL = [
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
     _step("outage", "library", "--part outage", 5),
+    _step("trust", "relay", "--part busy-channels --part secured", 60),
     _step("peers-check-back", "peers", "--part check-back --whole", 60),
     _step("spark", "spark", "--part land --part audit --part cold", 120),
     _step("restart", "relay", "--part restore", 20),

@@ -23,6 +23,7 @@ from tests.support.commands import call_command
 from tests.support.secured import PASSWORD, Login, SecuredSite
 from tests.support.shop import Shop
 
+pytestmark = pytest.mark.long  # test_planted_secrets.py logs in to secured servers in each `make test`
 ORDERS = "orders"
 
 
@@ -52,7 +53,6 @@ async def _publish_async(shop: Shop) -> None:
         await application.publish(session, ORDERS, "async")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("site", [Login.CERTIFICATE, Login.TOKEN], indirect=True)
 def test_loop_runs_with_each_login(site: SecuredSite) -> None:
     _make_channel(site)

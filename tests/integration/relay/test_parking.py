@@ -99,6 +99,7 @@ def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbo
     assert {(manifest.group, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
 
 
+@pytest.mark.long
 def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: Outbox) -> None:
     """More than may pend in the half partition: all of it would have to be parked before the other is even read."""
     port = free_port()

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -64,6 +65,7 @@ def demo(
     context: typer.Context, rows: Rows = "25000", folder: Folder = Path("build/demo"), *, secure: Secure = False
 ) -> None:
     """Run everything: servers, relay, checker, application, kills, an outage, Spark, audit, reconciliation."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was started is ended
     if context.invoked_subcommand is None:
         guarded(lambda: _everything(rows, folder, secure=secure))
 

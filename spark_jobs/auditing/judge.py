@@ -237,9 +237,10 @@ def _placed(judged: DataFrame) -> DataFrame:
 def _result(placed: DataFrame) -> DataFrame:
     half, decided, visible = f.col("half_time"), f.col("op_time"), f.col("_visible")
     delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE)
+    by_op = f.col("_source").isNull()  # rows of table mode are decided by no op marker
     latencies = {
-        "half_to_op_ms": _milliseconds(half, decided),
-        "op_to_visible_ms": _milliseconds(decided, visible),
+        "half_to_op_ms": f.when(by_op, _milliseconds(half, decided)),
+        "op_to_visible_ms": f.when(by_op, _milliseconds(decided, visible)),
         "half_to_visible_ms": _milliseconds(half, visible),
     }
     timed = {name: f.when(delivered, latency) for name, latency in latencies.items()}

@@ -281,7 +281,7 @@ def test_what_is_judged_has_places_and_latencies_of_its_row() -> None:
         "shop",
     )
     assert (judged.half_partition, judged.half_offset, judged.real_offset) == (None, row.id, 0)
-    assert (judged.half_to_op_ms, judged.half_to_visible_ms) == (30, 12)
+    assert (judged.half_to_op_ms, judged.op_to_visible_ms, judged.half_to_visible_ms) == (None, None, 12)
 
 
 # --- what cannot be known

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, not in its __all__
 from rich.console import Console
 from rich.table import Table
 
@@ -13,6 +16,7 @@ from outbox._jars.fetch import fetch as fetch_jars
 from outbox._jars.fetch import jar_cache, make_lock
 from outbox._service.exit_codes import guarded
 from outbox._service.signals import stop_on_signals
+from stack.errors import StartError
 from stack.fetch_progress import shown
 from stack.locks import all_locks
 from stack.ports import HOST
@@ -32,6 +36,7 @@ def up(
     kafka_port: Annotated[int | None, typer.Option(help="Kafka's first port; by default any.")] = None,
     postgres_port: Annotated[int | None, typer.Option(help="Port of Postgres; by default any.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder to keep the data in; by default none is kept.")] = None,
+    topic: Annotated[list[str] | None, typer.Option(help="Create this topic if it is missing; repeatable.")] = None,
 ) -> None:
     """Start Kafka and Postgres, print how to connect, and stop them on Ctrl-C or SIGTERM."""
 
@@ -48,6 +53,7 @@ def up(
             )
             stack.start()
         try:
+            _create(topic or [], stack.bootstrap_servers)
             _serve(stack, console)
         finally:
             stack.stop()
@@ -81,6 +87,23 @@ def lock() -> None:
             Console(stderr=True).print(f"{path}: {len(made.sha256)} files", highlight=False)
 
     guarded(run)
+
+
+def _create(topics: Iterable[str], bootstrap_servers: str) -> None:
+    """Create those of the topics that are missing, with the broker's numbers of partitions and replicas.
+
+    Raises:
+        StartError: Kafka refuses one.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    for name in topics:
+        try:
+            admin.create_topics([NewTopic(name)])[name].result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise StartError(
+                    f"Kafka did not create topic {name}: {error.args[0].str()}. Correct --topic."
+                ) from None
 
 
 def _serve(stack: Stack, console: Console) -> None:

@@ -250,6 +250,22 @@ def test_a_folder_that_the_account_may_not_enter_is_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.long
+def test_the_command_creates_topics_and_prints_where_the_servers_are() -> None:
+    command = [sys.executable, "-m", "outbox", "stack", "up", "--topic", "orders", "--topic", "stock"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            lines = [process.stdout.readline().removeprefix("export ").rstrip() for _ in range(3)]
+            printed = {name: value.strip("'") for name, value in (line.split("=", 1) for line in lines)}
+            admin = AdminClient({"bootstrap.servers": printed["OUTBOX_BOOTSTRAP_SERVERS"], "log_level": 0})
+            wait_until(lambda: {"orders", "stock"} <= set(admin.list_topics(timeout=10).topics), "a topic is missing")
+            assert query(printed["OUTBOX_POSTGRES_URL"], "SELECT 1") == 1
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+
+
 def test_three_brokers_and_a_standby_lose_one_of_each() -> None:
     with Stack(brokers=3, standby=True) as big:
         topic = make_topic(big, "replicated", replicas=3)

@@ -6,7 +6,7 @@ A report is kept with `--keep build/torture/report.json`. No figure in the docum
 from __future__ import annotations
 
 import json
-import shutil
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -61,15 +61,20 @@ def _rate(trials: int) -> str:
     return f"{min(3 / trials, 1):.2g}" if trials else "1"
 
 
+_PLACE = re.compile(r" --report [^\s\"]+")
+
+
 def keep(report: Path, folder: Path) -> Path:
-    """Keep a report; where it lies now."""
+    """Keep a report, without the place where the run left it; return where it lies now."""
     content = json.loads(report.read_text())
     folder.mkdir(parents=True, exist_ok=True)
     if _is_of_outage(content):
         name = f"{content['environment']['date'][:10]}-outage.json"
     else:
         name = f"{content['date'][:10]}-seed-{content['seed']}.json"
-    return Path(shutil.copy(report, folder / name))
+    kept = folder / name
+    kept.write_text(_PLACE.sub("", report.read_text()))
+    return kept
 
 
 Folder = Annotated[Path, typer.Option(help="Folder with the reports that are kept.")]

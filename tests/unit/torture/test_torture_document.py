@@ -61,12 +61,13 @@ def test_the_document_says_what_the_report_says(report: dict[str, Any], tmp_path
 
 def test_a_report_that_is_kept_is_in_the_document(report: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    file.write_text(json.dumps(report))
+    file.write_text(json.dumps(report | {"command": "python -m tests.torture --seed 3 --report /a/b.json"}))
     main(tmp_path / "results", tmp_path / "torture.md", file)
     first = (tmp_path / "torture.md").read_text()
     main(tmp_path / "results", tmp_path / "torture.md")
     assert (tmp_path / "torture.md").read_text() == first
     assert "60,000" in first
+    assert "`python -m tests.torture --seed 3`" in first
     assert keep(file, tmp_path / "results").name == "2026-01-01-seed-3.json"
 
 

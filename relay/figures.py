@@ -39,6 +39,7 @@ class RelayProgress:
             "held": found["outbox_relay_held"],
             "lag": found["outbox_relay_lag"],
             "discarded": found["outbox_relay_discarded"],
+            "discarded_rows": found["outbox_relay_table_discarded"],
             "partitions": found["outbox_relay_partitions_served"],
         }
 

@@ -41,7 +41,8 @@ TRANSACTIONS = ChannelCounter(
 )
 DISCARDS = ChannelCounter(
     "outbox_relay_discards",
-    "Transactions written to the discard topic, by reason; UNDECIDED: they are parked",
+    "Transactions written to the discard topic, or to the table of discarded rows, by reason; UNDECIDED: they are "
+    "parked",
     [CHANNEL, "reason"],
     registry=REGISTRY,
 )
@@ -90,7 +91,8 @@ OLDEST_UNDECIDED_SECONDS = ChannelGauge(
 LAG = ChannelGauge("outbox_relay_lag", "Halves not read yet", [CHANNEL, "partition"], registry=REGISTRY)
 DISCARDED = ChannelGauge(
     "outbox_relay_discarded",
-    "Transactions in the discard topic, by what they lack: undecided or undeliverable",
+    "Transactions in the discard topic, by what they lack: undecided or undeliverable. Discarded rows are in "
+    "outbox_relay_table_discarded",
     [CHANNEL, "partition", "kind"],
     registry=REGISTRY,
 )
@@ -161,6 +163,12 @@ TABLE_ROWS = ChannelGauge(
     "outbox_relay_table_rows",
     "Rows of a table source that are not delivered, estimated by the range of their ids; of a foreign table, up to "
     "100,000",
+    [CHANNEL, "source"],
+    registry=REGISTRY,
+)
+TABLE_DISCARDED = ChannelGauge(
+    "outbox_relay_table_discarded",
+    "Discarded rows of a table source that are neither moved back nor dropped, up to 10,000",
     [CHANNEL, "source"],
     registry=REGISTRY,
 )

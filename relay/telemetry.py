@@ -207,16 +207,18 @@ def _oldest_undecided(ledger: Ledger, now: int) -> None:
             gauge.remove(*labels)
 
 
-def table_figures(source: str, oldest_seconds: float, rows: int) -> None:
-    """Show what waits in the table of a source.
+def table_figures(source: str, oldest_seconds: float, rows: int, discarded: int) -> None:
+    """Show what waits in the table of a source, and what is discarded.
 
     Args:
         source: Its name.
         oldest_seconds: Age of its oldest row; 0: none.
         rows: How many wait.
+        discarded: How many are discarded.
     """
     metrics.TABLE_OLDEST_SECONDS.labels(source).set(oldest_seconds)
     metrics.TABLE_ROWS.labels(source).set(rows)
+    metrics.TABLE_DISCARDED.labels(source).set(discarded)
 
 
 def forget_table(source: str) -> None:
@@ -224,6 +226,7 @@ def forget_table(source: str) -> None:
     for metric in (
         metrics.TABLE_OLDEST_SECONDS,
         metrics.TABLE_ROWS,
+        metrics.TABLE_DISCARDED,
         metrics.TABLE_WAITING,
         metrics.TABLE_BEHIND_HALVES,
     ):

@@ -8,6 +8,7 @@ from typing import LiteralString
 from outbox._operations.finding import Finding
 from outbox._operations.source_report import Condition, SourceReporter
 from outbox._operations.table_connection import table_connection
+from outbox._operations.table_doctor import examine_discarded
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
@@ -61,3 +62,4 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         yield Finding(what, f"halted: {found.why}", "see docs/foreign_tables.md, 'A source that stops'")
     else:
         yield Finding(what, "", f"{found.condition}, foreign table {found.table}; its rows are not examined")
+    yield from examine_discarded(what, found)

@@ -108,7 +108,9 @@ class TableDoctor:
         yield from found
         if any(not finding.fine for finding in found):
             return
-        yield from self._progress(reporter.report(self._source, self._table, self._dsn))
+        report = reporter.report(self._source, self._table, self._dsn)
+        yield from self._progress(report)
+        yield from examine_discarded(self._what, report)
         if reporter.is_unreachable:
             yield Finding(self._what, "", "rights in Kafka are not checked: it does not answer")
         else:
@@ -302,6 +304,22 @@ def vacuum_problems(options: Mapping[str, str]) -> list[str]:
         options: The table's storage parameters.
     """
     return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]
+
+
+def examine_discarded(what: str, found: SourceReport) -> Iterator[Finding]:
+    """Yield that rows of a source are discarded: they stay undelivered until an operator acts.
+
+    Args:
+        what: What is examined.
+        found: The state of the source.
+    """
+    if found.discarded:
+        reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
+        if found.is_counted:
+            fix = "see `outbox discarded list`; correct the reason, then `outbox discarded deliver`, or `drop`"
+        else:
+            fix = "see docs/foreign_tables.md, 'What cannot be delivered'"
+        yield Finding(what, f"rows are discarded, and are not delivered: {reasons}", fix)
 
 
 def is_late(found: SourceReport) -> bool:

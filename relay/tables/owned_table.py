@@ -68,6 +68,20 @@ class Refusal(NamedTuple):
     detail: str
 
 
+class TableFigures(NamedTuple):
+    """What waits in a table, and what is discarded.
+
+    Args:
+        oldest_seconds: Age of the oldest row; 0: none waits.
+        rows: How many wait.
+        discarded: How many are discarded, up to 10,000.
+    """
+
+    oldest_seconds: float
+    rows: int
+    discarded: int
+
+
 class Step(NamedTuple):
     """One step of the progress.
 
@@ -249,8 +263,12 @@ class OwnedTable(ABC):
         """
 
     @abstractmethod
-    def figures(self) -> tuple[float, int]:
-        """Return the age of the oldest row (s), and how many rows wait."""
+    def figures(self) -> TableFigures:
+        """Return what waits, and what is discarded.
+
+        Raises:
+            psycopg.Error: The database does not answer.
+        """
 
     def _take(
         self, statement: sql.Composed, array: Callable[[Iterable[Any]], str], before: Progress, step: Step, **more: int

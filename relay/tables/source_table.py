@@ -18,7 +18,7 @@ from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.id_floor import IdFloor
-from relay.tables.owned_table import OwnedTable, Step, Window, may_prepare
+from relay.tables.owned_table import OwnedTable, Step, TableFigures, Window, may_prepare
 from relay.tables.row_ids import is_bigint
 from relay.tables.rows import Row
 
@@ -71,7 +71,8 @@ _PURGE: LiteralString = (
 )
 _FIGURES: LiteralString = (
     "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} WHERE id >= %(floor)s"
-    " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(floor)s)"
+    " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(floor)s),"
+    " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
 )
 # INSERT and COPY take this lock before they are given an id. Only prepared transactions have no pid.
 _WRITERS: LiteralString = (
@@ -181,11 +182,11 @@ class SourceTable(OwnedTable):
         row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
         return row == (PURGE_ROWS,)
 
-    def figures(self) -> tuple[float, int]:
-        """See `OwnedTable`. The number is about right."""
+    def figures(self) -> TableFigures:
+        """See `OwnedTable`. The number of rows that wait is about right."""
         row = self._connection.execute(self._table.compose(_FIGURES), {"floor": self._floor.id}).fetchone()
-        oldest, count = row or (0, 0)
-        return float(oldest or 0), int(count)
+        oldest, count, discarded = row or (0, 0, 0)
+        return TableFigures(float(oldest or 0), int(count), int(discarded))
 
 
 def _array(ids: Iterable[int]) -> str:

@@ -13,6 +13,7 @@ import yaml
 
 import checker.metrics
 import relay.metrics
+import relay.telemetry
 import spark_jobs.landing.metrics
 import spark_jobs.watching.metrics
 from checker.rules.verdicts import Verdict
@@ -89,6 +90,18 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
     relay.metrics.forget(int(number))
     samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
     assert [sample.name for sample in samples if sample.labels.get("partition") == number] == []
+
+
+def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
+    relay.telemetry.table_figures("given-up", 1.0, 2, 3)
+    assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_discarded"]
+    relay.telemetry.forget_table("given-up")
+    assert _samples_of("given-up") == []
+
+
+def _samples_of(source: str) -> list[str]:
+    samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
+    return [sample.name for sample in samples if sample.labels.get("source") == source]
 
 
 def _selectors(rule: Mapping[str, Any]) -> Iterator[tuple[str, set[str]]]:

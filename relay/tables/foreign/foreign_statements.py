@@ -60,9 +60,10 @@ _DELETE: LiteralString = "DELETE FROM {table} AS t USING"
 _MARK: LiteralString = "UPDATE {table} AS t SET {mark} = {now} FROM"
 
 _FIGURES: LiteralString = (
-    "SELECT first.id, first.age, (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found)"
-    " FROM (SELECT {id}::text AS id, CAST({age} AS float) AS age FROM {table} AS t WHERE {waits}"
-    " ORDER BY {order} LIMIT 1) AS first"
+    "SELECT first.id, first.age, (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found),"
+    " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
+    " FROM (SELECT) AS one LEFT JOIN (SELECT {id}::text AS id, CAST({age} AS float) AS age FROM {table} AS t"
+    " WHERE {waits} ORDER BY {order} LIMIT 1) AS first ON true"
 )
 
 
@@ -78,8 +79,8 @@ class ForeignStatements(NamedTuple):
     Args:
         window: Reads committed rows that wait.
         move: Takes a step of the progress.
-        figures: Returns the id of the first row that waits, its age (s) if the order column is a time, and how many
-            rows wait, up to 100,000; nothing if none waits.
+        figures: Returns the id of the first row that waits, its age (s) if the order column is a time, how many rows
+            wait, up to 100,000, and how many are discarded.
         there: Returns those of some ids whose rows wait or are discarded.
     """
 
@@ -113,7 +114,7 @@ def make_statements(
             source=sql.Identifier(names.schema, names.source),
             discarded=discarded,
         ),
-        sql.SQL(_FIGURES).format(**parts),
+        sql.SQL(_FIGURES).format(**parts, discarded=discarded),
         sql.SQL(_THERE).format(**parts, discarded=discarded),
     )
 

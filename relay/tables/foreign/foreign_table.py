@@ -19,7 +19,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index
 from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
 from relay.tables.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.tables.owned_table import OwnedTable, Step, Window, may_prepare
+from relay.tables.owned_table import OwnedTable, Step, TableFigures, Window, may_prepare
 from relay.tables.row_ids import IS_ID, is_text
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
@@ -201,19 +201,19 @@ class ForeignTable(OwnedTable):
         """Return False: a foreign table has no evidence."""
         return False
 
-    def figures(self) -> tuple[float, int]:
+    def figures(self) -> TableFigures:
         """See `OwnedTable`. Rows are counted up to 100,000.
 
         Without a time in the order column, the age is the time for which the first row has been the first one.
         """
         found = self._connection.execute(self._ready().figures).fetchone()
-        if found is None:
+        first, age, count, discarded = found or (None, None, 0, 0)
+        if first is None:
             self._first = ""
-            return 0.0, 0
-        first, age, count = found
+            return TableFigures(0.0, 0, int(discarded))
         if first != self._first:
             self._first, self._first_at = first, time.monotonic()
-        return max(float(age or 0), time.monotonic() - self._first_at), int(count)
+        return TableFigures(max(float(age or 0), time.monotonic() - self._first_at), int(count), int(discarded))
 
     def _ready(self) -> ForeignStatements:
         if self._statements is None:

@@ -89,8 +89,17 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
             "no owner: no relay delivers the 1 rows that wait",
             "start a relay with shop in its setting tables",
         ),
+        (
+            (
+                "INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, reason, detail)"
+                " SELECT '7', id, now(), 'g', 'orders', -1, reason, 'why' FROM (VALUES (1, 'TOO_LARGE'),"
+                " (2, 'FORBIDDEN'), (3, 'FORBIDDEN')) AS rows (id, reason)"
+            ),
+            "rows are discarded, and are not delivered: 2 FORBIDDEN, 1 TOO_LARGE",
+            "see `outbox discarded list`",
+        ),
     ],
-    ids=["missing", "column", "index", "bounds", "unlogged", "vacuum", "halted", "late", "no owner"],
+    ids=["missing", "column", "index", "bounds", "unlogged", "vacuum", "halted", "late", "no owner", "discarded"],
 )
 def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: str) -> None:
     _run(shop, statement)

@@ -136,6 +136,15 @@ def test_the_doctor_finds_what_is_wrong_with_a_foreign_table(shop: Site) -> None
             assert f"--table-prefix {names.prefix} --message-table public.{kind.table(shop)}" in found[0].fix
 
 
+def test_the_doctor_finds_discarded_rows_of_a_foreign_table(shop: Site) -> None:
+    _run(shop, f"INSERT INTO {shop.tables.discarded} (row_id, reason, detail) VALUES ('7', 'FORBIDDEN', 'why')")
+    foreign = ForeignSource(shop.tables, QualifiedName("public", KIND.table(shop)))
+    found = examine_foreign("events", foreign, shop.postgres_url, SourceReporter(shop.kafka(), shop.channel))
+    (wrong,) = [one for one in found if not one.fine]
+    assert wrong.problem == "rows are discarded, and are not delivered: 1 FORBIDDEN"
+    assert "docs/foreign_tables.md" in wrong.fix
+
+
 def test_a_database_that_does_not_answer_is_a_finding(shop: Site) -> None:
     foreign = ForeignSource(shop.tables, QualifiedName("public", f"t{uuid.uuid4().hex}"))
     reporter = SourceReporter(shop.kafka(), shop.channel)

@@ -22,6 +22,7 @@ from relay.tables.owned_table import open_session
 from tests.support.foreign_tables import KINDS, Kind, relay_settings, run, variables
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import SOURCE, Writers, assert_exactly, create_numbers, publish
+from tests.support.probes import free_port, metric
 
 DEBEZIUM = Kind("debezium", "uuid", "delete")
 BIGINT = Kind("mapping", "bigint", "delete")
@@ -166,9 +167,11 @@ def test_a_broken_row_is_discarded_and_stops_no_other(shop: Site) -> None:
             run(connection, f"INSERT INTO {table} ({', '.join(row)}) VALUES ({places})", *row.values())
         run(connection, f"INSERT INTO {table} (about) VALUES ('one')")
     insert(shop, BIGINT, "orders", "one")
-    relay(shop, BIGINT)
+    port = free_port()
+    relay(shop, BIGINT, OUTBOX_HTTP_PORT=str(port))
     BIGINT.wait_empty(shop)
     assert_exactly(shop, "orders")
+    wait_until(lambda: metric(port, "outbox_relay_table_discarded", source=SOURCE) == 6, explain=shop.logs)
     found = discarded(shop)
     assert [row_id for row_id, _, _, _ in found] == ["1", "2", "3", "4", "5", "6"]
     assert {reason for _, reason, _, _ in found} == {"MALFORMED"}

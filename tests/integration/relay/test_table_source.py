@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -26,6 +28,7 @@ from tests.support.message_rows import (
     wait_empty,
     waiting,
 )
+from tests.support.probes import free_port, metric, metrics
 from tests.support.table_failpoints import table_failpoints
 
 
@@ -211,6 +214,21 @@ def test_what_cannot_be_delivered_is_discarded_whole(shop: Site) -> None:
     ]
     assert rows[2][2] == "1 header names and 0 header values are given"
     assert not shop.read("orders")
+
+
+def test_discarded_rows_are_in_a_gauge_until_somebody_decides(shop: Site) -> None:
+    port = free_port()
+    allowed = {"orders": [shop.topic("orders")]}
+    relay(shop, OUTBOX_ALLOWED_TOPICS=json.dumps(allowed), OUTBOX_HTTP_PORT=str(port))
+    gauge = partial(metric, port, "outbox_relay_table_discarded", channel=shop.name, source=SOURCE)
+    insert(shop, "orders", "fine")
+    insert(shop, "forbidden", "one", "two", "three")
+    wait_until(lambda: gauge() == 3, explain=shop.logs)
+    assert metric(port, "outbox_relay_discards_total", reason="FORBIDDEN") == 1
+    assert metric(port, "outbox_relay_discarded", kind="undeliverable") == 0
+    run(shop, "DELETE FROM {discarded}")
+    wait_until(lambda: gauge() == 0, explain=shop.logs)
+    assert ("outbox_relay_table_discarded", frozenset({("channel", shop.name), ("source", SOURCE)})) in metrics(port)
 
 
 def _committed(site: Site) -> int:

@@ -121,6 +121,7 @@ def _registry() -> tuple[CollectorRegistry, Counter, Gauge]:
     discarded = Gauge("outbox_relay_discarded", "d", ["kind"], registry=registry)
     discarded.labels("undecided").set(2)
     discarded.labels("undeliverable").set(5)
+    Gauge("outbox_relay_table_discarded", "r", ["source"], registry=registry).labels("shop").set(4)
     return registry, messages, pending
 
 
@@ -134,6 +135,7 @@ def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() ->
     first = dict(figures())
     assert (first["delivered"], first["per_second"], first["pending"]) == (1_000, 500, 11)
     assert (first["rolled_back"], first["held"], first["lag"], first["discarded"]) == (3, 1, 1, 7)
+    assert first["discarded_rows"] == 4
     assert figures()["per_second"] == 0
 
 

@@ -133,12 +133,17 @@ class ChannelThreads:
             log.warning("Channels did not stop in time; other processes repeat their open batches", channels=late)
 
     def _ask_to_reload(self) -> None:
-        for wanted in self._reloads.values():
-            wanted.set()
+        """Ask each channel to reload that the configuration still has; the others go on as they are."""
         try:
             names = set(self._names_now())
         except ConfigurationError:
-            return  # each channel reads the file, too, and refuses it
-        if names != self._threads.keys():
-            added, removed = sorted(names - self._threads.keys()), sorted(self._threads.keys() - names)
-            log.warning("Channels that were added or removed need a restart", added=added, removed=removed)
+            names = set()
+        if not names:  # each channel reads the file, too, and refuses it
+            names = set(self._threads)
+        for name, wanted in self._reloads.items():
+            if name in names:
+                wanted.set()
+            else:
+                log.warning("Channel is not in the file any more, it is served as before until a restart", channel=name)
+        if added := sorted(names - self._threads.keys()):
+            log.warning("Channels that were added need a restart", added=added)

@@ -111,7 +111,7 @@ def test_a_channel_with_damaged_checkpoints_stays_alone(platform: Platform) -> N
 
 
 def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
-    """A wrong one of the other channel is refused there, and changes nothing here."""
+    """A wrong one of the other channel is refused there, and changes nothing here; its removal is not refused."""
     one, other = platform.sites
     for site in platform.sites:
         site.create("orders", "more")
@@ -138,6 +138,13 @@ def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
         site.wait_settled()
     assert_exactly(one, ids)
     assert other.read("orders") == []
+    platform.sites = [one]
+    platform.write({one.name: f'[channels.{one.name}.allowed_topics]\norders = ["{one.topic("orders")}"]\n'})
+    platform.reload(relay, platform.port, "relay", one, "taken", 2)
+    assert metric(platform.port, "outbox_relay_reloads_total", channel=other.name, outcome="refused") == 1
+    (removed,) = [line for line in lines(relay) if line["event"].startswith("Channel is not in the file any more")]
+    assert (removed["channel"], removed["level"]) == (other.name, "warning")
+    assert get(platform.port, f"/readyz/{other.name}")[0] == 200
 
 
 @pytest.mark.long

@@ -14,7 +14,6 @@ from checker.upkeep.purge_topic import purge_topic
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_settings
-from outbox._service.exit_codes import guarded
 from outbox._service.run import ServiceMetrics, check_service, run_service
 
 app = typer.Typer(
@@ -39,19 +38,23 @@ def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> 
 
 
 @app.command()
+@setting_options(CheckerSettings, only=("channel",))
 def settlement(
     context: typer.Context,
+    given: dict[str, Any],
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find committed transactions that are not delivered though they are old; ends with 2 if there are any."""
-    guarded(lambda: show_settlement(load_settings(CheckerSettings, context.obj), as_json=json))
+    show_settlement(load_settings(CheckerSettings, context.obj | given), as_json=json)
 
 
 @app.command("purge-topic")
+@setting_options(CheckerSettings, only=("channel",))
 def purge_topic_command(
     context: typer.Context,
+    given: dict[str, Any],
     topic_id: Annotated[str, typer.Argument(help="Id of a half topic that was deleted.", show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Delete the rows of a half topic that was deleted; the purge leaves them alone."""
-    guarded(lambda: purge_topic(load_settings(CheckerSettings, context.obj), topic_id, yes=yes))
+    purge_topic(load_settings(CheckerSettings, context.obj | given), topic_id, yes=yes)

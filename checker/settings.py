@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from checker.rules.breaker import Policy
 from outbox._service.settings import (
-    Database,
+    DEFAULT_DATABASE,
+    CheckerDatabase,
     Former,
     Milliseconds,
     PostgresSettings,
     ServiceSettings,
+    Switch,
     Unit,
     refuse_ours,
 )
-from outbox.settings import TableNames
 
 _OURS = {
     "acks": "a decision must be stored by all in-sync replicas",
@@ -28,43 +29,9 @@ _OURS = {
     "transactional.id": "decisions are not sent in Kafka transactions",
 }
 
-Durability = Literal["production", "development"]
-Switch = Literal["on", "off"]
 
-
-class DatabaseSettings(Database):
-    """One database and the producer groups that write to it."""
-
-    dsn: SecretStr | None = Field(None, description="Connection string of the checker's role.")
-    groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
-    table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
-    table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
-    read_only: bool = Field(
-        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
-    )
-    durability: Durability | None = Field(
-        None, description="Durability that the server must have. Default: the profile."
-    )
-    synchronous_standby: bool = Field(
-        default=False, description="Require that each COMMIT waits for a standby; refuse to start otherwise."
-    )
-    breaker: Switch | None = Field(None, description="Circuit breaker of this database. Default: breaker.")
-    breaker_limit: Annotated[int | None, Unit("transactions")] = Field(
-        None, ge=1, description="Limit of this database's circuit breaker. Default: breaker_limit."
-    )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.read_only and self.synchronous_standby:
-            raise ValueError(
-                "read_only and synchronous_standby exclude each other: without a write of its own the checker cannot "
-                "see that a row was replicated"
-            )
-        return self
-
-    def tables(self) -> TableNames:
-        """Where the callback tables are."""
-        return TableNames(self.table_schema, self.table_prefix)
+class DatabaseSettings(CheckerDatabase):
+    """One database and the producer groups that write to it, with its circuit breaker."""
 
     def policy(self) -> Policy | None:
         """When its circuit breaker opens; None: it has none."""
@@ -156,7 +123,7 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
         """See `LayeredSettings`: the callback tables."""
         for name, database in self.all_databases().items():
-            yield f"database {name}", (database.dsn, database.dsn_file, database.table_schema, database.table_prefix)
+            yield f"database {name}", database.place()
 
     def _single(self) -> dict[str, DatabaseSettings]:
         if self.postgres_url is None and self.postgres_url_file is None:
@@ -169,4 +136,4 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
             "read_only": self.read_only,
             "synchronous_standby": self.synchronous_standby,
         }
-        return {"default": DatabaseSettings.model_validate(fields)}
+        return {DEFAULT_DATABASE: DatabaseSettings.model_validate(fields)}

@@ -76,7 +76,7 @@ def pending(
         print_json(document)
     else:
         _show(document, unread)
-        show_tables(PlainConsole(), tables)
+        show_tables(PlainConsole(), desk.channel.channel.name, tables)
         if not tables:
             PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if any(left.is_fault for left in unread) or any(map(is_unread, tables)):
@@ -98,7 +98,8 @@ def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> Operator
             unread = [{"place": f"channel {settings.channel}", "why": str(error)}]
             head = {"channel": settings.channel, "now_ms": now, **lists, "not_read": unread}
             print_json({**head, "tables": [table_fields(one) for one in tables]})
-        show_tables(PlainConsole(), () if as_json else tables)
+        if not as_json:
+            show_tables(PlainConsole(), settings.channel, tables)
         raise
 
 
@@ -155,6 +156,7 @@ def _fields(one: UnsettledTransaction, now: int) -> dict[str, Any]:
 def _show(document: Mapping[str, Any], unread: Sequence[Unread]) -> None:
     console = PlainConsole()
     if document["sums"]:
+        console.print(f"unsettled transactions in channel {document['channel']}:")
         console.print(_totals(document))
     elif not unread:
         console.print(f"No unsettled transaction was found in channel {document['channel']}.")

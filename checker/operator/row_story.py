@@ -144,13 +144,15 @@ def _open(backends: Mapping[str, int]) -> Conclusion:
 _BY_OUTCOME: Mapping[Outcome, Callable[[Mapping[str, int]], Conclusion]] = {
     Outcome.OPEN: _open,
     Outcome.COMMITTED: lambda _: Conclusion(
-        Status.COMMITTED,
-        "its local transaction committed, and neither a row nor evidence of it is left: it was delivered and its "
-        "evidence is purged, or its rows were moved by `outbox discarded` or deleted by hand; it is not visible in "
-        "what was read, name its topic with --topic",
+        Status.NOT_FOUND,
+        "a local transaction with its xid committed, and the tables of this channel have neither a row nor evidence of "
+        "it: it belongs to another channel, table or server, or it was delivered and its evidence is purged, or its "
+        "rows were moved by `outbox discarded` or deleted by hand; choose its channel with --channel, or name its "
+        "topic with --topic",
     ),
     Outcome.ROLLED_BACK: lambda _: Conclusion(
-        Status.ROLLED_BACK, "its local transaction was rolled back: it is never delivered"
+        Status.ROLLED_BACK,
+        "the local transaction with its xid was rolled back: it is never delivered, unless it ran on another server",
     ),
     Outcome.TOO_OLD: lambda _: Conclusion(
         Status.NOT_FOUND,
@@ -167,7 +169,6 @@ ADVICE = {
     Status.DISCARDED: "use `outbox discarded deliver` or `outbox discarded drop`",
     Status.DELIVERED: "nothing is to be done",
     Status.ROLLED_BACK: "nothing is to be done",
-    Status.COMMITTED: "see `outbox trace --topic` for its messages",
 }
 """What an operator can do instead of a decision."""
 

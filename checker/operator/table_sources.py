@@ -74,16 +74,17 @@ def table_fields(found: SourceReport) -> dict[str, Any]:
     }
 
 
-def show_tables(console: Console, reports: Sequence[SourceReport]) -> None:
-    """Print a block for each source."""
+def show_tables(console: Console, channel: str, reports: Sequence[SourceReport]) -> None:
+    """Print a block for each source of a channel."""
     for found in reports:
-        print_entry(console, _head(found), *_details(found))
+        print_entry(console, _head(channel, found), *_details(found))
 
 
-def _head(found: SourceReport) -> str:
+def _head(channel: str, found: SourceReport) -> str:
     owner = found.owner
     where = f" from {owner.address}" if owner and owner.address else ""
-    return f"table source {found.source}: {found.condition}" + (f" by pid {owner.pid}{where}" if owner else "")
+    by = f" by database session {owner.pid}{where}" if owner else ""
+    return f"channel {channel}, table source {found.source}: {found.condition}{by}"
 
 
 def _details(found: SourceReport) -> Iterator[str]:

@@ -71,9 +71,9 @@ def trace(
         found.unread.append(("rows of table mode", NO_TABLES))
     conclusion = conclude_rows(found, rows) if rows.applies else conclude(found)
     if as_json:
-        print_json(_document(found, conclusion, start))
+        print_json({"channel": settings.channel} | _document(found, conclusion, start))
     else:
-        _show(found, conclusion, start)
+        _show(settings.channel, found, conclusion, start)
     if conclusion.state is Status.NOT_FOUND:
         raise SystemExit(Exit.FINDINGS)
     if conclusion.state is Status.CONTRADICTION:
@@ -138,10 +138,11 @@ def _time(event: TimelineEvent) -> str:
     return datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "milliseconds")
 
 
-def _show(found: Findings, conclusion: Conclusion, start: int) -> None:
+def _show(channel: str, found: Findings, conclusion: Conclusion, start: int) -> None:
     console = PlainConsole()
     message = "" if found.position is None else f", message {found.position}"
-    table = Table("time", "what", "message", "where", "detail", title=f"transaction {found.transaction_id}{message}")
+    title = f"channel {channel}: transaction {found.transaction_id}{message}"
+    table = Table("time", "what", "message", "where", "detail", title=title)
     for event in folded(found.timeline()):
         where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
         number = "" if event.position is None else str(event.position)

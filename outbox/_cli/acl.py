@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import ChannelSettings, Given
+from outbox._cli.options import Given, RightsSettings
 from outbox._cli.setting_options import setting_options
 from outbox._rules.acl_formats import AclFormat, formatted, is_principal
 from outbox._rules.role_rights import Role, Scope, internal_topics_within, names_missing, rights_of
@@ -32,7 +32,7 @@ def acl() -> None:
 
 
 @app.command("print")
-@setting_options(ChannelSettings, only=("channel",))
+@setting_options(RightsSettings, only=("channel",))
 def print_rights(
     given: Given,
     role: Roles,
@@ -48,14 +48,41 @@ def print_rights(
         raise ConfigurationError(
             f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
         )
-    channel = ChannelSettings(**given).channel_names()
-    scope = scope_of(channel, role, topic, group, source, alerts_topic)
-    typer.echo(formatted(form, principal, rights_of(role, scope)), nl=False)
+    scope = configured_scope(RightsSettings(**given), role, topic, group, source, alerts_topic)
+    channel, rights = scope.channel, rights_of(role, scope)
+    typer.echo(formatted(form, principal, rights), nl=False)
+    if not rights:
+        warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
+    if Role.RELAY in role and not scope.sources:
+        warn(
+            f"No table source of channel {channel.name} is named: these rights are not enough for table mode. "
+            "Give --source, or name the relay's file with OUTBOX_CONFIG, if the relay delivers from tables."
+        )
     for prefix, internal in internal_topics_within(scope).items():
         warn(
             f"--topic {prefix!r} also covers internal topics of channel {channel.name}, such as {internal}: "
             f"{principal} gets its rights there, too. Name the topics, or a longer prefix."
         )
+
+
+def configured_scope(
+    settings: RightsSettings,
+    roles: list[Role],
+    topics: list[str] | None,
+    groups: list[str] | None,
+    sources: list[str] | None,
+    alerts: list[str] | None = None,
+) -> Scope:
+    """Return the names for which rights are wanted; those that are not given come from the settings.
+
+    The table sources are those of `tables`, and the topics of a relay those of `allowed_topics`.
+
+    Raises:
+        ConfigurationError: A name is not allowed, or the roles need one that neither has.
+    """
+    if not topics and set(roles) == {Role.RELAY}:
+        topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
+    return scope_of(settings.channel_names(), roles, topics, groups, sources or list(settings.tables), alerts)
 
 
 def scope_of(

@@ -18,6 +18,7 @@ from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import ConfigurationError
 
 NEW_PARTITIONS = 4
+_ID_WIDTH = 36
 
 app = typer.Typer(help="Create and verify a channel's internal topics.", no_args_is_help=True)
 
@@ -90,7 +91,7 @@ def _topics(description: ChannelDescription) -> tuple[TopicDescription, ...]:
 
 
 def _show(description: ChannelDescription, *, as_json: bool) -> None:
-    topics = (description.half, description.op, description.verdict)
+    topics = _topics(description)
     if as_json:
         fields = [
             {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}
@@ -98,7 +99,8 @@ def _show(description: ChannelDescription, *, as_json: bool) -> None:
         ]
         print_json({"channel": description.channel.name, "topics": fields})
         return
-    table = Table("topic", "partitions", "replicas", "topic id", title=f"channel {description.channel.name}")
+    table = Table("topic", "partitions", "replicas", title=f"channel {description.channel.name}")
+    table.add_column("topic id", no_wrap=True, min_width=_ID_WIDTH)
     for topic in topics:
         table.add_row(topic.name, str(topic.partitions), str(topic.replication), topic.id)
     PlainConsole().print(table)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 
-from outbox._cli.acl import Groups, Sources, Topics, scope_of
+from outbox._cli.acl import Groups, Sources, Topics, configured_scope
 from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import (
     examine_allow_list,
+    examine_checker_database,
     examine_database,
     examine_encryption,
     examine_kafka,
@@ -46,33 +48,47 @@ def doctor(
     """Check everything that the outbox needs; ends with 2 if something is wrong."""
     channels = load_all(DoctorSettings, given)
     findings = [] if role else list(examine_versions())
+    defaults = Counter(settings.default_place() for settings in channels.values())
     for name, settings in channels.items():
         if role:
-            scope = scope_of(settings.channel_names(), role, topic, group, source or list(settings.tables), None)
-            found = RightsDoctor(connection(settings)).examine(rights_of(role, scope))
+            rights = rights_of(role, configured_scope(settings, role, topic, group, source))
+            found = RightsDoctor(connection(settings)).examine(rights) if rights else _no_rights(role)
         else:
-            found = _examine(settings)
+            found = _examine(settings, is_shared=defaults[settings.default_place()] > 1)
         findings += of_channel(name, found)
     show_findings(findings, as_json=as_json)
 
 
-def _examine(settings: DoctorSettings) -> Iterator[Finding]:
+def _no_rights(roles: list[Role]) -> Iterator[Finding]:
+    yield Finding("rights", "", f"role {' and '.join(roles)} needs none in Kafka")
+
+
+def _examine(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]:
     yield from examine_allow_list(settings.profile, settings.allowed_topics)
     yield from examine_encryption(connection(settings), _databases(settings))
     yield from examine_kafka(connection(settings), settings.channel_names(), settings.contract())
-    yield from _database(settings)
+    yield from _database(settings, is_shared=is_shared)
+    for name, one in settings.databases.items():
+        yield from examine_checker_database(name, one)
     yield from examine_sources(settings.tables, connection(settings), settings.channel_names())
 
 
 def _databases(settings: DoctorSettings) -> dict[str, Callable[[], str]]:
     """Return what returns the connection strings of the settings, by what they are for."""
     tables = {f"table source {name}": table.connection_string for name, table in settings.tables.items()}
-    return {"Postgres": settings.connection_string, **tables}
+    databases = {f"database {name}": one.connection_string for name, one in settings.databases.items()}
+    return {"Postgres": settings.connection_string, **tables, **databases}
 
 
-def _database(settings: DoctorSettings) -> Iterator[Finding]:
-    if settings.tables and not settings.connection_string():
-        return  # a relay's file names no database but those of its message tables
+def _database(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]:
+    """Yield what is found of the database that `postgres_url` names.
+
+    Args:
+        settings: Of the channel.
+        is_shared: Whether other channels have the same, so that it belongs to none of them.
+    """
+    if (settings.tables or settings.databases) and (is_shared or not settings.connection_string()):
+        return  # the file names the databases of the channel
     try:
         opened = database(settings)
     except ConfigurationError as error:

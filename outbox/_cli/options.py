@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import psycopg
@@ -11,6 +12,7 @@ from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._service.exit_codes import NO_KAFKA
 from outbox._service.settings import (
     AllowedTopics,
+    CheckerDatabase,
     KafkaSettings,
     MessageTables,
     OperatorName,
@@ -35,6 +37,10 @@ class TableCommandSettings(ChannelSettings, MessageTables):
     """Settings of the subcommands that look at message tables, too."""
 
 
+class RightsSettings(ChannelSettings, AllowedTopics, MessageTables):
+    """Settings of the subcommand that prints rights: the names for which a relay needs some."""
+
+
 class DecisionSettings(OperatorName, TableCommandSettings):
     """Settings of the subcommands that decide on discarded transactions."""
 
@@ -47,8 +53,22 @@ class ContractSettings(ChannelSettings, SiteSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
 
-class DoctorSettings(DatabaseSettings, ContractSettings, AllowedTopics, MessageTables):
-    """Settings of the doctor: of Kafka and Postgres, of message tables, and of the allow-list."""
+class DoctorSettings(DatabaseSettings, RightsSettings):
+    """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
+
+    databases: dict[str, CheckerDatabase] = Field(
+        default_factory=dict, description="Databases of the checker, by name, as tables of the TOML file."
+    )
+
+    def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
+        """See `LayeredSettings`: the message tables and foreign tables, and the callback tables of the checker."""
+        yield from super().exclusive_tables()
+        for name, one in self.databases.items():
+            yield f"database {name}", one.place()
+
+    def default_place(self) -> Hashable:
+        """Return where the tables are that `postgres_url` names."""
+        return self.postgres_url, self.postgres_url_file, self.table_schema, self.table_prefix
 
 
 TABLE_NAMES = ("table_schema", "table_prefix")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 import psycopg
@@ -26,7 +26,7 @@ from outbox._operations.finding import Finding
 from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
-from outbox._postgres.dsn import unverified_hosts
+from outbox._postgres.dsn import connect_dsn, connection_problem, unverified_hosts
 from outbox._rules.allowed_topics import (
     NO_LIST,
     NO_LIST_FIX,
@@ -41,9 +41,11 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
+from outbox.settings import TableNames
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
 _MIN_POSTGRES = 140_000
+_CONNECT_SECONDS = 5
 
 _KAFKA_TLS = "set security.protocol to sasl_ssl or ssl"
 _KAFKA_CHECK = "remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm"
@@ -259,6 +261,47 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
         if row is not None and row[0] != "on":
             yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
+
+
+class CallbackDatabase(Protocol):
+    """A database of the checker."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the checker never writes there."""
+
+    def tables(self) -> TableNames:
+        """Return where its callback tables are."""
+
+    def connection_string(self) -> str:
+        """Return the connection string of the checker's role."""
+
+
+def examine_checker_database(name: str, database: CallbackDatabase) -> Iterator[Finding]:
+    """Yield whether a database of the checker answers, and has the callback tables.
+
+    Args:
+        name: Its name in the settings.
+        database: How to reach it.
+    """
+    what, table = f"database {name}", CallbackTable(database.tables())
+    try:
+        url = database.connection_string()
+    except ConfigurationError as error:
+        yield Finding(what, str(error), "correct dsn or dsn_file of the database")
+        return
+    server = "any" if database.read_only else "read-write"  # as the checker connects
+    try:
+        with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
+            problems = table.problems(opened)
+    except psycopg.Error as error:
+        yield Finding(what, connection_problem(error, url), "start it, or correct its DSN or its tables")
+        return
+    for problem in problems:
+        found, _, fix = problem.partition(": ")
+        yield Finding(what, found, fix)
+    if not problems:
+        yield Finding(what, "", f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too")
 
 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:

@@ -77,8 +77,15 @@ def guarded(command: Callable[[], None]) -> None:
 def one_line(error: Exception) -> str:
     """Return an error as one sentence; of wrong settings the names and the reasons, never the values."""
     if isinstance(error, ValidationError):
-        return "; ".join(_setting(detail["loc"], detail["msg"]) for detail in error.errors(include_input=False))
+        return "; ".join(
+            _setting(detail["loc"], _LIST if detail["type"] == "tuple_type" else detail["msg"])
+            for detail in error.errors(include_input=False)
+        )
     return str(error)
+
+
+_LIST = 'this is not a list of names. Write it as ["orders", "shop.*"]'
+"""Problem of a setting whose value is no list."""
 
 
 def _missing(name: str) -> str:
@@ -91,7 +98,7 @@ def _missing(name: str) -> str:
 def _setting(location: tuple[int | str, ...], message: str) -> str:
     """Return one sentence about one setting, or about several of them, which have no common location."""
     what = message.removeprefix("Value error, ")
-    name = ".".join(map(str, location))
+    name, variable = ".".join(map(str, location)), str(location[0]).upper() if location else ""
     if message == "Field required":
         return _missing(name)
-    return f"setting {name} (OUTBOX_{name.upper()}): {what}" if name else what
+    return f"setting {name} (OUTBOX_{variable}): {what}" if name else what

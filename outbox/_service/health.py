@@ -190,7 +190,7 @@ def serve_health(host: str, port: int, health: Probed, registry: CollectorRegist
         answer = _probe(path, health)
         if answer is None:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
-            return [b"try /livez, /readyz, /readyz/CHANNEL (of several) or /metrics\n"]
+            return [_not_found(path)]
         start_response("200 OK" if answer.is_fine else "503 Service Unavailable", [("Content-Type", "text/plain")])
         return [f"{answer.text}\n".encode()]
 
@@ -207,6 +207,12 @@ def serve_health(host: str, port: int, health: Probed, registry: CollectorRegist
         server.server_close()
 
     return stop
+
+
+def _not_found(path: str) -> bytes:
+    """Return what a request for a page that there is not is answered."""
+    pages = b"try /livez, /readyz, /readyz/CHANNEL (of several) or /metrics\n"
+    return b"this process serves no such channel: " + pages if path.startswith("/readyz/") else pages
 
 
 def _probe(path: str, health: Probed) -> Answer | None:

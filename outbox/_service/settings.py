@@ -372,6 +372,52 @@ class Database(BaseModel):
         return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
 
 
+DEFAULT_DATABASE = "default"
+"""Name of the database that `postgres_url` gives the checker."""
+
+Durability = Literal["production", "development"]
+Switch = Literal["on", "off"]
+
+
+class CheckerDatabase(Database):
+    """One database and the producer groups that write to it."""
+
+    dsn: SecretStr | None = Field(None, description="Connection string of the checker's role.")
+    groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
+    table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
+    table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
+    read_only: bool = Field(
+        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
+    )
+    durability: Durability | None = Field(
+        None, description="Durability that the server must have. Default: the profile."
+    )
+    synchronous_standby: bool = Field(
+        default=False, description="Require that each COMMIT waits for a standby; refuse to start otherwise."
+    )
+    breaker: Switch | None = Field(None, description="Circuit breaker of this database. Default: breaker.")
+    breaker_limit: Annotated[int | None, Unit("transactions")] = Field(
+        None, ge=1, description="Limit of this database's circuit breaker. Default: breaker_limit."
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.read_only and self.synchronous_standby:
+            raise ValueError(
+                "read_only and synchronous_standby exclude each other: without a write of its own the checker cannot "
+                "see that a row was replicated"
+            )
+        return self
+
+    def place(self) -> Hashable:
+        """Return what tells its callback tables from those of other databases."""
+        return self.dsn, self.dsn_file, self.table_schema, self.table_prefix
+
+    def tables(self) -> TableNames:
+        """Where the callback tables are."""
+        return TableNames(self.table_schema, self.table_prefix)
+
+
 class TableSettings(Database):
     """One message table, or foreign table, that the relay delivers from."""
 

@@ -70,13 +70,13 @@ def load_channel(settings_type: type[S], given: Mapping[str, Any], name: str) ->
             theirs = _load(settings_type, given, other).exclusive_tables()
         except ConfigurationError:
             continue
-        refuse_shared({name: own, other: theirs})
+        refuse_shared({name: own, other: theirs}, _default_origin(given))
     return settings
 
 
 def _load_several(settings_type: type[S], given: Mapping[str, Any], names: Iterable[str]) -> dict[str, S]:
     channels = {name: _load(settings_type, given, name) for name in names}
-    refuse_shared({name: one.exclusive_tables() for name, one in channels.items()})
+    refuse_shared({name: one.exclusive_tables() for name, one in channels.items()}, _default_origin(given))
     return channels
 
 
@@ -99,6 +99,12 @@ def served_channels(given: Mapping[str, Any]) -> list[str]:
         ConfigurationError: The file is missing or malformed.
     """
     return [] if "channel" in _above_the_file(given) else sorted(channel_tables(_file()))
+
+
+def _default_origin(given: Mapping[str, Any]) -> str:
+    """Return what above the file names the default database of every channel; empty: nothing does."""
+    above = _above_the_file(given)
+    return next((above[name] for name in ("postgres_url", "postgres_url_file") if name in above), "")
 
 
 def _file() -> Mapping[str, Any]:

@@ -127,11 +127,16 @@ def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> 
         )
 
 
-def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]]) -> None:
+_DEFAULT = "database default"
+"""What `exclusive_tables()` calls the database that `postgres_url` names."""
+
+
+def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]], origin: str = "") -> None:
     """Refuse tables that belong to one channel only, and are given to several.
 
     Args:
         places: Of each channel: what it has, in words, and where each is.
+        origin: What above the file names the default database of every channel; empty: nothing does.
 
     Raises:
         ConfigurationError: Two channels have the same.
@@ -142,8 +147,14 @@ def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]]) -> None:
             owners[place].append((channel, name))
     for some in owners.values():
         channels = sorted({channel for channel, _ in some})
-        if len(channels) > 1:
+        if len(channels) == 1:
+            continue
+        if some[0][1] == _DEFAULT and origin:
             raise ConfigurationError(
-                f"{some[0][1]} is given to the channels {', '.join(channels)}. Give it to one of them: "
-                "who may write to it decides for its channel."
+                f"{origin} names a database for the channels {', '.join(channels)}. Remove it, and give each channel "
+                "its databases in the file: who may write to one decides for its channel."
             )
+        raise ConfigurationError(
+            f"{some[0][1]} is given to the channels {', '.join(channels)}. Give it to one of them: "
+            "who may write to it decides for its channel."
+        )

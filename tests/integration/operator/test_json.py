@@ -50,6 +50,8 @@ def test_channel_and_tables(place: Site) -> None:
             place.channel.half_topic,
             place.channel.op_topic,
             place.channel.verdict_topic,
+            place.channel.check_topic,
+            place.channel.discard_topic,
         ]
         assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
     for verb, state in (("create", "ready"), ("verify", "fine")):

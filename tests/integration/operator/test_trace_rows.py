@@ -78,6 +78,19 @@ def test_rows_that_wait_and_local_transactions_that_do_not(shop: Site) -> None:
     assert "secret" not in printed
 
 
+def test_a_row_of_another_channel_in_the_same_database_is_not_found(shop: Site) -> None:
+    id_ = _committed(shop)
+    with Site(shop.bootstrap_servers, shop.postgres_url) as other:
+        other.create(partitions=1)
+        create(other)
+        document = _trace(other, id_, code=Exit.FINDINGS)
+        assert (document["channel"], document["state"]) == (other.name, "not found")
+        assert "another channel" in document["conclusion"]
+        code, printed = call_command(app, other, id_, environ=relay_settings(other))
+        assert code == Exit.FINDINGS
+        assert f"channel {other.name}: transaction" in printed
+
+
 def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Site) -> None:
     id_ = _committed(shop)
     assert shop.relay(extra=relay_settings(shop), failpoint="relay.table_moved:1").wait() == -signal.SIGKILL
@@ -101,8 +114,8 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Sit
     assert refused["table_sources"] == SOURCE
     with shop.connect() as connection:
         connection.execute(f"DELETE FROM {shop.tables.delivered}".encode())
-    purged = _trace(shop, id_)
-    assert purged["state"] == "committed"
+    purged = _trace(shop, id_, code=Exit.FINDINGS)
+    assert purged["state"] == "not found"
     assert "--topic" in purged["conclusion"]
     assert _trace(shop, id_, "--topic", shop.topic("orders"))["state"] == "visible"
 

@@ -54,7 +54,8 @@ def test_both_channels_are_served_and_labelled(platform: Platform) -> None:
     for port in (platform.port, platform.checker_port):
         assert get(port, "/readyz") == (200, "ok\n")
         assert get(port, f"/readyz/{other.name}") == (200, "ok\n")
-        assert get(port, "/readyz/unknown")[0] == 404
+        status, why = get(port, "/readyz/unknown")
+        assert (status, why.startswith("this process serves no such channel")) == (404, True)
         samples = metrics(port)
         assert samples
         assert {dict(labels).get("channel") for _, labels in samples} == {one.name, other.name}

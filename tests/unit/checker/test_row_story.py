@@ -53,7 +53,7 @@ def test_what_follows_from_rows_and_records(events: list[tuple[EventKind, int]],
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (Outcome.COMMITTED, Status.COMMITTED),
+        (Outcome.COMMITTED, Status.NOT_FOUND),
         (Outcome.ROLLED_BACK, Status.ROLLED_BACK),
         (Outcome.OPEN, Status.OPEN),
         (Outcome.TOO_OLD, Status.NOT_FOUND),
@@ -64,6 +64,12 @@ def test_without_rows_postgres_has_the_outcome(outcome: Outcome, expected: Statu
     conclusion = conclude_rows(_found(), rows)
     assert conclusion.state is expected
     assert ("77" in conclusion.sentence) is (outcome is Outcome.OPEN)
+
+
+def test_a_committed_xid_without_rows_may_belong_to_another_channel() -> None:
+    sentence = conclude_rows(_found(), RowFindings({"shop": Outcome.COMMITTED})).sentence
+    assert "another channel, table or server" in sentence
+    assert "--channel" in sentence
 
 
 def test_a_visible_message_of_a_rollback_is_a_contradiction() -> None:

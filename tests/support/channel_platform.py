@@ -72,12 +72,12 @@ class Platform:
         """Start the checker."""
         return self.sites[0].checker(extra=self._environment(self.checker_port))
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `outbox …` with the configuration file."""
+    def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `outbox …` with the configuration file, and with variables of the environment."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
         return subprocess.run(
             [sys.executable, "-m", "outbox", *words],
-            env={**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500"},
+            env={**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500", **variables},
             capture_output=True,
             text=True,
             timeout=60,

@@ -149,7 +149,7 @@ def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]], origin: 
         channels = sorted({channel for channel, _ in some})
         if len(channels) == 1:
             continue
-        if some[0][1] == _DEFAULT and origin:
+        if origin and any(name == _DEFAULT for _, name in some):
             raise ConfigurationError(
                 f"{origin} names a database for the channels {', '.join(channels)}. Remove it, and give each channel "
                 "its databases in the file: who may write to one decides for its channel."

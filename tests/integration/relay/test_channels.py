@@ -238,6 +238,29 @@ def test_a_channel_whose_database_is_down_does_not_stop_checks(platform: Platfor
     assert checker.running
 
 
+def test_doctor_looks_at_the_databases_of_the_checker(platform: Platform) -> None:
+    """A database that the environment names for all channels belongs to none of them."""
+    one, other = platform.sites
+    rows = {}
+    for site in platform.sites:
+        site.create(partitions=1)
+        table = f'dsn = "{{}}"\ntable_prefix = "{site.name}"'
+        rows[site.name] = f"[channels.{site.name}.databases.shop]\n{table}"
+    fine = rows[one.name].format(one.postgres_url)
+    silent = rows[other.name].format("postgresql://u@127.0.0.1:1/x")
+    top = f'bootstrap_servers = "{one.bootstrap_servers}"\nprofile = "development"\n'
+    platform.file.write_text(f"{top}{fine}\n{silent}\n")
+    done = platform.run("doctor", OUTBOX_POSTGRES_URL=one.postgres_url)
+    assert done.returncode == Exit.FINDINGS, done.stdout + done.stderr
+    found = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert [
+        line for line in found if line.startswith(f"ok {one.name}: database shop has public.{one.tables.transaction}")
+    ]
+    (wrong,) = [line for line in found if line.startswith("!!")]
+    assert wrong.startswith(f"!! {other.name}: database shop")
+    assert not [line for line in found if ": table " in line or ": postgres " in line]
+
+
 def test_commands_look_at_every_channel(platform: Platform) -> None:
     one, other = platform.sites
     one.create("orders")

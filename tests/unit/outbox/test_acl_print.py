@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,3 +122,44 @@ def test_prefix_that_covers_internal_topics_is_named(topic: str, *, warned: bool
     code, text = called(*words)
     assert code == 0
     assert ("covers internal topics of channel shop, such as shop." in text) is warned
+
+
+@pytest.fixture
+def relay_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file of a relay of several channels, one of which has a table source."""
+    made = tmp_path / "platform.toml"
+    made.write_text(
+        'bootstrap_servers = "kafka:9092"\n[channels.team-a]\nallowed_topics = { shop = ["orders", "eu.*"] }\n'
+        '[channels.team-a.tables.shop]\ndsn = "postgresql://db/shop"\n[channels.team-b]\n'
+    )
+    monkeypatch.setenv("OUTBOX_CONFIG", str(made))
+
+
+def granted(*words: str) -> tuple[set[tuple[str, str]], str]:
+    result = CliRunner().invoke(app, ["print", "--principal", WHO, "--format", "json", *words])
+    assert result.exit_code == 0, result.output
+    return {(one["resource_type"], one["name"]) for one in json.loads(result.stdout)}, result.stderr
+
+
+@pytest.mark.usefixtures("relay_file")
+def test_a_relay_gets_rights_on_the_sources_and_topics_of_its_file() -> None:
+    found, warned = granted("--role", "relay", "--channel", "team-a")
+    assert {("GROUP", "team-a-table.shop"), ("TRANSACTIONAL_ID", "team-a-table.shop")} <= found
+    assert {("TOPIC", "orders"), ("TOPIC", "eu.")} <= found
+    assert not warned
+    found, _ = granted("--role", "relay", "--channel", "team-a", "--topic", "other", "--source", "own")
+    assert {("GROUP", "team-a-table.own"), ("TOPIC", "other")} <= found
+    assert not {("GROUP", "team-a-table.shop"), ("TOPIC", "orders")} & found
+
+
+@pytest.mark.usefixtures("relay_file")
+def test_a_relay_without_a_source_is_warned_of() -> None:
+    found, warned = granted("--role", "relay", "--channel", "team-b", "--topic", "orders")
+    assert ("GROUP", "team-b-relay") in found
+    assert "Give --source" in warned
+
+
+def test_a_role_that_needs_no_rights_is_named() -> None:
+    found, warned = granted("--role", "table-application")
+    assert not found
+    assert "Role table-application needs no rights in Kafka." in warned

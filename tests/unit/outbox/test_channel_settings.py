@@ -174,6 +174,31 @@ def test_no_two_channels_have_the_same_tables(file: Path) -> None:
     assert list(load_all(RelaySettings, {})) == ["a", "b"]
 
 
+def test_a_database_of_the_environment_is_named_as_the_cause(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://db/all")
+    file.write_text('bootstrap_servers = "kafka:9092"\n[channels.a]\n[channels.b]\n')
+    cause = "OUTBOX_POSTGRES_URL names a database for the channels a, b. Remove it"
+    with pytest.raises(ConfigurationError, match=cause):
+        load_all(CheckerSettings, {})
+    with pytest.raises(ConfigurationError, match=cause):
+        load_channel(CheckerSettings, {}, "a")
+
+
+def test_a_text_where_a_list_belongs_is_refused_with_what_to_write(file: Path) -> None:
+    refused = _refusal(f'{TOP}[channels.a]\n[channels.a.allowed_topics]\nshop = "orders"\n', file)
+    assert refused == (
+        "channel a: setting allowed_topics.shop (OUTBOX_ALLOWED_TOPICS): this is not a list of names. "
+        'Write it as ["orders", "shop.*"]'
+    )
+
+
+def test_no_two_channels_have_one_database_of_the_checker(file: Path) -> None:
+    database = '[channels.{}.databases.shop]\ndsn = "postgresql://db/shop"\n'
+    for settings in (CheckerSettings, DoctorSettings):
+        text = f'bootstrap_servers = "kafka:9092"\n{database.format("a")}{database.format("b")}'
+        assert "database shop is given to the channels a, b" in _refusal(text, file, settings)
+
+
 def test_a_channel_is_read_although_another_one_is_wrong(file: Path) -> None:
     file.write_text(f"{TWO}batch_messages = 0\n")
     assert load_channel(RelaySettings, {}, "team-a").batch_messages == 7

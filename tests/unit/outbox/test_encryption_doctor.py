@@ -139,7 +139,7 @@ def root_logger() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("module", "app", "words", "names"),
     [
-        (doctor, doctor.app, [], ["Postgres", "table source rows"]),
+        (doctor, doctor.app, [], ["Postgres", "table source rows", "database shop"]),
         (relay.self_check, relay.cli.app, ["--check"], ["table source rows"]),
         (checker.self_check, checker.cli.app, ["--check"], ["database shop", "database default"]),
     ],
@@ -151,8 +151,9 @@ def test_commands_warn_of_remote_servers(
     monkeypatch.setattr(module, "examine_channel", _dead, raising=False)
     monkeypatch.setattr(module, "examine_kafka", _nothing, raising=False)
     monkeypatch.setattr(module, "examine_sources", _nothing, raising=False)
+    monkeypatch.setattr(module, "examine_checker_database", _nothing, raising=False)
     answer = Finding("database", "", "fine") if module is checker.self_check else iter(())
-    monkeypatch.setattr(module, "_database", lambda *_: answer, raising=False)
+    monkeypatch.setattr(module, "_database", lambda *_, **__: answer, raising=False)
     said = CliRunner().invoke(app, words, env=VARIABLES).output
     assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]
     assert "secret" not in said

@@ -9,7 +9,7 @@ import typer
 from outbox._cli.options import Given, RightsSettings
 from outbox._cli.setting_options import setting_options
 from outbox._rules.acl_formats import AclFormat, formatted, is_principal
-from outbox._rules.role_rights import Role, Scope, internal_topics_within, names_missing, rights_of
+from outbox._rules.role_rights import Role, Scope, internal_topics_within, names_missing, rights_of, takes_sources
 from outbox._service.exit_codes import warn
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
@@ -53,10 +53,10 @@ def print_rights(
     typer.echo(formatted(form, principal, rights), nl=False)
     if not rights:
         warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
-    if Role.RELAY in role and not scope.sources:
+    if takes_sources(role) and not scope.sources:
         warn(
             f"No table source of channel {channel.name} is named: these rights are not enough for table mode. "
-            "Give --source, or name the relay's file with OUTBOX_CONFIG, if the relay delivers from tables."
+            "If the channel has tables, give --source, or name the relay's file with OUTBOX_CONFIG."
         )
     for prefix, internal in internal_topics_within(scope).items():
         warn(

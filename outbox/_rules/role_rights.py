@@ -291,6 +291,11 @@ def names_missing(roles: Iterable[Role], scope: Scope) -> list[str]:
     return [kind for kind in ("topic", "group") if not names[kind] and any(f"{{{kind}}}" in name for name in needs)]
 
 
+def takes_sources(roles: Iterable[Role]) -> bool:
+    """Return whether a role needs rights for each table source."""
+    return any("{source}" in need.name for role in roles for need in NEEDS[role])
+
+
 def internal_topics_within(scope: Scope) -> dict[str, str]:
     """Return the prefixes of real topics that cover internal topics of the channel, each with one of these topics."""
     prefixes = (name for name in scope.topics if name.endswith("*"))

@@ -153,10 +153,11 @@ def test_a_relay_gets_rights_on_the_sources_and_topics_of_its_file() -> None:
 
 
 @pytest.mark.usefixtures("relay_file")
-def test_a_relay_without_a_source_is_warned_of() -> None:
-    found, warned = granted("--role", "relay", "--channel", "team-b", "--topic", "orders")
+@pytest.mark.parametrize("role", [Role.RELAY, Role.VIEWER, Role.OPERATOR, Role.CHECKER])
+def test_a_role_without_a_source_is_warned_of(role: Role) -> None:
+    found, warned = granted("--role", role, "--channel", "team-b", "--topic", "orders")
     assert ("GROUP", "team-b-relay") in found
-    assert "Give --source" in warned
+    assert ("give --source" in warned) is (role is not Role.CHECKER)
 
 
 def test_a_role_that_needs_no_rights_is_named() -> None:

@@ -99,7 +99,10 @@ def _show(description: ChannelDescription, *, as_json: bool) -> None:
         ]
         print_json({"channel": description.channel.name, "topics": fields})
         return
-    table = Table("topic", "partitions", "replicas", title=f"channel {description.channel.name}")
+    table = Table(title=f"channel {description.channel.name}")
+    table.add_column("topic", overflow="fold")  # neither name nor id is cut off
+    table.add_column("partitions")
+    table.add_column("replicas")
     table.add_column("topic id", no_wrap=True, min_width=_ID_WIDTH)
     for topic in topics:
         table.add_row(topic.name, str(topic.partitions), str(topic.replication), topic.id)

@@ -410,7 +410,7 @@ class CheckerDatabase(Database):
         return self
 
     def place(self) -> Hashable:
-        """Return what tells its callback tables from those of other databases."""
+        """Return what distinguishes its callback tables from those of other databases."""
         return self.dsn, self.dsn_file, self.table_schema, self.table_prefix
 
     def tables(self) -> TableNames:

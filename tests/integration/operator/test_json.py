@@ -150,3 +150,12 @@ def test_a_program_is_not_asked(place: Site) -> None:
     id_ = _discard(place, DiscardReason.TOO_LARGE)
     code, printed = call_command(discarded.app, place, "drop", id_, "--json")
     assert (code, "give --yes, too" in printed) == (Exit.CONFIGURATION, True)
+
+
+def test_the_topics_of_a_channel_are_shown_whole_on_a_narrow_terminal(place: Site) -> None:
+    topics = call_for_json(channel.app, place, "verify")[1]["topics"]
+    assert len(topics) == 5
+    code, printed = call_command(channel.app, place, "verify", environ={"COLUMNS": "80"})
+    assert code == Exit.OK
+    assert all(one["topic_id"] in printed for one in topics)
+    assert "…" not in printed

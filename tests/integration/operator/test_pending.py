@@ -67,6 +67,7 @@ def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: 
     assert members.members == []
     assert site.rows() == {committed.removesuffix("/0"): "C"}
     shown = call_command(app, site)[1]
+    assert f"unsettled transactions in channel {site.name}:" in shown
     assert entries[0].transaction_id in shown
     assert "secret" not in shown
 

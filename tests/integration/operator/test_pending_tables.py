@@ -65,6 +65,9 @@ def test_a_served_source_has_an_owner_and_numbers_that_fit(shop: Site) -> None:
     table = _table(shop)
     assert (table["condition"], table["why"], table["rows"]) == ("served", None, 0)
     assert table["owner_pid"] > 0
+    printed = call_command(app, shop, environ=relay_settings(shop))[1]
+    owner = f"served by database session {table['owner_pid']}"
+    assert f"channel {shop.name}, table source {SOURCE}: {owner}" in printed
     assert (table["batch"], table["delivered"], table["kafka_batch"]) == (1, 1, 1)
     assert [(one["reason"], one["rows"]) for one in table["discarded"]] == [("TOPIC_MISSING", 1)]
     with shop.connect() as connection:

@@ -9,8 +9,8 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from checker.rules.breaker import Policy
+from outbox._service.channels.channel_tables import DEFAULT_DATABASE
 from outbox._service.settings import (
-    DEFAULT_DATABASE,
     CheckerDatabase,
     Former,
     Milliseconds,

@@ -372,9 +372,6 @@ class Database(BaseModel):
         return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
 
 
-DEFAULT_DATABASE = "default"
-"""Name of the database that `postgres_url` gives the checker."""
-
 Durability = Literal["production", "development"]
 Switch = Literal["on", "off"]
 

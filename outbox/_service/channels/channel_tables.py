@@ -127,8 +127,11 @@ def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> 
         )
 
 
-_DEFAULT = "database default"
-"""What `exclusive_tables()` calls the database that `postgres_url` names."""
+DEFAULT_DATABASE = "default"
+"""Name of the database that `postgres_url` gives the checker."""
+
+_DEFAULT = f"database {DEFAULT_DATABASE}"
+"""What `exclusive_tables()` calls it."""
 
 
 def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]], origin: str = "") -> None:

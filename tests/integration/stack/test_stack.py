@@ -266,6 +266,7 @@ def test_the_command_creates_topics_and_prints_where_the_servers_are() -> None:
         assert process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_three_brokers_and_a_standby_lose_one_of_each() -> None:
     with Stack(brokers=3, standby=True) as big:
         topic = make_topic(big, "replicated", replicas=3)

@@ -149,8 +149,8 @@ class Teams:
     observer: Observer
     witness: Witness
     relay: Service
-    attacked: float = 0.0
-    """When the attacks began, monotonic seconds."""
+    begins: list[tuple[float, str]] = field(default_factory=list)
+    """When each attack began, monotonic seconds, and its name."""
 
     @cached_property
     def admin(self) -> AdminClient:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import threading
 import time
 from collections import defaultdict
@@ -41,6 +40,7 @@ class Witness:
         self._outboxes = {site.topic("orders"): outbox("half"), site.topic("rows"): outbox("table")}
         self._eager = outbox("half", eager=True)
         self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=pair) for pair in self._outboxes.items()]
         self.committed: dict[tuple[str, bytes], float] = {}
         """When the message of a topic and value was committed, monotonic seconds."""
         self.refused = 0
@@ -82,25 +82,20 @@ class Witness:
     @contextmanager
     def running(self) -> Iterator[Witness]:
         """Publish inside the block."""
-        threads = [threading.Thread(target=self._run, args=pair) for pair in self._outboxes.items()]
-        for thread in threads:
+        for thread in self._threads:
             thread.start()
         try:
             yield self
         finally:
-            self.stop(threads)
-
-    def stop(self, threads: list[threading.Thread]) -> None:
-        """End the threads, and close the outboxes."""
-        self._stop.set()
-        for thread in threads:
-            thread.join()
-        for outbox in (*self._outboxes.values(), self._eager):
-            outbox.close()
+            self.end()
+            for outbox in (*self._outboxes.values(), self._eager):
+                outbox.close()
 
     def end(self) -> None:
-        """Publish nothing more."""
+        """Publish nothing more; the last COMMIT has returned."""
         self._stop.set()
+        for thread in self._threads:
+            thread.join()
 
     def wrong(self, found: list[VisibleRecord]) -> list[str]:
         """Return what is lost, doubled, out of order, or of nobody, among all records of the team's topics."""
@@ -113,18 +108,16 @@ class Witness:
             numbers[record.topic, record.key].append(int(record.value or b""))
         return wrong + [f"{key} is out of order" for key, some in numbers.items() if some != sorted(some)]
 
-    def delays(self, arrivals: list[tuple[float, VisibleRecord]], begin: float, end: float) -> str:
-        """Return how long messages took from COMMIT to a reader, of those committed in a span of monotonic seconds."""
-        taken = sorted(
-            arrived - committed
+    def delays_ms(self, arrivals: list[tuple[float, VisibleRecord]], begin: float, end: float) -> list[float]:
+        """Return how long messages took from COMMIT to a reader, ms in ascending order.
+
+        Args:
+            arrivals: When each record was read, monotonic seconds.
+            begin: Of the span in which the messages were committed, monotonic seconds.
+            end: Of that span.
+        """
+        return sorted(
+            1e3 * (arrived - committed)
             for arrived, record in arrivals
             if begin <= (committed := self.committed.get((record.topic, record.value or b""), -1)) < end
         )
-        if not taken:
-            return "no message"
-        places = {
-            "median": statistics.median(taken),
-            "99th percentile": taken[min(len(taken) * 99 // 100, len(taken) - 1)],
-            "longest": taken[-1],
-        }
-        return f"{len(taken)} messages: " + ", ".join(f"{name} {1e3 * value:.0f} ms" for name, value in places.items())

@@ -100,3 +100,14 @@ def test_names_of_tests_are_short() -> None:
         if len(name) > LONGEST_TEST_NAME
     ]
     assert found == []
+
+
+def test_each_file_that_a_module_reads_is_beside_it() -> None:
+    """A module that moves takes its templates, lock files and settings with it."""
+    named = {
+        path.with_name(name): str(path)
+        for path in MODULES
+        for name in re.findall(r'Path\(__file__\)\.with_name\("([^"]+)"\)', (ROOT / path).read_text())
+    }
+    assert len(named) > 5
+    assert {str(file): module for file, module in named.items() if not (ROOT / file).is_file()} == {}

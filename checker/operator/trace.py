@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -95,7 +96,8 @@ def _start(transaction_id: str, since: str) -> int:
     born = born_ms(transaction_id)
     if born is None:
         raise UsageError(f"{transaction_id} is not a UUIDv7, so it contains no time. Give --since.")
-    return max(born - SKEW_MS, 0)
+    # An id of the future comes from a wrong clock: then it may have been made at any time.
+    return max(born - SKEW_MS, 0) if born < time.time() * 1000 + SKEW_MS else 0
 
 
 def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, Any]:
@@ -135,7 +137,7 @@ def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, 
 def _time(event: TimelineEvent) -> str:
     if event.time_ms is None:
         return "not known"
-    return datetime.fromtimestamp(event.time_ms / 1000, UTC).isoformat(" ", "milliseconds")
+    return utc(event.time_ms, "milliseconds")
 
 
 def _show(channel: str, found: Findings, conclusion: Conclusion, start: int) -> None:

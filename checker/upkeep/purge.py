@@ -49,7 +49,8 @@ WITH gone AS (
                         WHERE half.partition = row.half_partition AND half.at IN (row.first_offset, row.last_offset))
  RETURNING row.half_partition, row.last_offset, row.created_at, row.transaction_id
 )
-SELECT half_partition, count(*), max(last_offset), (extract(epoch FROM max(created_at)) * 1000)::bigint,
+SELECT half_partition, count(*), max(last_offset),
+       (extract(epoch FROM greatest(max(created_at), to_timestamp(0))) * 1000)::bigint,
        (array_agg(transaction_id ORDER BY transaction_id DESC))[1]::text
   FROM gone GROUP BY half_partition
 """

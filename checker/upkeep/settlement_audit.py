@@ -30,8 +30,8 @@ OPTIONS = BY_KEY
 
 # What is below a checkpoint and not in the discard topic is delivered: the database need not hand it out.
 _CANDIDATES: LiteralString = """
-SELECT row.transaction_id::text, row.producer_group, row.half_topic_id::text, row.half_partition,
-       row.first_offset, row.last_offset, row.created_at
+SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_id::text, row.half_partition,
+       row.first_offset, row.last_offset, greatest(row.created_at, to_timestamp(0))
   FROM {transaction} AS row
   LEFT JOIN unnest(%(partitions)s::int[], %(below)s::bigint[]) AS settled (partition, below)
          ON row.half_partition = settled.partition
@@ -48,8 +48,8 @@ SELECT row.transaction_id::text, row.producer_group, row.half_topic_id::text, ro
 
 
 _CONTRADICTED: LiteralString = """
-SELECT row.transaction_id::text, row.producer_group, row.half_topic_id::text, row.half_partition,
-       row.first_offset, row.last_offset, row.created_at
+SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_id::text, row.half_partition,
+       row.first_offset, row.last_offset, greatest(row.created_at, to_timestamp(0))
   FROM {transaction} AS row
  WHERE row.transaction_id = ANY (%(ids)s::uuid[])
    AND row.state = 'C' AND row.channel = %(channel)s

@@ -25,7 +25,7 @@ from outbox._kafka.topic_contract import (
 from outbox._operations.finding import Finding
 from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import written
+from outbox._postgres.ddl import ADD_BOUNDS, written
 from outbox._postgres.dsn import connect_dsn, connection_problem, unverified_hosts
 from outbox._rules.allowed_topics import (
     NO_LIST,
@@ -254,7 +254,8 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         yield Finding("table", what, fix)
     if problems:
         return
-    yield Finding("table", "", table.full_name)
+    unbounded = table.unbounded(connection)
+    yield Finding("table", unbounded, ADD_BOUNDS) if unbounded else Finding("table", "", table.full_name)
     yield from _grants(connection, table)
     yield from examine_publishing(connection, table.names)
     for setting in ("fsync", "full_page_writes"):
@@ -294,13 +295,16 @@ def examine_checker_database(name: str, database: CallbackDatabase) -> Iterator[
     try:
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)
+            unbounded = None if problems else table.unbounded(opened)
     except psycopg.Error as error:
         yield Finding(what, connection_problem(error, url), "start it, or correct its DSN or its tables")
         return
     for problem in problems:
         found, _, fix = problem.partition(": ")
         yield Finding(what, found, fix)
-    if not problems:
+    if unbounded:
+        yield Finding(what, unbounded, ADD_BOUNDS)
+    elif not problems:
         yield Finding(what, "", f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too")
 
 

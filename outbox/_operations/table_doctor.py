@@ -20,8 +20,8 @@ from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
 from outbox._operations.finding import Finding
 from outbox._operations.source_report import Condition, SourceReport, SourceReporter
 from outbox._operations.table_connection import table_connection
-from outbox._postgres.ddl import may_use_schema, missing_rights, written
-from outbox._postgres.message_table import BOUNDS, MessageTable
+from outbox._postgres.ddl import ADD_BOUNDS, BOUNDS, has_bounds, may_use_schema, missing_rights, written
+from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
 from outbox.errors import ConfigurationError
@@ -71,7 +71,6 @@ _INDEXED: LiteralString = (
     "SELECT count(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
     " WHERE i.indrelid = to_regclass(%s) AND a.attname = 'xid' AND i.indisvalid"
 )
-_BOUNDED: LiteralString = "SELECT count(*) FROM pg_constraint WHERE conrelid = to_regclass(%s) AND conname = %s"
 _MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), 'INSERT')"
 
 
@@ -177,11 +176,11 @@ class TableDoctor:
     def _bounds(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         """Yield that the table, made by an earlier version, has no bound for what a row unpacks to (R68)."""
         names = self._names
-        if connection.execute(_BOUNDED, (f'"{names.schema}"."{names.message}"', BOUNDS)).fetchone() == (0,):
+        if not has_bounds(connection, names.schema, names.message):
             problem = (
                 f"table {self._table.full_name} lacks the constraint {BOUNDS}: a row can use up the relay's memory"
             )
-            yield Finding(self._what, problem, "run `outbox table create`, which adds it")
+            yield Finding(self._what, problem, ADD_BOUNDS)
 
     def _grants(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         """Yield what a relay needs, and what an operator needs besides."""

@@ -13,11 +13,13 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import (
+    BOUNDS,
     Grant,
     Rights,
     all_statements,
     create_schema,
     drop_tables,
+    has_bounds,
     may_use_schema,
     missing_rights,
     run,
@@ -31,6 +33,12 @@ from outbox.settings import TableNames
 
 SCHEMA_VERSION = "1"
 
+# The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
+_BOUNDED: LiteralString = (
+    "CHECK (octet_length(producer_group) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
+    " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00')"
+)
+
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {transaction} (
     transaction_id uuid PRIMARY KEY,
@@ -42,7 +50,8 @@ CREATE TABLE IF NOT EXISTS {transaction} (
     first_offset bigint NOT NULL,
     last_offset bigint NOT NULL,
     positions text NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT now()
+    created_at timestamptz NOT NULL DEFAULT now(),
+    CONSTRAINT {bounds_name} {bounded}
 );
 COMMENT ON TABLE {transaction} IS
     'One row per message transaction. C: committed, by the application. R: rollback row of the checker. Never updated.';
@@ -50,6 +59,8 @@ DO $$ DECLARE part regclass; BEGIN
     FOR part IN SELECT oid FROM pg_class WHERE relkind = 'r' AND oid IN (SELECT to_regclass({quoted})
         UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass({quoted})) LOOP
         EXECUTE format('ALTER TABLE %s SET ({storage})', part); END LOOP; END $$;
+DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass({quoted}) AND conname = {bounds}) THEN
+    ALTER TABLE {transaction} ADD CONSTRAINT {bounds_name} {bounded} NOT VALID; END IF; END $$;
 CREATE TABLE IF NOT EXISTS {meta} (
     key text PRIMARY KEY,
     value text NOT NULL
@@ -160,6 +171,9 @@ class CallbackTable:
             "version": sql.SQL(SCHEMA_VERSION),
             "storage": sql.SQL(_STORAGE),
             "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
+            "bounds": sql.Literal(BOUNDS),
+            "bounds_name": sql.Identifier(BOUNDS),
+            "bounded": sql.SQL(_BOUNDED),
         }
         tables = [statement.format(**self._names, **texts) for statement in split(_DDL)]
         return [create_schema(self.names.schema), *tables]
@@ -244,6 +258,12 @@ class CallbackTable:
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
         return []
+
+    def unbounded(self, connection: psycopg.Connection[Any]) -> str | None:
+        """Return that the table, made by an earlier version, has no bound for what a row unpacks to (R68)."""
+        if has_bounds(connection, self.names.schema, self.names.transaction):
+            return None
+        return f"table {self.full_name} lacks the constraint {BOUNDS}: a row can use up the checker's memory"
 
     def missing_grants(
         self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]

@@ -13,7 +13,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.ddl import BOUNDS, Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.notifications import notify_statements
 from outbox.settings import TableNames
 
@@ -41,9 +41,6 @@ _HEADER_BYTES: LiteralString = (
     " * CASE WHEN pg_column_compression(header_values) IS NULL THEN 1 ELSE 255 END, 0), 1000000)"
 )
 """Bytes that a row's headers unpack to at most; to unpack them would cost the database more than to read the row."""
-
-BOUNDS = "outbox_bounds"
-"""Name of the constraint that bounds what a row unpacks to (R68)."""
 
 # A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 _DDL: LiteralString = """

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -97,9 +97,12 @@ def show_records_read() -> Iterator[Callable[[int], None]]:
         yield lambda more: progress.advance(task, more)
 
 
-def utc(ms: int) -> str:
-    """Return a time for people."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", "seconds")
+def utc(ms: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> str:
+    """Return a time for people; one that no calendar has comes from a record with a wrong clock, and is a number."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", timespec)
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms since 1970"
 
 
 def may_ask(*, yes: bool, as_json: bool) -> None:

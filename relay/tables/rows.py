@@ -140,7 +140,9 @@ def _headers(row: Row) -> tuple[Header, ...]:
     if len(names) != len(values):
         raise ProtocolError(f"{len(names)} header names and {len(values)} header values are given")
     headers = tuple(zip(names, values, strict=True))
-    for name, _ in headers:
+    for name, value in headers:
+        if isinstance(name, list) or isinstance(value, list):  # Postgres does not bound the dimensions of a column
+            raise ProtocolError("header_names or header_values has more than one dimension")
         if name is None:
             raise ProtocolError("a header has no name")
         if name.startswith(HEADER_PREFIX):

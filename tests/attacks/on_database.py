@@ -15,6 +15,7 @@ from tests.attacks.teams import Teams
 from tests.support.harness import wait_until
 
 NO_RIGHT = "42501"
+UNBOUNDED = "23514"
 NOTIFICATIONS = 20_000
 _OWN = TRY_OWN.replace("pg_try_advisory_lock", "pg_advisory_lock").encode()
 _WAITING = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1869967458 AND NOT granted"
@@ -26,6 +27,16 @@ def _runs(statement: str) -> Callable[[Teams], str]:
 
 def _refused(what: str, statement: str, code: str = NO_RIGHT) -> Attack:
     return Attack(what, By.POSTGRES, code, _runs(statement))
+
+
+def _callback_row(what: str, **columns: str) -> Attack:
+    """Try to insert a row that decides, with columns as SQL writes them."""
+    values = {"producer_group": "'g'", "channel": "'team_a'", "positions": "'0'", "created_at": "now()"} | columns
+    statement = (
+        "INSERT INTO {a}_transaction (transaction_id, state, half_topic_id, half_partition, first_offset, last_offset, "
+        f"{', '.join(values)}) SELECT gen_random_uuid(), 'C', gen_random_uuid(), 0, 0, 0, {', '.join(values.values())}"
+    )
+    return _refused(what, statement, UNBOUNDED)
 
 
 def _ends_session(function: str) -> Callable[[Teams], str]:
@@ -205,6 +216,11 @@ ON_DATABASE = (
     _refused(
         "read changes of all tables from the log", "SELECT pg_create_logical_replication_slot('x', 'test_decoding')"
     ),
+    _callback_row("a callback row whose producer group has 250 MB", producer_group="repeat('g', 250000000)"),
+    _callback_row("a callback row whose channel has 250 MB", channel="repeat('c', 250000000)"),
+    _callback_row("a callback row whose positions have 250 MB", positions="repeat('1,', 125000000)"),
+    _callback_row("a callback row that was made in 4000 BC", created_at="'4000-01-01 BC'"),
+    _callback_row("a callback row that was made at no time", created_at="'-infinity'"),
     Attack(
         "end the sessions of team-b's relay and checker", By.POSTGRES, NO_RIGHT, _ends_session("pg_terminate_backend")
     ),

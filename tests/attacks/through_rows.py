@@ -66,6 +66,12 @@ THROUGH_ROWS = (
     Attack("a row whose topic is no name", By.RELAY, _NO_ROW, _row(topic="../orders")),
     Attack("a row with a reserved header", By.RELAY, _NO_ROW, _row(header_names=["outbox-id"], header_values=[b"x"])),
     Attack("a row with names of headers and no values", By.RELAY, _NO_ROW, _row(header_names=["a"])),
+    Attack(
+        "a row whose headers have two dimensions",
+        By.RELAY,
+        _NO_ROW,
+        _row(header_names=[["a", "b"]], header_values=[[b"x", b"y"]]),
+    ),
     Attack("a row with a negative timestamp", By.RELAY, _NO_ROW, _row(timestamp=-1)),
     Attack("a row of 2 MB", By.RELAY, "TOO_LARGE", _row(value=bytes(2 * MEGABYTE))),
     Attack("a row of 65 MB", By.POSTGRES, "23514", _refused(value=bytes(65_000_000))),

@@ -162,6 +162,20 @@ def test_an_application_whose_clock_is_ahead_is_audited_too(
     assert _audit(site, reader, max_age=3 * HOUR_MS) == []
 
 
+@pytest.mark.parametrize("created", ["-infinity", "4000-01-01 BC"])
+def test_row_of_an_unbounded_table_from_before_1970_is_audited(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader, created: str
+) -> None:
+    make_rows(site, channel.half.id, [0])
+    with site.connect() as connection:
+        connection.execute(f"ALTER TABLE {site.tables.transaction} DROP CONSTRAINT outbox_bounds".encode())
+        group = "repeat('g', 1000000)"
+        query = f"UPDATE {site.tables.transaction} SET created_at = '{created}', producer_group = {group}"
+        connection.execute(query.encode())
+    (found,) = _audit(site, reader)
+    assert (found.count, found.oldest.year, found.group) == (1, 1970, "g" * 200)
+
+
 def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
     site: Site, channel: ChannelDescription, reader: DeliveryReader
 ) -> None:

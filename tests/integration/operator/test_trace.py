@@ -7,17 +7,19 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from checker.operator.trace import app
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
 
+HOUR_MS = 3_600_000
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200"}
 
 
@@ -136,6 +138,19 @@ def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
     assert (document["state"], document["timeline"]) == ("not found", [])
     assert [one["place"] for one in document["not_searched"]] == ["rows of table mode"]
     assert {span["topic"] for span in document["searched"]} == set(shop.site.channel.topics)
+
+
+@pytest.mark.parametrize("made_ms", [time.time_ns() // 1_000_000 + 3 * HOUR_MS, (1 << 48) - 1])
+def test_half_whose_clock_is_ahead_is_found(shop: Shop, made_ms: int) -> None:
+    """By the clock in its id it is of the future, or of a year that no calendar has."""
+    id_ = make_transaction_id(made_ms, uuid.uuid4().bytes)
+    headers = HalfControl(shop.site.topic("orders"), -1, id_, 0, "g", Truth.ROW).encode()
+    producer = Producer(shop.site.kafka())
+    producer.produce(shop.site.channel.half_topic, b"v", headers=[*headers], partition=0)
+    assert producer.flush(30) == 0
+    document = _trace(shop.site, id_)
+    assert (document["state"], _whats(document), document["since_ms"]) == ("undecided", ["half stored"], 0)
+    assert call_command(app, shop.site, id_)[0] == Exit.OK
 
 
 @pytest.mark.parametrize(

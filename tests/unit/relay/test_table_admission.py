@@ -187,6 +187,8 @@ def test_what_is_accepted_fits_into_its_topic(source: str, id_: int) -> None:
         ({"timestamp": -1}, "timestamp -1 is not in ms"),
         ({"header_names": ["a"]}, "1 header names and 0 header values"),
         ({"header_names": [None], "header_values": [b""]}, "a header has no name"),
+        ({"header_names": [["a"]], "header_values": [b""]}, "more than one dimension"),
+        ({"header_names": ["a"], "header_values": [[b""]]}, "more than one dimension"),
         ({"header_names": ["outbox-x"], "header_values": [b""]}, "header outbox-x is reserved"),
         ({"group": ""}, "producer group '' is not allowed"),
     ],

@@ -25,6 +25,9 @@ from relay.state.message_transaction import Transaction
 METADATA_MAX_AGE_MS = 5_000
 """Time for which the gate uses the metadata of a topic; the next metadata may come from a cache."""
 
+MOST_DESCRIBED = 1_000
+"""Closed topics that one turn describes again, which takes Kafka a quarter of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
@@ -74,12 +77,14 @@ class _Closed:
         condition: What closed it, see `_condition`; any change opens the topic.
         since: When the waiting began, monotonic ms.
         due: When to describe it again, monotonic ms.
+        asked: When a transaction last had to wait for it, monotonic ms.
         describes: How many times it was described.
     """
 
     condition: object
     since: int
     due: int
+    asked: int
     describes: int = 1
 
 
@@ -106,7 +111,8 @@ class Gate:
         self._now = 0
         self._fetched_at = 0
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
-        self._unknown: set[str] = set()
+        self._unknown: dict[str, None] = {}
+        self._arrived: set[str] = set()  # described since the last turn, however long that took
         self._closed: dict[str, _Closed] = {}
         self._news: list[TopicStatusChange] = []
 
@@ -138,15 +144,18 @@ class Gate:
         if finding is None or finding.reason not in PASSING:
             return None
         targets = [target for half in transaction.counted() if (target := half.target())]
-        unknown = next((target.topic for target in targets if target.topic not in self._topics), None)
-        if unknown is not None:
-            self._unknown.add(unknown)
-            return unknown
+        unknown = dict.fromkeys(target.topic for target in targets if target.topic not in self._topics)
+        if unknown:  # all at once: a transaction may have thousands of topics
+            self._unknown |= unknown
+            return next(iter(unknown))
         if transaction.given_up:
             return None
         name = next(target.topic for target in targets if not self._is_open(target))
-        if name not in self._closed:
-            self._closed[name] = _Closed(_condition(self._topics[name]), self._now, self._now + self._pause(name, 1))
+        if name in self._closed:
+            self._closed[name].asked = self._now
+        else:
+            due = self._now + self._pause(name, 1)
+            self._closed[name] = _Closed(_condition(self._topics[name]), self._now, due, self._now)
             self._news.append(TopicStatusChange(name, finding.detail))
         return name
 
@@ -170,9 +179,12 @@ class Gate:
         self._now = now
         self.allowed = self._in_force.value
         if now - self._fetched_at >= METADATA_MAX_AGE_MS:
-            self._topics = {name: self._topics[name] for name in self._closed}
+            kept = self._closed.keys() | self._arrived
+            self._topics = {name: topic for name, topic in self._topics.items() if name in kept}
             self._fetched_at = now
-        return {name for name, closed in self._closed.items() if closed.due <= now}
+        self._arrived.clear()
+        due = sorted((closed.due, name) for name, closed in self._closed.items() if closed.due <= now)
+        return {name for _, name in due[:MOST_DESCRIBED]}
 
     def unknown(self) -> set[str]:
         """Return the topics that must be described before the gate can decide on the transactions for them."""
@@ -190,7 +202,8 @@ class Gate:
         for name in names:
             self._topics[name] = found.get(name)
             if name in self._unknown:
-                self._unknown.discard(name)
+                del self._unknown[name]
+                self._arrived.add(name)
                 change.opened.add(name)
             if name in self._closed:
                 self._update_closed(name, self._closed[name], change, waited_for)
@@ -212,7 +225,9 @@ class Gate:
             self._news.append(TopicStatusChange(name, ""))
             change.opened.add(name)
             return
-        if name not in waited_for:
+        if name in waited_for:
+            closed.asked = self._now
+        elif self._now - closed.asked >= 2 * self._policy.pause_max:  # what was released a moment ago asks again
             del self._closed[name]
             return
         closed.describes += 1

@@ -143,7 +143,7 @@ class TableSource:
         if self._look_at_halves([transaction for transaction in found if transaction not in beyond]):
             return True  # what waited for them is before the window, which is read again
         admitted = self._admission.take(found, beyond, window.now)
-        if self._lookup.describe_unknown(admitted.ready):
+        if self._lookup.describe_unknown(admitted.ready) and not admitted.ready:
             return True  # what waited for them may have been released: the window is read again
         report.at_gate(self._lookup.gate.take_news(), source=self._name)
         if self._is_stuck(window, admitted):

@@ -31,6 +31,8 @@ from tests.support.message_rows import (
 from tests.support.probes import free_port, metric, metrics
 from tests.support.table_failpoints import table_failpoints
 
+MISSING_TOPICS = 1_000
+
 
 @pytest.fixture
 def shop(site: Site) -> Site:
@@ -192,6 +194,25 @@ def test_a_missing_topic_holds_only_its_keys(shop: Site) -> None:
     assert {(record.key, record.value) for record in found} == {(b"one", b"2"), (b"two", b"1"), (b"three", b"1")}
     assert [record.value for record in shop.wait_visible(1, "missing")] == [b"1"]
     wait_empty(shop)
+
+
+def test_many_missing_topics_do_not_hold_up_the_others(shop: Site) -> None:
+    """As an application may have that names a topic for each of its customers."""
+    with shop.connect() as connection:
+        statement = (
+            f"INSERT INTO {shop.tables.message} (producer_group, topic) SELECT 'g', %s || n"
+            f" FROM generate_series(1, {MISSING_TOPICS}) AS n"
+        )
+        connection.execute(statement.encode(), (shop.topic("missing"),))
+    insert(shop, "orders", "fine")
+    relay(shop, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="2000")
+    shop.wait_visible(1, "orders")
+    insert(shop, "orders", "later")
+    shop.wait_visible(2, "orders")
+    wait_empty(shop)
+    with shop.connect() as connection:
+        counted = connection.execute(f"SELECT reason, count(*) FROM {shop.tables.discarded} GROUP BY 1".encode())
+        assert counted.fetchall() == [("TOPIC_MISSING", MISSING_TOPICS)]
 
 
 def test_what_cannot_be_delivered_is_discarded_whole(shop: Site) -> None:

@@ -14,6 +14,7 @@ from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
+from relay.batching import topic_gate
 from relay.batching.allow_list import EVERYTHING, AllowList, CurrentAllowList
 from relay.batching.batch import take_ready
 from relay.batching.preflight import RealTopic, inspect
@@ -129,7 +130,7 @@ def test_open_topic_delivers_at_once_after_one_describe() -> None:
     assert relay.turn() == [0, 1, 2]
     relay.commit("stock")
     assert relay.turn() == [3]
-    assert relay.described == [{"orders"}, {"stock"}]
+    assert relay.described == [{"orders", "stock"}]
 
 
 def test_known_topic_expires() -> None:
@@ -137,8 +138,34 @@ def test_known_topic_expires() -> None:
     relay.commit("orders")
     relay.turn()
     relay.commit("orders")
-    assert relay.turn(METADATA_MAX_AGE_MS) == [1]
+    assert relay.turn(1) == [1]
+    relay.commit("orders")
+    assert relay.turn(METADATA_MAX_AGE_MS) == [2]
     assert relay.described == [{"orders"}, {"orders"}]
+
+
+def test_metadata_that_took_long_is_used_in_the_next_turn() -> None:
+    """As of thousands of topics: otherwise they would be described again and again, and nothing be decided."""
+    relay = GatedLedger("orders")
+    relay.commit("orders")
+    relay.turn()
+    relay.commit("orders")
+    assert relay.turn(METADATA_MAX_AGE_MS) == [1]
+    assert relay.described == [{"orders"}]
+
+
+def test_one_turn_describes_a_limited_number_of_closed_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_gate, "MOST_DESCRIBED", 2)
+    relay = GatedLedger()
+    relay.commit("a", "b")
+    for topic in ("c", "d", "e"):
+        relay.commit(topic)
+    relay.turn()
+    relay.turn(2 * POLICY.pause)
+    assert len(relay.described[-1]) == 2
+    relay.turn()
+    assert len(relay.described[-1]) == 2
+    assert not relay.described[-1] & relay.described[-2], "those that were described last come last"
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,23 @@ def test_what_waited_too_long_is_refused_whole() -> None:
     assert ids(found.ready) == [3]
 
 
+def test_what_waits_is_given_up_in_time_although_others_are_released_again_and_again() -> None:
+    """A new topic releases all that waits; the missing one is described before its transaction is read again."""
+    waiters, window, now = Waiters(missing=None), [row(1, 1, b"a", "missing")], 0
+    waiters.take(*window)
+    while now < GatePolicy().max_age:
+        now += GatePolicy().pause_max
+        waiters.gate.turn(now)
+        waiters.take(row(2, 2, b"b", f"new{now}"))
+        waiters.describe(**{f"new{now}": OPEN})
+        assert not waiters.admission.waiting()
+        waiters.describe(missing=None)
+        waiters.take(*window)
+    waiters.gate.turn(now + 1)
+    waiters.describe(missing=None)
+    assert [ids([one]) for one, _ in waiters.take(*window).refused] == [[1]]
+
+
 def test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part() -> None:
     waiters = Waiters(orders=OPEN)
     window = [row(1, 1, b"a"), row(2, 2, b"b"), row(3, 3, b"a"), row(4, 4, b"c"), row(5, 4, b"a"), row(6, 5, b"c")]

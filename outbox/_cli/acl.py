@@ -9,7 +9,16 @@ import typer
 from outbox._cli.options import Given, RightsSettings
 from outbox._cli.setting_options import setting_options
 from outbox._rules.acl_formats import AclFormat, formatted, is_principal
-from outbox._rules.role_rights import Role, Scope, internal_topics_within, names_missing, rights_of, takes_sources
+from outbox._rules.role_rights import (
+    Role,
+    Scope,
+    internal_topics_within,
+    names_missing,
+    rights_of,
+    take_topics,
+    takes_sources,
+)
+from outbox._service.channels.channel_settings import load_all
 from outbox._service.exit_codes import warn
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
@@ -48,12 +57,26 @@ def print_rights(
         raise ConfigurationError(
             f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
         )
-    scope = configured_scope(RightsSettings(**given), role, topic, group, source, alerts_topic)
-    channel, rights = scope.channel, rights_of(role, scope)
+    if principal.endswith(":*"):
+        warn(f"--principal {principal!r} is every client. Name one, unless all clients are to have these rights.")
+    channels = load_all(RightsSettings, given)
+    if source and len(channels) > 1:
+        raise ConfigurationError(
+            f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out: "
+            "the sources are those of `tables` of each channel."
+        )
+    scopes = [configured_scope(one, role, topic, group, source, alerts_topic) for one in channels.values()]
+    rights = rights_of(role, *scopes)
     typer.echo(formatted(form, principal, rights), nl=False)
     if not rights:
         warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
-    if takes_sources(role) and not scope.sources:
+    for scope in scopes:
+        _warn(scope, role, principal)
+
+
+def _warn(scope: Scope, roles: list[Role], principal: str) -> None:
+    channel = scope.channel
+    if takes_sources(roles) and not scope.sources:
         warn(
             f"No table source of channel {channel.name} is named: these rights are not enough for table mode. "
             "If the channel has tables, give --source, or name the relay's file with OUTBOX_CONFIG."
@@ -75,12 +98,12 @@ def configured_scope(
 ) -> Scope:
     """Return the names for which rights are wanted; those that are not given come from the settings.
 
-    The table sources are those of `tables`, and the topics of a relay those of `allowed_topics`.
+    The table sources are those of `tables`, and the topics those of `allowed_topics` where a relay alone needs topics.
 
     Raises:
         ConfigurationError: A name is not allowed, or the roles need one that neither has.
     """
-    if not topics and set(roles) == {Role.RELAY}:
+    if not topics and Role.RELAY in roles and not take_topics(set(roles) - {Role.RELAY}):
         topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
     return scope_of(settings.channel_names(), roles, topics, groups, sources or list(settings.tables), alerts)
 
@@ -109,6 +132,7 @@ def scope_of(
         raise ConfigurationError(str(error)) from error
     if missing := names_missing(roles, scope):
         raise ConfigurationError(
-            f"Role {' and '.join(roles)} needs more names. Give {' and '.join(f'--{name}' for name in missing)}."
+            f"Role {' and '.join(roles)} needs more names in channel {channel.name}. "
+            f"Give {' and '.join(f'--{name}' for name in missing)}."
         )
     return scope

@@ -267,15 +267,16 @@ class Right:
         return f"{self.operation} on {self.kind} {self.name}{'*' if self.prefixed else ''}"
 
 
-def rights_of(roles: Iterable[Role], scope: Scope) -> list[Right]:
+def rights_of(roles: Iterable[Role], *scopes: Scope) -> list[Right]:
     """Return the rights that roles need together: each once, those on one resource together, and nothing implied.
 
     Args:
         roles: The roles.
-        scope: The names.
+        scopes: The names, of each channel.
     """
     found: dict[tuple[tuple[Kind, str, bool], Operation], Right] = {}
-    for right in (right for role in roles for need in NEEDS[role] for right in _filled(need, scope)):
+    needs = [need for role in roles for need in NEEDS[role]]
+    for right in (right for scope in scopes for need in needs for right in _filled(need, scope)):
         known = found.setdefault((right.resource, right.operation), right)
         if not right.otherwise and known.otherwise:
             found[right.resource, right.operation] = right
@@ -289,6 +290,11 @@ def names_missing(roles: Iterable[Role], scope: Scope) -> list[str]:
     needs = [need.name for role in roles for need in NEEDS[role]]
     names = scope.names()
     return [kind for kind in ("topic", "group") if not names[kind] and any(f"{{{kind}}}" in name for name in needs)]
+
+
+def take_topics(roles: Iterable[Role]) -> bool:
+    """Return whether a role needs rights for each real topic."""
+    return any("{topic}" in need.name for role in roles for need in NEEDS[role])
 
 
 def takes_sources(roles: Iterable[Role]) -> bool:

@@ -153,6 +153,33 @@ def test_a_relay_gets_rights_on_the_sources_and_topics_of_its_file() -> None:
 
 
 @pytest.mark.usefixtures("relay_file")
+def test_a_file_of_several_channels_gives_the_rights_of_all_of_them() -> None:
+    """One user of all: a second KafkaUser or Terraform resource of the same name would replace the first."""
+    one, _ = granted("--role", "checker", "--channel", "team-a")
+    other, _ = granted("--role", "checker", "--channel", "team-b")
+    both, _ = granted("--role", "checker")
+    assert both == one | other
+    code, text = called("--role", "checker", "--principal", WHO, "--format", "terraform")
+    labels = re.findall(r'^resource "kafka_acl" "([^"]*)"', text, re.MULTILINE)
+    assert (code, len(labels)) == (0, len(set(labels)))
+    code, text = called("--role", "relay", "--principal", WHO, "--topic", "orders", "--source", "own")
+    assert (code, "--source is given for 2 channels" in text) == (4, True)
+
+
+@pytest.mark.usefixtures("relay_file")
+def test_a_relay_that_is_also_a_checker_has_the_topics_of_its_allow_list() -> None:
+    found, _ = granted("--role", "relay", "--role", "checker", "--channel", "team-a")
+    assert {("TOPIC", "orders"), ("TOPIC", "eu.")} <= found
+    code, text = called("--role", "relay", "--role", "receipts", "--principal", WHO, "--channel", "team-a")
+    assert (code, "Give --topic" in text) == (4, True)
+
+
+def test_rights_for_everybody_are_warned_of() -> None:
+    result = CliRunner().invoke(app, ["print", "--role", "checker", "--principal", "User:*"])
+    assert (result.exit_code, "'User:*' is every client" in result.stderr) == (0, True)
+
+
+@pytest.mark.usefixtures("relay_file")
 @pytest.mark.parametrize("role", [Role.RELAY, Role.VIEWER, Role.OPERATOR, Role.CHECKER])
 def test_a_role_without_a_source_is_warned_of(role: Role) -> None:
     found, warned = granted("--role", role, "--channel", "team-b", "--topic", "orders")

@@ -10,6 +10,13 @@ NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
 
 
+_OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the group"
+_NEW = (
+    "this table was never delivered: as its owner delete the only row of its table outbox_source, which has the name "
+    "of the source, and give the table another name in the setting tables of every relay; or delete the group"
+)
+
+
 class Repair(NamedTuple):
     """What resuming a source means.
 
@@ -43,7 +50,7 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
         return Repair(why, f"name it {name!r} in the setting tables of every relay")
     halted = contradiction(progress, committed)
     if halted and is_foreign(progress, committed):
-        return Repair(halted, "give this table another name in the setting tables of every relay, or delete the group")
+        return Repair(halted, _NEW if progress.batch == 0 else _OTHER_NAME)
     return Repair(halted, "", committed.batch if committed else 0, _warning(progress, committed))
 
 

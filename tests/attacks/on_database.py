@@ -240,7 +240,8 @@ ON_DATABASE = (
         By.NOBODY,
         DONE,
         _floods_notifications,
-        "the relay looks at its table for nothing",
+        "the relay looks at its table for nothing; in one transaction they also keep team-b's commits waiting, if "
+        "these notify",
     ),
     Attack(
         "take the lock by which team-b's relay waits for notifications",

@@ -154,7 +154,20 @@ def test_a_source_with_an_owner_is_refused(shop: Site, monkeypatch: pytest.Monke
 
 def test_the_progress_of_another_table_is_not_taken_over(shop: Site) -> None:
     _restored(shop)
-    _run(shop, "UPDATE {source} SET incarnation = gen_random_uuid()")
+    _run(shop, "UPDATE {source} SET incarnation = gen_random_uuid(), batch = 1, delivered = 1")
     document = _document(shop, "--deliver-again", code=Exit.FINDINGS)
     assert "give this table another name" in document["why"]
     assert document["kafka_batch"] == 1
+
+
+def test_new_tables_go_on_under_another_name_as_the_refusal_says(shop: Site) -> None:
+    """As where a team moves to another database, and the relay has opened the new tables under the former name."""
+    _restored(shop)
+    _run(shop, "UPDATE {source} SET incarnation = gen_random_uuid(), batch = 0, delivered = 0, ids = '{{}}'")
+    assert "delete the only row of its table outbox_source" in _document(shop, "--dry-run", code=Exit.FINDINGS)["why"]
+    _run(shop, "DELETE FROM {source}")
+    tables = {"moved": {"dsn": shop.postgres_url, "table_prefix": shop.name}}
+    shop.relay(extra={**relay_settings(shop), "OUTBOX_TABLES": json.dumps(tables)})
+    _insert(shop, "two")
+    wait_empty(shop)
+    assert _values(shop)[-1] == b"two"

@@ -52,7 +52,12 @@ def test_numbers_fit_afterwards_and_no_batch_is_taken_for_undelivered(
 def test_progress_of_another_table_is_refused() -> None:
     found = repair("shop", "shop", _progress(1, 1), Committed(1, OTHER))
     assert "belongs to another table" in found.halted
-    assert "another name" in found.refusal
+    assert found.refusal.startswith("give this table another name")
+
+
+def test_table_that_was_never_delivered_may_get_another_name() -> None:
+    found = repair("shop", "shop", _progress(0, 0), Committed(1, OTHER))
+    assert "delete the only row of its table outbox_source" in found.refusal
 
 
 def test_a_table_of_another_name_is_refused() -> None:

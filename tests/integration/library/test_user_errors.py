@@ -210,7 +210,7 @@ class _Listener(TransactionListener):
 OFFLINE: dict[str, tuple[Offline, str]] = {
     "headers of no pairs": (_message(headers=7), "Give a mapping, or a list of pairs of name and value."),
     "right on a topic of no valid name": (_rights_scope("a/b"), "Use the name of a topic, or a prefix"),
-    "right without its topic": (_rights_scope(), " needs more names. Give "),
+    "right without its topic": (_rights_scope(), " needs more names in channel "),
     "large partition": (_message(partition=2**31), "Use a number of a partition of the topic."),
     "own table as a foreign one": (
         lambda: TableNames("public", "shop").check_foreign("public", "shop_message"),
@@ -808,6 +808,7 @@ FAULTS = (
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 
 COMMANDS = (
+    "Choose one with --channel, or leave --source out",
     "is of an earlier version and lacks a column",  # also test_auto_mode
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",

@@ -169,7 +169,7 @@ class TableView:
 
     def owner(self) -> Owner | None:
         """Return the session that holds the owner's lock; None: none does."""
-        row = self._connection.execute(OWNER, (self._source, self._source)).fetchone()
+        row = self._connection.execute(OWNER, {"source": self._source}).fetchone()
         return None if row is None else Owner(*row)
 
     def by_topic(self, most: int) -> list[TopicRows]:

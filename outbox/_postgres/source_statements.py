@@ -12,14 +12,14 @@ TRY_OWN: LiteralString = (
 
 OWNER: LiteralString = (
     "SELECT l.pid, host(a.client_addr), a.usename,"
-    " coalesce(has_table_privilege(a.usesysid, CAST(%s AS regclass), 'UPDATE'), true)"
+    " coalesce(has_table_privilege(a.usesysid, CAST(%(source)s AS regclass), 'UPDATE'), true)"
     " FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
     " LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2"
     " AND l.classid = 1869967458"
-    " AND l.objid::bigint = (CAST(CAST(%s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296"
+    " AND l.objid::bigint = (CAST(CAST(%(source)s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296"
 )
-"""The session that holds the owner's lock, and whether its role may deliver; both parameters are `source_name()`.
+"""The session that holds the owner's lock, and whether its role may deliver; the parameter `source` is `source_name()`.
 
 Every role of a database may take any advisory lock, also one without rights on the tables.
 """

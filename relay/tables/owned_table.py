@@ -191,7 +191,7 @@ class OwnedTable(ABC):
             psycopg.Error: The database does not answer.
         """
         source = source_name(self._names.schema, self._names.source)
-        row = self._connection.execute(OWNER, (source, source)).fetchone()
+        row = self._connection.execute(OWNER, {"source": source}).fetchone()
         if row is None or row[3]:
             return ""
         pid, _, role, _ = row

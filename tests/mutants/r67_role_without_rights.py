@@ -13,7 +13,7 @@ from tests.mutants.runner.mutant import Harm, Mutant
 
 def _owner(self: TableView) -> Owner | None:
     """Take whoever holds the lock for the owner."""
-    row = self._connection.execute(OWNER, (self._source, self._source)).fetchone()
+    row = self._connection.execute(OWNER, {"source": self._source}).fetchone()
     return None if row is None else Owner(*row)._replace(may_deliver=True)
 
 

@@ -127,7 +127,7 @@ class DatabaseCruelty:
         try:
             with hold():
                 self._hold(name)
-        except psycopg.Error:
+        except (psycopg.OperationalError, psycopg.InterfaceError):
             return
 
     def _hold(self, name: str) -> None:

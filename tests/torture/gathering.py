@@ -65,7 +65,7 @@ class Gathering:
         try:
             with self._world.site.connect(connect_timeout=2) as connection:
                 rows = connection.execute(query.encode(), (new,)).fetchall()
-        except psycopg.Error:  # it is down, or comes up: the next look does it
+        except (psycopg.OperationalError, psycopg.InterfaceError):  # it is down, or comes up: the next look does it
             return
         self._early += [id_ for (id_,) in rows]
         self._compared += len(new)

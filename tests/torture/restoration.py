@@ -116,7 +116,7 @@ class SourceCruelty:
             self._wait_for_a_batch()
             with self._one_at_a_time:
                 self._set_tables_back()
-        except psycopg.Error as error:
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             self.outcomes[f"set-backs that were given up: {type(error).__name__}"] += 1
 
     def _wait_for_a_batch(self) -> None:
@@ -153,7 +153,7 @@ class SourceCruelty:
 
     def _end_owner(self, connection: psycopg.Connection[Any]) -> None:
         names = self._world.site.tables
-        owner = connection.execute(OWNER, (source_name(names.schema, names.source),)).fetchone()
+        owner = connection.execute(OWNER, {"source": source_name(names.schema, names.source)}).fetchone()
         if owner is not None:
             connection.execute("SELECT pg_terminate_backend(%s, %s)", (owner[0], _END_MS))
 

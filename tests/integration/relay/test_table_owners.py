@@ -74,7 +74,8 @@ class _Fight:
         """End the owner's session in the database: its lock is free, and its producer goes on."""
         names = self.site.tables
         with self.site.connect() as connection:
-            owner = connection.execute(OWNER, (source_name(names.schema, names.source),)).fetchone()
+            source = source_name(names.schema, names.source)
+            owner = connection.execute(OWNER, {"source": source}).fetchone()
             assert owner is not None
             connection.execute("SELECT pg_terminate_backend(%s, 10000)", (owner[0],))
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto  # type: ignore[import-untyped]  # ships no types
@@ -43,6 +42,18 @@ def _protobuf_class() -> Any:
 ProtobufOrder = _protobuf_class()
 
 
+def _json_serializer(registry: SchemaRegistryClient, conf: dict[str, Any]) -> Any:
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: PLC0415 - it takes 2 s to import
+
+    return JSONSerializer(JSON_SCHEMA, registry, conf=conf)
+
+
+def _json_deserializer(registry: SchemaRegistryClient) -> Any:
+    from confluent_kafka.schema_registry.json_schema import JSONDeserializer  # noqa: PLC0415 - as above
+
+    return JSONDeserializer(None, schema_registry_client=registry)
+
+
 class Schema(NamedTuple):
     """An order in one format.
 
@@ -76,8 +87,8 @@ SCHEMAS = [
     ),
     Schema(
         "json",
-        lambda registry, conf: JSONSerializer(JSON_SCHEMA, registry, conf=conf),
-        lambda registry: JSONDeserializer(None, schema_registry_client=registry),
+        _json_serializer,
+        _json_deserializer,
         ORDER,
         {"id": "secret"},
     ),

@@ -13,7 +13,6 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient, header_schema_id_serializer
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
-from confluent_kafka.schema_registry.json_schema import JSONSerializer
 from confluent_kafka.serialization import (
     DoubleSerializer,
     IntegerSerializer,
@@ -274,6 +273,8 @@ def test_what_breaks_the_schema_is_refused_without_being_shown(schema: Schema, r
 
 
 def test_json_schema_tells_the_place_in_the_schema(registry: SchemaRegistryClient) -> None:
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer  # noqa: PLC0415 - it takes 2 s to import
+
     topic: TypedTopic[bytes, Any] = TypedTopic("orders", value=JSONSerializer(JSON_SCHEMA, registry))
     with pytest.raises(MessageRefused, match="it violates the schema at properties/id/type"):
         topic.message({"id": "secret"})

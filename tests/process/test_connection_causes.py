@@ -99,6 +99,7 @@ def test_unknown_certificate_authority_is_named(tls_server: int) -> None:
     assert "Correct ssl.ca.location" in message
 
 
+@pytest.mark.long
 def test_unreachable_token_endpoint_is_named() -> None:
     message = message_of(
         {

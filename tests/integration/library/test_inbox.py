@@ -347,6 +347,7 @@ class Billing:
 QUICK = '"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"'
 
 
+@pytest.mark.long
 def test_the_example_handles_a_redelivered_message_once(shop: Shop) -> None:
     """It is killed after the COMMIT of its transactions and before that of its offsets."""
     topic = shop.topic()

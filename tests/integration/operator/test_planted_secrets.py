@@ -137,6 +137,7 @@ def _wrong_kafka(site: SecuredSite) -> dict[str, str]:
     return {"OUTBOX_KAFKA": json.dumps({**kafka, "sasl.password": WRONG})}
 
 
+@pytest.mark.long
 def test_wrong_password_for_kafka_is_named_and_not_shown(site: SecuredSite) -> None:
     with site.acting(site.user(Role.RELAY, **_names(site))):
         environ = {**site.environment(), **_wrong_kafka(site), "COLUMNS": "300"}

@@ -78,6 +78,7 @@ def test_a_channel_from_before_the_verdict_topic_gets_it(site: Site) -> None:
     assert len(site.wait_visible(1, "orders")) == 1
 
 
+@pytest.mark.long
 def test_verdicts_and_ops_go_on_where_a_killed_relay_was(site: Site, outbox: Outbox) -> None:
     """The verdict of a half that is read by the next relay only."""
     relay = site.relay()

@@ -86,21 +86,36 @@ def delivery_error(step: Step, error: KafkaError, undelivered: Sequence[Undelive
     return DeliveryError(f"{step} failed: {error.name()}: {error.str()}{advice}", what, undelivered, error)
 
 
+DEBUG = "broker"
+"""Debug context of librdkafka in which it logs each lost connection.
+
+Its log has no third line for an error of a connection that comes again within 30 s (`rd_kafka_broker_set_error`).
+"""
+
+
 class ClientLog:
     """Takes a producer's log lines for librdkafka's `logger`, and notes those of a lost connection or answer.
 
     After such a line a request may have been sent twice, although its call succeeded (R17).
+
+    Args:
+        debug: Whether lines of librdkafka's debug contexts are logged, too.
     """
 
     _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
+    _ENDED = "(_DESTROY"
+    """In the debug line of a connection that the client itself has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, debug: bool = False) -> None:
         self.trouble = self.timed_out = False
+        self._least = logging.DEBUG if debug else logging.INFO
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Take a log line; called by confluent-kafka while the producer is polled."""
-        self.trouble = self.trouble or facility in self._TROUBLE
+        self.trouble = self.trouble or (facility in self._TROUBLE and self._ENDED not in text)
         self.timed_out = self.timed_out or facility == "REQTMOUT"
+        if level < self._least:
+            return
         say = log.warning if level >= logging.WARNING else log.info
         if facility == "CONFWARN":  # a property of the consumer, given for all clients
             say = log.debug
@@ -118,13 +133,15 @@ class BatchProducer:
     """
 
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
-        self.client_log = ClientLog()
+        contexts = str(config.get("debug", ""))
+        self.client_log = ClientLog(debug=bool(contexts))
         self._undelivered: list[Undelivered] = []
         self._closed = False
         self._flush_seconds = int(config["message.timeout.ms"]) / 1_000 + FLUSH_MARGIN_SECONDS
         with checked_properties():
             # Lost connections are in its log only, not in the error callback.
-            telling = {"log.connection.close": True, "log_level": 6, "logger": self.client_log}
+            debug = f"{contexts},{DEBUG}" if contexts else DEBUG
+            telling = {"log.connection.close": True, "debug": debug, "log_level": 7, "logger": self.client_log}
             self.client = Producer({**config, "on_delivery": self._report, **telling})
 
     def _report(self, error: KafkaError | None, message: Message) -> None:

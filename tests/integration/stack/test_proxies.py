@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import count
+from typing import NamedTuple
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -29,6 +30,22 @@ KINDS = [FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER, FaultKind.DELAY]
 names = count()
 
 
+class Proxied(NamedTuple):
+    """A broker whose clients come through a proxy.
+
+    Args:
+        stack: Has a listener for proxies.
+        proxies: Before its broker.
+        armed: What requests meet there.
+        loop: Where the proxies run.
+    """
+
+    stack: Stack
+    proxies: KafkaProxies
+    armed: Armed
+    loop: LoopThread
+
+
 class Line:
     """A relay's delivery behind proxies, with a half topic to commit and a real topic to write to.
 
@@ -36,10 +53,11 @@ class Line:
         stack: Has a listener for proxies.
         proxies: Before its broker.
         armed: What requests meet there.
+        loop: Where the proxies run.
     """
 
-    def __init__(self, stack: Stack, proxies: KafkaProxies, armed: Armed) -> None:
-        self.proxies, self.armed = proxies, armed
+    def __init__(self, stack: Stack, proxies: KafkaProxies, armed: Armed, loop: LoopThread) -> None:
+        self.proxies, self.armed, self._loop = proxies, armed, loop
         self.kafka = {"bootstrap.servers": stack.bootstrap_servers}
         self.behind = {"bootstrap.servers": proxies.bootstrap_servers}
         self.real, self.half, self.id = (f"{name}-{next(names)}" for name in ("real", "half", "id"))
@@ -71,6 +89,17 @@ class Line:
         self._next += 3
         return True
 
+    def cut(self) -> None:
+        """End all connections between two Kafka transactions, and wait until the producer's log has it."""
+        producer = self._delivery._producer
+        self._loop.run(self.proxies.nodes[0].cut_all())
+        wait_until(lambda: producer.client.poll(0) == 0 and producer.client_log.trouble)
+
+    @property
+    def take_overs(self) -> int:
+        """How often the producer was replaced."""
+        return self._delivery.take_overs
+
     def group_metadata(self) -> bytes:
         """Of the member that the half topic is assigned to."""
         metadata: bytes = self._member.consumer_group_metadata()
@@ -93,18 +122,18 @@ class Line:
 
 
 @pytest.fixture(scope="module")
-def proxied() -> Iterator[tuple[Stack, KafkaProxies, Armed]]:
+def proxied() -> Iterator[Proxied]:
     """A broker whose clients come through a proxy."""
     armed = Armed()
     with Stack(proxied=True) as stack, LoopThread() as loop:
         proxies = KafkaProxies(stack.kafka.proxy_ports, armed.take)
         loop.run(proxies.start())
-        yield stack, proxies, armed
+        yield Proxied(stack, proxies, armed, loop)
         loop.run(proxies.stop())
 
 
 @pytest.fixture
-def line(proxied: tuple[Stack, KafkaProxies, Armed]) -> Iterator[Line]:
+def line(proxied: Proxied) -> Iterator[Line]:
     """A line of its own for each test."""
     made = Line(*proxied)
     yield made
@@ -134,6 +163,23 @@ def test_a_request_that_is_hurt_costs_nothing(line: Line, name: str, kind: Fault
 def test_a_late_end_of_the_last_transaction_does_not_end_the_next(line: Line, moment: str) -> None:
     """Its connection breaks, librdkafka repeats it within milliseconds, and the first one arrives after all (R17)."""
     line.write(1)
+    line.proxies.moment = moment
+    line.proxies.late.clear()
+    line.armed.arm("EndTxn", Fault(FaultKind.LATE))
+    line.write(3)
+    assert dict(line.proxies.late) == {"refused": 1}
+    line.assert_each_once()
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_late_end_is_refused_where_its_connection_had_broken_before(line: Line, moment: str) -> None:
+    """Within 30 s librdkafka does not log an error for a third time in a row (R17)."""
+    line.write(1)
+    before = line.take_overs
+    for _ in range(2):
+        line.cut()
+        line.write(1)
+    assert line.take_overs == before, "an idle connection that breaks costs nothing"
     line.proxies.moment = moment
     line.proxies.late.clear()
     line.armed.arm("EndTxn", Fault(FaultKind.LATE))
@@ -174,9 +220,9 @@ BODY = "x" * 10_000
 
 
 @pytest.fixture
-def thin(proxied: tuple[Stack, KafkaProxies, Armed]) -> Iterator[Site]:
+def thin(proxied: Proxied) -> Iterator[Site]:
     """A site whose relay comes through a thin line; the test's own clients do not."""
-    stack, proxies, _ = proxied
+    stack, proxies = proxied.stack, proxied.proxies
     (node,) = proxies.nodes
     with Site(stack.bootstrap_servers, stack.postgres_url) as made:
         made.create("orders", partitions=1)
@@ -189,10 +235,8 @@ def _relay(site: Site, proxies: KafkaProxies) -> Service:
     return site.relay(extra={**SHORT, "OUTBOX_BOOTSTRAP_SERVERS": proxies.bootstrap_servers})
 
 
-def test_relay_that_waits_for_a_transaction_coordinator_ends_when_asked(
-    proxied: tuple[Stack, KafkaProxies, Armed], thin: Site
-) -> None:
-    _, proxies, armed = proxied
+def test_relay_that_waits_for_a_transaction_coordinator_ends_when_asked(proxied: Proxied, thin: Site) -> None:
+    proxies, armed = proxied.proxies, proxied.armed
     armed.arm("InitProducerId", Fault(FaultKind.DROP))
     relay = _relay(thin, proxies)
     wait_until(lambda: armed.hits["InitProducerId dropped"] > 0, explain=thin.logs)
@@ -201,12 +245,12 @@ def test_relay_that_waits_for_a_transaction_coordinator_ends_when_asked(
 
 
 @pytest.mark.long
-def test_batch_larger_than_the_line_carries_is_halved(proxied: tuple[Stack, KafkaProxies, Armed], thin: Site) -> None:
+def test_batch_larger_than_the_line_carries_is_halved(proxied: Proxied, thin: Site) -> None:
     """Without that it times out, the partition is taken over, and the same batch follows."""
     count = 200
     with thin.outbox() as outbox:
         publish_bulk(thin, outbox, [Message(thin.topic("orders"), BODY, f"key{n % 7}") for n in range(count)])
-    relay = _relay(thin, proxied[1])
+    relay = _relay(thin, proxied.proxies)
     found = thin.wait_visible(count, "orders")
     thin.wait_settled()
     assert not doubled(found)
@@ -214,13 +258,11 @@ def test_batch_larger_than_the_line_carries_is_halved(proxied: tuple[Stack, Kafk
 
 
 @pytest.mark.long
-def test_single_transaction_too_large_for_the_line_gets_time(
-    proxied: tuple[Stack, KafkaProxies, Armed], thin: Site
-) -> None:
+def test_single_transaction_too_large_for_the_line_gets_time(proxied: Proxied, thin: Site) -> None:
     """It cannot be halved; its time-outs grow instead."""
     with thin.outbox() as outbox:
         messages = [Message(thin.topic("orders"), BODY, "key") for _ in range(90)]
         publish_bulk(thin, outbox, messages, each=len(messages))
-    _relay(thin, proxied[1])
+    _relay(thin, proxied.proxies)
     found = thin.wait_visible(len(messages), "orders")
     assert not doubled(found)

@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from confluent_kafka import KafkaError
+from structlog.testing import capture_logs
 
 from relay.kafka.error_policy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
 from relay.kafka.producer import ClientLog, delivery_error
@@ -75,6 +76,25 @@ def test_a_lost_connection_and_a_lost_answer_are_trouble_and_other_lines_are_not
         problems = ClientLog()
         problems.log(40, "%s [%s] %s", facility, "producer", "text")
         assert problems.trouble is trouble
+
+
+def test_a_lost_connection_is_trouble_where_only_a_debug_line_has_it() -> None:
+    """Librdkafka logs no third line for an error that comes again within 30 s."""
+    for text, trouble in (
+        ("127.0.0.1:9092/1: Disconnected (after 3ms in state UP) (_TRANSPORT): identical to last error", True),
+        ("127.0.0.1:9092/bootstrap: Decommissioning this broker (after 2ms in state UP) (_DESTROY_BROKER)", False),
+        ("127.0.0.1:9092/1: Handle is terminating (_DESTROY)", False),
+    ):
+        problems = ClientLog()
+        problems.log(10, "%s [%s] %s", "FAIL", "producer", text)
+        assert problems.trouble is trouble
+
+
+def test_debug_lines_are_logged_if_the_settings_ask_for_them() -> None:
+    for debug, lines in ((False, 0), (True, 1)):
+        with capture_logs() as logged:
+            ClientLog(debug=debug).log(10, "%s [%s] %s", "STATE", "producer", "Broker changed state INIT -> UP")
+        assert len(logged) == lines
 
 
 def test_a_former_transaction_without_its_end_is_a_fault_only_if_it_lasts() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,6 +71,18 @@ class Folder:
             if not self._files.exists(at):
                 return []
             return [str(status.getPath().getName()) for status in self._files.listStatus(at)]
+
+    def holds(self, name: str, suits: Callable[[str], bool]) -> bool:
+        """Whether a folder below has something whose name suits; a look at the names ends at the first one."""
+        with self._told("read"):
+            at = self._at(name)
+            if not self._files.exists(at):
+                return False
+            found = self._files.listStatusIterator(at)
+            while found.hasNext():
+                if suits(str(found.next().getPath().getName())):
+                    return True
+            return False
 
     def text(self, name: str) -> str | None:
         """Return a file's content; None if there is none."""

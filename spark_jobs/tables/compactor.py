@@ -29,10 +29,10 @@ from outbox._failpoints import failpoint
 from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.folder import Folder, read_texts
 from spark_jobs.runtime.jvm import JAVA_ERRORS
-from spark_jobs.runtime.settings import CompactSettings
+from spark_jobs.runtime.settings import CompactSettings, SinkName
 from spark_jobs.tables.checksums import identities, rows_checksum
 from spark_jobs.tables.compaction import Compaction, Folders, due, live_folders, origin
-from spark_jobs.tables.delta import LOG, optimize
+from spark_jobs.tables.delta import is_delta_table, optimize
 from spark_jobs.tables.layout import (
     COMPACTING,
     COMPACTIONS,
@@ -45,6 +45,7 @@ from spark_jobs.tables.layout import (
     unit_folder,
 )
 from spark_jobs.tables.manifest import Checksum, Manifest
+from spark_jobs.tables.pairing import last_manifest, sink_of
 from spark_jobs.tables.sinks import FILES, tables_of
 from spark_jobs.tables.table_reader import read_folders
 
@@ -73,7 +74,7 @@ def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: C
     """
     output = Folder(spark, settings.output)
     closed = today - timedelta(days=settings.closed_days)
-    is_delta = output.exists(f"{RECORDS}/{LOG}")
+    is_delta = sink_of(output, last_manifest(output)) is SinkName.DELTA
     done = (_optimize if is_delta else _swap)(spark, settings, output, closed, stop)
     log.info("Compacted", output=settings.output, **{"tables" if is_delta else "units": done})
     return done
@@ -86,7 +87,7 @@ def _optimize(
     for table in tables_of(output):
         if stop():
             break
-        if not output.exists(f"{table}/{LOG}"):
+        if not is_delta_table(output, table):
             continue
         began = time.monotonic()
         try:

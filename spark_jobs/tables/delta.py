@@ -23,6 +23,20 @@ log = structlog.get_logger()
 FORMAT = "delta"
 LOG = "_delta_log"
 
+_VERSION_DIGITS = 20
+"""Digits that the name of each file of a version begins with, in the log of a Delta table."""
+
+
+def is_delta_table(output: Folder, table: str) -> bool:
+    """Whether an output has this Delta table. Delta makes the folder of the log before the table's first version."""
+    return output.holds(f"{table}/{LOG}", is_version)
+
+
+def is_version(name: str) -> bool:
+    """Whether a file in the log of a Delta table is of a version: a commit or a checkpoint."""
+    number = name.partition(".")[0]
+    return len(number) == _VERSION_DIGITS and number.isdigit()
+
 
 def require_delta(spark: SparkSession) -> None:
     """Check that a session can use Delta tables.
@@ -101,7 +115,7 @@ class DeltaSink:
 
     def kept(self, table: str, batch_id: int) -> DataFrame | None:
         """Return the rows of the batch's Delta transaction, if a killed run has committed it."""
-        if not self._output.exists(f"{table}/{LOG}"):
+        if not is_delta_table(self._output, table):
             return None
         rows = self._rows(table, batch_id)
         return None if rows.isEmpty() else rows

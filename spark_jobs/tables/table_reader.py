@@ -19,7 +19,7 @@ from spark_jobs.runtime.folder import Folder, read_texts
 from spark_jobs.runtime.jvm import JAVA_ERRORS
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.compaction import Compaction, Folders, live_folders
-from spark_jobs.tables.delta import FORMAT, LOG, require_delta
+from spark_jobs.tables.delta import FORMAT, LOG, is_delta_table, is_version, require_delta
 from spark_jobs.tables.layout import (
     BATCH_COLUMN,
     COLUMNS,
@@ -88,7 +88,7 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
         OutputError: `compact` removed folders again and again while they were listed.
     """
     root = path.rstrip("/")
-    if _is_delta(spark, root, table):
+    if is_delta_table(Folder(spark, root), table):
         require_delta(spark)
         return spark.read.format(FORMAT).load(f"{root}/{table}")
 
@@ -153,7 +153,8 @@ def read_landed(path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """
     filesystem, root = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
     root = root.rstrip("/")
-    if filesystem.get_file_info(f"{root}/{RECORDS}/{LOG}").type != fs.FileType.NotFound:
+    log = fs.FileSelector(f"{root}/{RECORDS}/{LOG}", allow_not_found=True)
+    if any(is_version(info.base_name) for info in filesystem.get_file_info(log)):
         raise ConfigurationError(
             f"{path} has Delta tables. Read them with read_table(), or without Spark with a reader of Delta such as "
             "delta-rs or DuckDB."
@@ -211,10 +212,6 @@ def _compactions(texts: Iterable[str], table: str) -> Compactions:
 
 def _folders(manifests: Iterable[str], compactions: Compactions) -> Folders:
     return live_folders(map(Manifest.parse, manifests), compactions.values())
-
-
-def _is_delta(spark: SparkSession, root: str, table: str) -> bool:
-    return Folder(spark, f"{root}/{table}").exists(LOG)
 
 
 def _texts(filesystem: fs.FileSystem, folder: str) -> Iterator[str]:

@@ -8,10 +8,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as f
 
+from spark_jobs.landing.gaps import GapWriter
+from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.settings import SinkName
+from spark_jobs.runtime.spans import Gap
+from spark_jobs.tables.delta import is_version
 from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
-from spark_jobs.tables.table_reader import read_table
-from tests.support.landing import Landing, span
+from spark_jobs.tables.owner import Owner, claim
+from spark_jobs.tables.pairing import sink_of
+from spark_jobs.tables.query_checkpoint import Checkpoint
+from spark_jobs.tables.table_reader import ARROW_SCHEMA, read_landed, read_table
+from tests.support.landing import TOPICS, Landing, span
 from tests.support.spark import Record, session
 
 FIELDS = 40
@@ -34,6 +41,40 @@ def added(landing: Landing, table: str) -> list[dict[str, dict[str, int]]]:
 
 def test_session_reads_delta_log_with_one_task() -> None:
     assert session().conf.get("spark.databricks.delta.snapshotPartitions") == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("00000000000000000000.json", True),
+        ("00000000000000000010.checkpoint.parquet", True),
+        ("_staged_commits", False),
+        (".00000000000000000000.json.0d1c.tmp", False),
+        ("_last_checkpoint", False),
+    ],
+)
+def test_version_of_delta_log_is_known_by_its_name(name: str, *, is_one: bool) -> None:
+    assert is_version(name) is is_one
+
+
+@pytest.mark.long
+def test_gap_is_accepted_before_delta_has_first_version(landing: Landing) -> None:
+    """The first batch wrote files and failed before its commit: Delta has made the folder of its log by then."""
+    landing.plan(0, 3)
+    claim(landing.output(), Owner(SinkName.DELTA, "query-1"))
+    (landing.table / RECORDS / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    (landing.table / RECORDS / "topic=orders").mkdir()
+    landing.restart()
+    landing.writer.finish()
+    output, checkpoint = landing.output(), Checkpoint(Folder(session(), str(landing.checkpoint)))
+    assert sink_of(output, None) is SinkName.DELTA
+    GapWriter("land", output, checkpoint, landing.sink(output, checkpoint)).accept((Gap("orders", 0, 0, 0),), TOPICS)
+    assert (landing.places(), checkpoint.last_commit(), checkpoint.end(0)) == ([], 0, {"orders": {"0": 1}})
+    assert read_landed(str(landing.table)).schema == ARROW_SCHEMA
+    landing.restart()
+    landing.plan(1, 3)
+    landing.land(1, *span(1, 2))
+    assert landing.places() == [("orders", 0, 1), ("orders", 0, 2)]
 
 
 @pytest.mark.long

@@ -15,7 +15,6 @@ from outbox._cli.setting_options import layers, setting_options
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail, guarded
-from outbox._service.signals import stop_on_signals
 from outbox.errors import ConfigurationError
 from spark_jobs.landing.job import DELETED, land
 from spark_jobs.landing.retire import retire
@@ -31,6 +30,7 @@ from spark_jobs.runtime.settings import (
     SinkName,
     SinkSettings,
 )
+from spark_jobs.runtime.stopping import asked_to_stop
 from spark_jobs.runtime.topic_check import check_topics
 from spark_jobs.tables.compactor import compact
 
@@ -50,9 +50,8 @@ def run(context: typer.Context, given: dict[str, Any]) -> None:
     settings = LandSettings(**given)
     configure_job_logs(settings)
     check_topics(settings, settings.topic_names(), DELETED)
-    with _session(settings, _locks(settings.sink)) as spark:
-        # After the start of Spark, which sets a handler of its own for Ctrl-C.
-        land(spark, settings, stop_on_signals())
+    with _session(settings, _locks(settings.sink)) as spark, asked_to_stop(spark) as stop:
+        land(spark, settings, stop)
 
 
 @app.command("compact")
@@ -66,8 +65,8 @@ def run_compact(given: dict[str, Any]) -> None:
     """
     settings = CompactSettings(**given)
     configure_job_logs(settings)
-    with _session(settings, [DELTA_LOCK]) as spark:
-        compact(spark, settings, datetime.now(UTC).date(), stop_on_signals().is_set)
+    with _session(settings, [DELTA_LOCK]) as spark, asked_to_stop(spark) as stop:
+        compact(spark, settings, datetime.now(UTC).date(), stop.is_set)
 
 
 @app.command("retire")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]  # py4j has no types
-from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-__all__ = ["JAVA_ERRORS", "JVM_GONE", "JavaPackage", "hadoop_configuration", "java_exception", "jvm"]
+__all__ = ["JAVA_ERRORS", "JVM_GONE", "JavaPackage", "hadoop_configuration", "is_stopped", "java_exception", "jvm"]
 
 JAVA_ERRORS = (Py4JJavaError, PySparkException)
 """What a call into the JVM raises: PySpark turns some of its errors into its own."""
@@ -29,6 +29,14 @@ def jvm(spark: SparkSession) -> Any:
 def hadoop_configuration(spark: SparkSession) -> Any:
     """Return the configuration of file systems that Spark itself uses: credentials and the default file system."""
     return spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 - as above
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Return whether Spark has stopped: its context, or the whole JVM."""
+    try:
+        return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 - as above
+    except (Py4JError, ConnectionError):
+        return True
 
 
 def java_exception(error: BaseException) -> Any:

@@ -8,10 +8,10 @@ import typer
 
 from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit, fail
-from outbox._service.signals import stop_on_signals
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.job_logs import configure_job_logs
 from spark_jobs.runtime.session import spark_session
+from spark_jobs.runtime.stopping import asked_to_stop
 from spark_jobs.runtime.topic_check import check_topics
 from spark_jobs.watching.job import watch
 from spark_jobs.watching.real_time import SLOTS, watch_in_real_time
@@ -33,7 +33,7 @@ def run(given: dict[str, Any]) -> None:
     job, slots = (watch_in_real_time, SLOTS) if settings.real_time else (watch, {})
     with spark_session(settings.name, {**slots, **settings.spark}) as spark:
         try:
-            # After the start of Spark, which sets a handler of its own for Ctrl-C.
-            job(spark, settings, stop_on_signals())
+            with asked_to_stop(spark) as stop:
+                job(spark, settings, stop)
         except JobFailedError as error:
             fail(str(error), Exit.FAILED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from itertools import pairwise
@@ -91,6 +92,24 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
     finally:
         said = finish(process, Exit.OK)
     assert '"event": "Landed"' in said
+    assert job.landed() == job.visible()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("folder", ["_manifests", "records"], ids=["before the query", "in a batch"])
+def test_a_signal_to_the_process_group_is_a_stop(default: Land, folder: str) -> None:
+    """A service manager signals the Java process, too, which ends by itself."""
+    job = default
+    job.produce(10)
+    process = job.start("--trigger-seconds", "0.2", group=True)
+    try:
+        wait_until((job.table / folder).exists, RUN_SECONDS)
+        os.killpg(process.pid, signal.SIGTERM)
+    finally:
+        said = finish(process, Exit.OK)
+    assert "Traceback" not in said
+    assert "Java process is gone" not in said
+    job.run()
     assert job.landed() == job.visible()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import structlog
 from pyspark.sql import DataFrame
@@ -26,7 +27,7 @@ from spark_jobs.tables.checksums import count_records, count_units
 from spark_jobs.tables.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.tables.manifest import Manifest, PartitionRows, UnitRows
 from spark_jobs.tables.owner import Owner, claim
-from spark_jobs.tables.pairing import check_ids, check_pair, last_manifest, retirement
+from spark_jobs.tables.pairing import check_ids, check_pair, last_manifest, way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.sinks import Sink
 
@@ -164,7 +165,8 @@ class BatchWriter:
             now = self._topic_ids()
         except SourceError as error:
             raise JobFailedError(f"Batch {batch_id} failed: {error}") from error
-        check_ids(self._topics, now, self._checkpoint.start(batch_id), when, retirement)
+        way_on = partial(way_without, self._output, self._checkpoint)
+        check_ids(self._topics, now, self._checkpoint.start(batch_id), when, way_on)
 
     def _is_landed(self, batch_id: int) -> bool:
         text = self._output.text(manifest_file(batch_id))

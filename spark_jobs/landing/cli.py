@@ -16,7 +16,7 @@ from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail, guarded
 from outbox.errors import ConfigurationError
-from spark_jobs.landing.job import DELETED, land
+from spark_jobs.landing.job import if_deleted, land
 from spark_jobs.landing.retire import retire
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.job_logs import configure_job_logs
@@ -49,7 +49,7 @@ def run(context: typer.Context, given: dict[str, Any]) -> None:
         given["parse"] = {name: _schema(text) for name, text in given["parse"].items()}
     settings = LandSettings(**given)
     configure_job_logs(settings)
-    check_topics(settings, settings.topic_names(), DELETED)
+    check_topics(settings, settings.topic_names(), if_deleted)
     with _session(settings, _locks(settings.sink)) as spark, asked_to_stop(spark) as stop:
         land(spark, settings, stop)
 

@@ -6,8 +6,9 @@ Also the file to give to `spark-submit`; it takes the options of `outbox land`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 
 import structlog
 from pyspark.errors import PySparkException, StreamingQueryException
@@ -26,19 +27,21 @@ from spark_jobs.runtime.settings import LandSettings, SinkName, names_in
 from spark_jobs.runtime.source import KafkaView, source_options
 from spark_jobs.runtime.spans import Offsets, behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
 from spark_jobs.tables.delta import DeltaSink
-from spark_jobs.tables.pairing import needed_offsets, retirement
+from spark_jobs.tables.pairing import needed_offsets, retirement, way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.sinks import ParquetSink, Sink
 from spark_jobs.tables.table_reader import accepted_gaps
 
 WATCH_SECONDS = 1
 
-DELETED = f". If it was landed and then deleted, {retirement(['it'])}"
-"""What to do about a topic that does not exist, besides."""
-
 _PROCESS_GONE = "The query ended: Spark's Java process is gone, killed or out of memory. Start the job again."
 
 log = structlog.get_logger()
+
+
+def if_deleted(topics: Sequence[str]) -> str:
+    """Return for people what else to do about topics that do not exist."""
+    return f". If it was landed and then deleted, {retirement(topics)}"
 
 
 def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> None:
@@ -60,7 +63,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     checkpoint = Checkpoint(Folder(spark, settings.checkpoint_path))
     schemas = {topic: parse_schema(spark, topic, text) for topic, text in settings.parse.items()}
     with KafkaView(spark, settings, settings.topic_names()) as kafka:
-        kafka.check_topics(DELETED)
+        kafka.check_topics(if_deleted)
         sink = make_sink(spark, settings, output, checkpoint)
         writer = BatchWriter(settings.job_id, output, checkpoint, sink, kafka.topic_ids, schemas)
         catch_up(output, checkpoint)
@@ -118,7 +121,7 @@ def accept_gaps(
         beginnings, ends = kafka.offsets()
         needed = with_added(needed, beginnings)
         gaps = gaps_at_beginnings(needed, beginnings, ends, topics)
-        _refuse(behind(needed, gaps), beginnings, ends)
+        _refuse(behind(needed, gaps), beginnings, ends, partial(way_without, output, checkpoint))
         if gaps:
             gap_writer.accept(gaps, kafka.topic_ids())
 
@@ -131,18 +134,17 @@ def refuse_lost(kafka: KafkaView, output: Folder, checkpoint: Checkpoint) -> Non
     """
     if needed := needed_offsets(output, checkpoint):
         beginnings, ends = kafka.offsets()
-        _refuse(with_added(needed, beginnings), beginnings, ends)
+        _refuse(with_added(needed, beginnings), beginnings, ends, partial(way_without, output, checkpoint))
 
 
-def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets) -> None:
+def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets, way_on: Callable[[Sequence[str]], str]) -> None:
     if spans := lost_spans(needed, beginnings, ends):
         lost = lost_topics(needed, beginnings, ends)
         hopeless = lost_topics(behind(needed, gaps_at_beginnings(needed, beginnings, ends, lost)), beginnings, ends)
         accept = ",".join(topic for topic in lost if topic not in hopeless)
         go_on = f"To go on without them, start the job once with --accept-gap {accept}. " if accept else ""
-        raise LostRecordsError(
-            f"Records that were to be landed are gone from Kafka: {spans}. {go_on}Or {retirement(lost)}."
-        )
+        other = f"{'Or' if accept else 'To go on without them,'} {way_on(lost)}"
+        raise LostRecordsError(f"Records that were to be landed are gone from Kafka: {spans}. {go_on}{other}.")
 
 
 def read(spark: SparkSession, settings: LandSettings) -> DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from pyspark.sql import SparkSession
 
@@ -34,19 +34,28 @@ def source_options(settings: JobSettings, topics: Sequence[str]) -> dict[str, st
     }
 
 
-def refuse_missing(wanted: Iterable[str], found: Container[str], more: str = "") -> None:
+More = Callable[[Sequence[str]], str]
+"""Returns what else to do about topics that do not exist, for people."""
+
+
+def nothing_more(_: Sequence[str]) -> str:
+    """Return an empty text."""
+    return ""
+
+
+def refuse_missing(wanted: Iterable[str], found: Container[str], more: More = nothing_more) -> None:
     """Name the topics that do not exist.
 
     Args:
         wanted: Topics that the job needs.
         found: Topics that exist.
-        more: What else to do about it, for people.
+        more: What else to do about them.
 
     Raises:
         SourceError: There are some.
     """
     if missing := [name for name in wanted if name not in found]:
-        raise SourceError(f"Topic {', '.join(missing)} does not exist. Create it, or correct its name{more}.")
+        raise SourceError(f"Topic {', '.join(missing)} does not exist. Create it, or correct its name{more(missing)}.")
 
 
 class KafkaView(JavaAdmin):
@@ -69,11 +78,11 @@ class KafkaView(JavaAdmin):
         """Ids of those topics that exist; a topic that was deleted and recreated has another one."""
         return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
-    def check_topics(self, more: str = "") -> None:
+    def check_topics(self, more: More) -> None:
         """Check that all topics exist.
 
         Args:
-            more: What else to do about one that does not, for people.
+            more: What else to do about those that do not.
 
         Raises:
             SourceError: One does not.

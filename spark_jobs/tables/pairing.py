@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.settings import SinkName
 from spark_jobs.runtime.spans import Offsets, needed_text
-from spark_jobs.tables.delta import LOG
+from spark_jobs.tables.delta import is_delta_table
 from spark_jobs.tables.layout import MANIFESTS, RECORDS, manifest_file, retired_file
 from spark_jobs.tables.manifest import Manifest
 from spark_jobs.tables.owner import owner_of
@@ -41,9 +42,10 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
         if gone := sorted(set(last.topics) - set(topics)):
             raise OutputError(
                 f"Topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more. Name "
-                f"it, or {retirement(gone)}."
+                f"it, or {way_without(output, checkpoint, gone)}."
             )
-        check_ids(last.topics, topics, last.end, f"since batch {landed}", retirement)
+        way_on = partial(way_without, output, checkpoint)
+        check_ids(last.topics, topics, last.end, f"since batch {landed}", way_on)
     if retired := [name for name in topics if output.exists(retired_file(name))]:
         raise OutputError(
             f"Topic {', '.join(retired)} is retired from {output}. Leave it out of the topics, or land it into another "
@@ -82,7 +84,7 @@ def check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Ma
 def sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
     """Return what the tables of an output are; None if it has none yet."""
     # The log first: it is what readers go by.
-    if output.exists(f"{RECORDS}/{LOG}"):
+    if is_delta_table(output, RECORDS):
         return SinkName.DELTA
     owner = owner_of(output)
     if owner is not None:
@@ -96,9 +98,30 @@ def sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
 def retirement(topics: Sequence[str]) -> str:
     """Return for people how the landing of topics is ended."""
     names = ", ".join(topics)
-    return (
-        f"end the landing of {names}: stop the job, run outbox land retire TOPIC, and leave the topic out from then on"
-    )
+    commands = " and ".join(f"outbox land retire {topic}" for topic in topics)
+    return f"end the landing of {names}: stop the job, run {commands}, and leave {names} out of --topics from then on"
+
+
+def way_without(output: Folder, checkpoint: Checkpoint, topics: Sequence[str]) -> str:
+    """Return for people how a job goes on without some of its topics.
+
+    Args:
+        output: The output of the job.
+        checkpoint: The checkpoint.
+        topics: The topics.
+    """
+    last = last_manifest(output)
+    landed = set() if last is None else set(last.topics)
+    # Spark reads a planned batch with all its topics, also with those that are not named any more.
+    planned = set(checkpoint.start(0) if last is None else checkpoint.planned(last.batch_id + 1) or {})
+    ways = []
+    if ended := [name for name in topics if name in landed and landed - set(topics)]:
+        ways.append(retirement(ended))
+    if new := [name for name in topics if name not in landed | planned]:
+        ways.append(f"leave {', '.join(new)} out of --topics, for nothing of it is landed")
+    if set(topics) - {*ended, *new}:
+        return "begin another output with another checkpoint"
+    return ", and ".join(ways)
 
 
 def check_ids(
@@ -121,8 +144,11 @@ def check_ids(
         LostRecordsError: One has another id; the message names what was not landed.
     """
     if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
+        found = [name for name in gone if name in now]
+        again = f", and another topic named {', '.join(found)} exists now" if found else ""
+        not_landed = needed_text(landed, gone) or "anything"
         raise LostRecordsError(
-            f"Topic {', '.join(gone)} was deleted {when}; not landed of it: {needed_text(landed, gone) or 'anything'}. "
+            f"Topic {', '.join(gone)} was deleted {when}{again}; not landed of it: {not_landed}. "
             f"To go on without it, {way_on(gone)}. Land a new topic of that name into another output with another "
             "checkpoint."
         )

@@ -20,6 +20,7 @@ from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.settings import RetireSettings, SinkName
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.pairing import way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.table_reader import accepted_gaps
 from tests.support.landing import Landing, span
@@ -190,6 +191,31 @@ def test_topic_that_cannot_be_retired_is_refused(tmp_path: Path, topic: str, com
     with pytest.raises(OutputError, match=complaint):
         retire(session(), settings(made), topic)
     assert not (made.table / "_retired").exists()
+
+
+ANOTHER = "begin another output with another checkpoint"
+
+
+def test_way_without_a_topic_is_open(tmp_path: Path) -> None:
+    """`land retire` refuses a topic of no batch and the only one; Spark reads a planned batch with all its topics."""
+    made = Landing(tmp_path)
+
+    def way(*topics: str) -> str:
+        return way_without(made.output(), checkpoint_of(made), topics)
+
+    assert (way("orders"), way("stock")) == (ANOTHER, "leave stock out of --topics, for nothing of it is landed")
+    made.plan(0, 3)
+    made.land(0, *span(0, 2))
+    assert (way("orders"), way("orders", "stock")) == (ANOTHER, ANOTHER)
+    made.topics["more"] = "id-of-more"
+    made.restart()
+    made.plan(1, 4, more=0)
+    assert way("more") == ANOTHER
+    made.land(1, *span(3, 3))
+    retired = "end the landing of more: stop the job, run outbox land retire more, and leave more out of --topics"
+    assert way("more") == f"{retired} from then on"
+    new = "leave stock out of --topics, for nothing of it is landed"
+    assert way("more", "stock") == f"{retired} from then on, and {new}"
 
 
 def test_metrics_of_land_count_gaps_also_of_retired_topics(tmp_path: Path) -> None:

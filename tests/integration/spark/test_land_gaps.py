@@ -126,8 +126,8 @@ def test_topic_that_is_gone_is_retired_and_the_other_goes_on(job: TwoTopics) -> 
         future.result(20)
     wait_until(lambda: job.stock not in job.site.admin.list_topics(timeout=10).topics)
     job.produce(20)
-    assert "outbox land retire TOPIC" in job.run(code=Exit.CONFIGURATION).splitlines()[-1]
-    assert "outbox land retire TOPIC" in job.run(*job.both(), code=Exit.CONFIGURATION).splitlines()[-1]
+    assert f"outbox land retire {job.stock}, and" in job.run(code=Exit.CONFIGURATION).splitlines()[-1]
+    assert f"outbox land retire {job.stock}, and" in job.run(*job.both(), code=Exit.CONFIGURATION).splitlines()[-1]
     assert '"event": "Topic retired"' in job.retire(job.stock)
     job.run()
     assert job.offsets(job.topic) == job.visible_offsets("orders")
@@ -152,6 +152,7 @@ def test_old_topic_that_is_added_is_landed_from_its_beginning(job: TwoTopics) ->
     topics = ("--topics", f"{job.topic},{old}")
     said = job.run(*topics, code=Exit.UNSAFE).splitlines()[-1]
     assert f"{old}/0 0..{cut[0] - 1}" in said
+    assert f"Or leave {old} out of --topics, for nothing of it is landed." in said
     job.run(*topics, "--accept-gap", old)
     assert job.offsets(old) == job.visible_offsets("old")
     assert job.offsets(job.topic) == job.visible_offsets("orders")

@@ -97,8 +97,14 @@ class ContractWatch:
         self._periodic.start()
 
     def not_ready(self) -> str | None:
-        """Return why the service is not ready: the contract is broken, or Kafka did not answer the last look."""
-        return "; ".join(map(str, self._problems)) or self._periodic.unreachable or None
+        """Return why the service is not ready.
+
+        The contract is broken, Kafka did not answer the last look, or looks have been refused for `REFUSED_SECONDS`.
+        """
+        broken = "; ".join(map(str, self._problems)) or self._periodic.unreachable
+        if broken or not (refused := self._periodic.refused()):
+            return broken or None
+        return f"the topics could not be looked at {refused}"
 
     def soon(self) -> None:
         """Look soon: something odd was seen."""

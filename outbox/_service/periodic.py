@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 
 import structlog
@@ -16,11 +18,18 @@ log = structlog.get_logger()
 PAUSE_SECONDS = 2.0
 """Least time between two looks on request."""
 
+REFUSED_SECONDS = 60.0
+"""Looks that have failed for this time fail for a cause that stays, such as a missing right.
+
+A failed look is repeated after `PAUSE_SECONDS`, so this is about 30 looks, whatever their interval is. A broker that is
+restarted refuses for some seconds, and the next one of a rolling restart follows only after looks that succeeded.
+"""
+
 
 class Periodic:
     """Calls a function again and again.
 
-    A cluster that does not answer, or refuses, is no finding: the next look follows soon. Anything else that goes wrong
+    A cluster that does not answer, or refuses, ends nothing: the next look follows soon. Anything else that goes wrong
     ends the thread and is raised by `check()`.
 
     Args:
@@ -37,6 +46,7 @@ class Periodic:
         self._failure: BaseException | None = None
         self.unreachable = ""
         """Why the last look failed, if Kafka did not answer; else empty."""
+        self._failing: tuple[float, str] | None = None  # since when, monotonic s, and why the last look failed
         self._channel = current_channel()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -56,6 +66,12 @@ class Periodic:
         """
         if self._failure is not None:
             raise self._failure
+
+    def refused(self) -> str:
+        """Return why looks have failed for `REFUSED_SECONDS` or longer, and for how long; else empty."""
+        since, reason = self._failing or (math.inf, "")
+        seconds = time.monotonic() - since
+        return f"for {seconds:.0f} s: {reason}" if seconds >= REFUSED_SECONDS else ""
 
     def stop(self) -> None:
         """End; a look at hand is not waited for."""
@@ -77,10 +93,12 @@ class Periodic:
     def _try(self) -> None:
         try:
             self._look()
-            self.unreachable = ""
+            self.unreachable, self._failing = "", None
         except UnsafeError:
             raise
         except OutboxError as error:
             self.unreachable = str(error) if isinstance(error, KafkaUnreachable) else ""
+            since, _ = self._failing or (time.monotonic(), "")
+            self._failing = since, str(error)
             log.warning("Cluster not described, repeated later", what=self._thread.name, reason=str(error))
             self._wanted.set()

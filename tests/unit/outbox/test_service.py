@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -26,7 +27,7 @@ from outbox._service import progress
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
-from outbox._service.periodic import Periodic
+from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._service.settings import LayeredSettings
 from outbox._service.settings_help import describe_settings, field_names
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
@@ -207,6 +208,39 @@ def test_a_look_that_is_answered_ends_the_silence(monkeypatch: pytest.MonkeyPatc
     periodic.unreachable = "of an earlier look"
     periodic.start()
     wait_until(lambda: not outcomes and not periodic.unreachable, 10)
+    periodic.stop()
+
+
+def test_look_refused_for_long_is_named_until_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("outbox._service.periodic.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
+    is_refused, looks = [True], [0]
+
+    def look() -> None:
+        looks[0] += 1
+        if is_refused[0]:
+            raise ConfigurationError("no right")
+
+    def look_twice() -> None:
+        """Wait until a look that began later has ended."""
+        before = looks[0]
+        wait_until(lambda: looks[0] >= before + 3, 10)
+
+    periodic = Periodic("test", look, 0.01)
+    assert not periodic.refused()
+    periodic.start()
+    look_twice()
+    now[0] += REFUSED_SECONDS - 1
+    look_twice()
+    assert not periodic.refused(), "a restart of brokers takes less"
+    now[0] += 1
+    assert periodic.refused() == "for 60 s: no right", "since the first look that failed, not the last"
+    is_refused[0] = False
+    wait_until(lambda: not periodic.refused(), 10)
+    is_refused[0] = True
+    look_twice()
+    assert not periodic.refused(), "the time begins anew"
     periodic.stop()
 
 

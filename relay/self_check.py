@@ -20,6 +20,8 @@ from relay.recovery.held_back import why_unreadable
 from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints
 from relay.settings import RelaySettings
 
+_UNREAD = "grant the right that is named, or look at the group's coordinator"
+
 
 def examine(settings: RelaySettings) -> Iterator[Finding]:
     """Yield settings, broker, contract, encryption, the checkpoints of all partitions, and the table sources."""
@@ -67,10 +69,10 @@ def _checkpoint(settings: RelaySettings, consumer: Consumer, channel: ChannelDes
     except UnsafeError as error:
         return Finding(what, str(error), "see docs/operations/recovery.md: starting at a guess would lose or double")
     except KafkaUnreachable as error:
-        return Finding(what, str(error), "look at the group's coordinator")
+        return Finding(what, str(error), _UNREAD)
     except KafkaException as error:
         why = why_unreadable(error, settings.connection(), owner.group, owner.place)
-        return Finding(what, f"its checkpoint cannot be read: {why}", "look at the group's coordinator")
+        return Finding(what, f"its checkpoint cannot be read: {why}", _UNREAD)
     for topic, count in lost.items():
         if count:
             problem = f"{count} offsets of {topic}/{number} are gone before they were read"

@@ -17,7 +17,11 @@ from outbox.errors import ConfigurationError
 GROUP_TIMEOUT = 30.0
 """Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
 
+ANSWER_SECONDS = 5.0
+"""Seconds until a request without an answer is looked into, and repeated."""
+
 _MOVING = {
+    KafkaError._TIMED_OUT,  # noqa: SLF001 - librdkafka's own codes carry an underscore
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
@@ -87,11 +91,27 @@ def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[
             _commit(member, missing)
 
 
+def is_group_refused(consumer: Consumer) -> bool:
+    """Return whether Kafka refused the group to a client: it may not DESCRIBE it.
+
+    Requests to the coordinator only time out then, because the client may not look it up.
+
+    Args:
+        consumer: One that joins no generation, after a request timed out.
+    """
+    while (event := consumer.poll(0)) is not None:
+        error = event.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return True
+    return False
+
+
 class _Member(NamedTuple):
-    """A consumer that joins no generation, and the causes of its failed connections."""
+    """A consumer that joins no generation, the causes of its failed connections, and its group."""
 
     consumer: Consumer
     causes: Causes
+    group: str
 
 
 @contextmanager
@@ -102,7 +122,7 @@ def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_c
     with checked_properties():
         consumer = Consumer({**properties, "enable.auto.commit": False, "isolation.level": isolation})
     try:
-        yield _Member(consumer, causes)
+        yield _Member(consumer, causes, group)
     finally:
         consumer.poll(0)  # for its log lines
         consumer.close()
@@ -111,7 +131,7 @@ def _group_member(kafka: Mapping[str, str], group: str, isolation: str = "read_c
 def _committed(member: _Member, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], TopicPartition]:
     wanted = [TopicPartition(*place) for place in places]
     answers = _coordinated(
-        member, "reading committed offsets", lambda: member.consumer.committed(wanted, GROUP_TIMEOUT)
+        member, "reading committed offsets", lambda: member.consumer.committed(wanted, ANSWER_SECONDS)
     )
     return {(answer.topic, answer.partition): answer for answer in answers if answer.offset >= 0}
 
@@ -140,6 +160,11 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
             raise ConfigurationError(
                 f"{what} failed: {error.name()}. The group has members: stop the relays of the channel, run the "
                 "command again, then start them"
+            )
+        if is_group_refused(member.consumer):
+            raise ConfigurationError(
+                f"{what} failed: GROUP_AUTHORIZATION_FAILED: this client lacks the right DESCRIBE on group "
+                f"{member.group}, which READ includes. Grant it."
             )
         if error.code() not in _MOVING or time.monotonic() > deadline:
             raise refused(what, KafkaException(error), member.causes.explain(member.consumer))

@@ -1,4 +1,4 @@
-"""Checkpoints that Kafka holds back for a transaction without an end."""
+"""Why checkpoints cannot be read: a transaction without an end, a missing right, or a Kafka that does not answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from outbox._kafka.group_offsets import is_group_refused
 from outbox.errors import KafkaUnreachable
 
 CHECKPOINT_SECONDS = 4.0
@@ -22,7 +23,7 @@ class HeldBackError(KafkaUnreachable):
 def why_unreadable(
     error: KafkaException, kafka: Mapping[str, str], group: str, place: tuple[str, int]
 ) -> KafkaUnreachable:
-    """Return why checkpoints could not be read: perhaps Kafka has them, but holds them back.
+    """Return why checkpoints could not be read: Kafka has them, but holds them back, or a right is missing, or else.
 
     Args:
         error: Of a read with `read_committed`.
@@ -31,18 +32,15 @@ def why_unreadable(
         place: Topic and partition of one of them.
     """
     cause: KafkaError = error.args[0]
-    timed_out = cause.code() == KafkaError._TIMED_OUT  # noqa: SLF001 - librdkafka's own codes carry an underscore
-    if timed_out and _is_known(kafka, group, place):
-        return HeldBackError(f"Kafka {HELD_BACK}. If this persists, see docs/operations/recovery.md")
-    return KafkaUnreachable(f"{cause.str()}")
-
-
-def _is_known(kafka: Mapping[str, str], group: str, place: tuple[str, int]) -> bool:
+    unknown = KafkaUnreachable(f"{cause.str()}")
+    if cause.code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - librdkafka's own codes carry an underscore
+        return unknown
     consumer = Consumer({**kafka, "group.id": group, "isolation.level": "read_uncommitted"})
     try:
         consumer.committed([TopicPartition(*place)], CHECKPOINT_SECONDS)
     except KafkaException:
-        return False
+        refused = f"the relay lacks the right READ on group {group}. Grant it."
+        return KafkaUnreachable(refused) if is_group_refused(consumer) else unknown
     finally:
         consumer.close()
-    return True
+    return HeldBackError(f"Kafka {HELD_BACK}. If this persists, see docs/operations/recovery.md")

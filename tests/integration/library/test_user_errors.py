@@ -803,7 +803,7 @@ FAULTS = (
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
-    "Grant it.",  # tests/integration/operator/test_secured_site.py
+    "Grant it.",  # tests/integration/operator/test_secured_site.py, relay/test_missing_rights.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 

@@ -1,0 +1,84 @@
+"""Committed offsets of a group that Kafka does not show: the request only times out, and the right is named."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from outbox._kafka import group_offsets
+from outbox._kafka.group_offsets import committed_offsets
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from relay.recovery import held_back
+from relay.recovery.held_back import HeldBackError, why_unreadable
+
+PLACE = ("shop.half", 0)
+SILENT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+REFUSED = KafkaError.GROUP_AUTHORIZATION_FAILED
+DOWN = KafkaError._ALL_BROKERS_DOWN
+
+
+class _Silent:
+    """A consumer whose coordinator does not answer.
+
+    Args:
+        events: Codes of the errors that it reports meanwhile.
+    """
+
+    def __init__(self, *events: int) -> None:
+        self._events = list(events)
+        self.asked = 0
+
+    def committed(self, _places: Any, _timeout: float) -> Any:
+        """Time out."""
+        self.asked += 1
+        raise SILENT
+
+    def poll(self, _timeout: float) -> Any:
+        """Report an error, if there is one more."""
+        if not self._events:
+            return None
+        error = KafkaError(self._events.pop(0))
+        return SimpleNamespace(error=lambda: error)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _use(monkeypatch: pytest.MonkeyPatch, consumer: _Silent) -> None:
+    for module in (group_offsets, held_back):
+        monkeypatch.setattr(module, "Consumer", lambda _properties: consumer)
+
+
+def test_the_right_on_the_group_is_named_at_the_first_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = _Silent(DOWN, REFUSED)
+    _use(monkeypatch, consumer)
+    with pytest.raises(ConfigurationError, match=r"lacks the right DESCRIBE on group shop-table\.a") as caught:
+        committed_offsets({}, "shop-table.a", [PLACE])
+    assert not isinstance(caught.value, KafkaUnreachable)
+    assert consumer.asked == 1
+
+
+def test_silent_cluster_is_asked_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = _Silent(DOWN)
+    _use(monkeypatch, consumer)
+    monkeypatch.setattr(group_offsets, "GROUP_TIMEOUT", 0.05)
+    monkeypatch.setattr("outbox._kafka.connection_causes.Causes.explain", lambda *_given: None)
+    with pytest.raises(KafkaUnreachable, match="Kafka does not answer"):
+        committed_offsets({}, "shop-table.a", [PLACE])
+    assert consumer.asked > 1
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [(REFUSED, "the relay lacks the right READ on group shop-table.a. Grant it."), (DOWN, SILENT.args[0].str())],
+)
+def test_a_relay_names_the_right_that_keeps_it_from_its_progress(
+    monkeypatch: pytest.MonkeyPatch, event: int, reason: str
+) -> None:
+    _use(monkeypatch, _Silent(event))
+    why = why_unreadable(SILENT, {}, "shop-table.a", PLACE)
+    assert str(why) == reason
+    assert not isinstance(why, HeldBackError)

@@ -26,6 +26,8 @@ _PROBE = "doctor"
 """End of an id with a given prefix that no part of this project uses: a try under it fences none of them."""
 
 
+_DESCRIBING = (Operation.READ, Operation.WRITE, Operation.DESCRIBE)
+"""A client that may not describe a resource has none of these on it."""
 _GRANT = "grant it: `outbox acl print` has the command"
 _SETTING = "offsets.retention.minutes"
 
@@ -145,10 +147,24 @@ def _hidden(what: str, rights: Sequence[Right], error: KafkaError) -> Finding:
         return Finding(what, "", f"{_listed(rights)} not checked: there is no such topic yet")
     if error.code() not in _REFUSED:
         return Finding(what, "", f"{_listed(rights)} not checked: {error.str()}")
-    lacks = f"DESCRIBE is missing, and without it Kafka does not show whether there is {_listed(rights)}"
+    lacks = _undescribed(rights)
     if all(right.otherwise for right in rights):
         return Finding(what, "", f"{lacks}: {rights[0].otherwise}")
     return Finding(what, lacks, _GRANT)
+
+
+def _undescribed(rights: Sequence[Right]) -> str:
+    """Return what is missing of the rights on a resource that this client may not even describe.
+
+    READ and WRITE include DESCRIBE: where the role needs one of them, that one is missing, and `outbox acl print` has
+    it. What the role can do without is named only if it needs none of the others.
+    """
+    describing = [right for right in rights if right.operation in _DESCRIBING]
+    missing = [right for right in describing if not right.otherwise] or describing
+    named = " and ".join(right.operation for right in missing) or Operation.DESCRIBE
+    lacks = f"{named} {'are' if len(missing) > 1 else 'is'} missing"
+    others = _listed(right for right in rights if right not in describing)
+    return f"{lacks}, and without it Kafka does not show whether there is {others}" if others else lacks
 
 
 def _is_one_topic(right: Right) -> bool:

@@ -1,7 +1,7 @@
 """R17: a lost connection is noticed although librdkafka does not log it.
 
-Within 30 s it logs an error of a connection twice, and not a third time. The commit whose connection broke looks healthy
-then, its producer is used again, and the request that was sent first ends the next Kafka transaction.
+Within 30 s it logs an error of a connection twice, and not a third time. The commit whose connection broke looks
+healthy then, its producer is used again, and the request that was sent first ends the next Kafka transaction.
 """
 
 from __future__ import annotations

@@ -140,7 +140,9 @@ def test_an_id_that_nobody_has_is_told_with_what_was_read(shop: Shop) -> None:
     assert {span["topic"] for span in document["searched"]} == set(shop.site.channel.topics)
 
 
-@pytest.mark.parametrize("made_ms", [time.time_ns() // 1_000_000 + 3 * HOUR_MS, (1 << 48) - 1])
+@pytest.mark.parametrize(
+    "made_ms", [time.time_ns() // 1_000_000 + 3 * HOUR_MS, (1 << 48) - 1], ids=["in three hours", "in the year 10889"]
+)
 def test_half_whose_clock_is_ahead_is_found(shop: Shop, made_ms: int) -> None:
     """By the clock in its id it is of the future, or of a year that no calendar has."""
     id_ = make_transaction_id(made_ms, uuid.uuid4().bytes)

@@ -54,6 +54,7 @@ def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: p
     watch.stop()
 
 
+@pytest.mark.long
 def test_relay_without_group_of_source_names_the_right(own: Site) -> None:
     message_rows.create(own)
     group, port = own.channel.table_group(message_rows.SOURCE), free_port()

@@ -111,7 +111,7 @@ class Gate:
         self._now = 0
         self._fetched_at = 0
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
-        self._unknown: dict[str, None] = {}
+        self._unknown: set[str] = set()
         self._arrived: set[str] = set()  # described since the last turn, however long that took
         self._closed: dict[str, _Closed] = {}
         self._news: list[TopicStatusChange] = []
@@ -146,7 +146,7 @@ class Gate:
         targets = [target for half in transaction.counted() if (target := half.target())]
         unknown = dict.fromkeys(target.topic for target in targets if target.topic not in self._topics)
         if unknown:  # all at once: a transaction may have thousands of topics
-            self._unknown |= unknown
+            self._unknown |= unknown.keys()
             return next(iter(unknown))
         if transaction.given_up:
             return None
@@ -202,7 +202,7 @@ class Gate:
         for name in names:
             self._topics[name] = found.get(name)
             if name in self._unknown:
-                del self._unknown[name]
+                self._unknown.discard(name)
                 self._arrived.add(name)
                 change.opened.add(name)
             if name in self._closed:

@@ -115,6 +115,15 @@ class Line:
         found = [int(record.value or b"") for record in read_committed(self.kafka, [self.real])]
         assert found == list(range(self.checkpoint()))
 
+    def assert_late_end_is_refused(self, moment: str) -> None:
+        """Write while an EndTxn is kept back and let go in the next transaction: the broker refuses it."""
+        self.proxies.moment = moment
+        self.proxies.late.clear()
+        self.armed.arm("EndTxn", Fault(FaultKind.LATE))
+        self.write(3)
+        assert dict(self.proxies.late) == {"refused": 1}
+        self.assert_each_once()
+
     def close(self) -> None:
         """Let the clients go."""
         self._delivery.close()
@@ -163,12 +172,7 @@ def test_a_request_that_is_hurt_costs_nothing(line: Line, name: str, kind: Fault
 def test_a_late_end_of_the_last_transaction_does_not_end_the_next(line: Line, moment: str) -> None:
     """Its connection breaks, librdkafka repeats it within milliseconds, and the first one arrives after all (R17)."""
     line.write(1)
-    line.proxies.moment = moment
-    line.proxies.late.clear()
-    line.armed.arm("EndTxn", Fault(FaultKind.LATE))
-    line.write(3)
-    assert dict(line.proxies.late) == {"refused": 1}
-    line.assert_each_once()
+    line.assert_late_end_is_refused(moment)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -180,12 +184,7 @@ def test_a_late_end_is_refused_where_its_connection_had_broken_before(line: Line
         line.cut()
         line.write(1)
     assert line.take_overs == before, "an idle connection that breaks costs nothing"
-    line.proxies.moment = moment
-    line.proxies.late.clear()
-    line.armed.arm("EndTxn", Fault(FaultKind.LATE))
-    line.write(3)
-    assert dict(line.proxies.late) == {"refused": 1}
-    line.assert_each_once()
+    line.assert_late_end_is_refused(moment)
 
 
 def test_a_producer_that_is_used_again_suffers_it(line: Line) -> None:

@@ -240,7 +240,7 @@ def test_look_refused_for_long_is_named_until_one_succeeds(monkeypatch: pytest.M
     wait_until(lambda: not periodic.refused(), 10)
     is_refused[0] = True
     look_twice()
-    assert not periodic.refused(), "the time begins anew"
+    assert not periodic.refused(), "the time begins again"
     periodic.stop()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 
@@ -12,25 +10,10 @@ from outbox._kafka.channel import create_channel
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.names import Channel
 from outbox.testing import read_committed
-from stack import Stack
 from tests.support.harness import Site
 from tests.support.raw import RawLog, RawMessage
-from tests.support.rights import AUTHORIZER, allow_only
+from tests.support.rights import allow_only
 from tests.support.shop import Shop
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Stack]:
-    """Servers where rights can be taken away."""
-    with Stack(kafka_settings=AUTHORIZER) as running:
-        yield running
-
-
-@pytest.fixture
-def own(guarded: Stack) -> Iterator[Site]:
-    """A site on them."""
-    with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
-        yield made
 
 
 def _prepare(site: Site) -> tuple[str, Channel, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -25,12 +25,11 @@ from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import HalfOptions
 from outbox.protocol.op import OpKind
 from outbox.testing import read_committed
-from stack import Stack
 from tests.support.commands import run_command
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.probes import free_port, metrics
 from tests.support.raw import RawLog, RawMessage
-from tests.support.rights import AUTHORIZER, allow_all, allow_only
+from tests.support.rights import allow_all, allow_only
 from tests.support.shop import Shop
 
 GOOD = 3_000
@@ -40,20 +39,6 @@ WAITS = "Transactions wait for a real topic"
 QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}'}
 """The partitions of a relay that dies are soon another one's."""
 READER = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS, AclOperation.READ)
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Stack]:
-    """Servers where rights can be taken away."""
-    with Stack(kafka_settings=AUTHORIZER) as running:
-        yield running
-
-
-@pytest.fixture
-def own(guarded: Stack) -> Iterator[Site]:
-    """A site on them."""
-    with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
-        yield made
 
 
 def _create(site: Site, name: str, settings: Mapping[str, str] = MappingProxyType({})) -> None:

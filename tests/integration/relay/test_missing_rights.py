@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclOperation,
@@ -15,27 +13,18 @@ from outbox._kafka.topic_contract import contract_of
 from outbox._service import periodic
 from outbox._service.contract_monitor import ContractWatch, contract_gauge
 from outbox._service.exit_codes import Exit
-from stack import Stack
 from tests.support import message_rows
 from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
 from tests.support.probes import free_port, get
-from tests.support.rights import AUTHORIZER, allow_all, allow_only
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[Stack]:
-    """Servers where rights can be taken away."""
-    with Stack(kafka_settings=AUTHORIZER) as running:
-        yield running
+from tests.support.rights import allow_all, allow_only
 
 
 @pytest.fixture
-def own(guarded: Stack) -> Iterator[Site]:
-    """A site on them."""
-    with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
-        made.create("orders", partitions=1)
-        yield made
+def own(own: Site) -> Site:
+    """A site on guarded servers, with a channel."""
+    own.create("orders", partitions=1)
+    return own
 
 
 def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,25 @@
+"""Servers with an authorizer, for tests that take rights away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stack import Stack
+from tests.support.harness import Site
+from tests.support.rights import AUTHORIZER
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[Stack]:
+    """Servers where rights can be taken away."""
+    with Stack(kafka_settings=AUTHORIZER) as running:
+        yield running
+
+
+@pytest.fixture
+def own(guarded: Stack) -> Iterator[Site]:
+    """A site on them."""
+    with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
+        yield made

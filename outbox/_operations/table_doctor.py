@@ -42,12 +42,14 @@ _DISCARDED = _MESSAGE | {"reason text", "detail text", "discarded_at timestamp w
 _DELIVERED = frozenset(
     {
         *("xid xid8", "created_at timestamp with time zone", "delivered_at timestamp with time zone", "batch bigint"),
-        *("ids int8multirange", "partition integer", "producer_group text", "topic text", "earliest bigint"),
+        *("first_id bigint", "ids int8multirange", "partition integer", "producer_group text", "topic text"),
+        "earliest bigint",
     }
 )
 _SOURCE = frozenset(
     {
-        *("id integer", "name text", "incarnation uuid", "batch bigint", "delivered bigint", "ids bigint[]"),
+        *("id integer", "name text", "incarnation uuid", "batch bigint", "nonce uuid", "delivered bigint"),
+        *("delivered_nonce uuid", "ids bigint[]", "xids xid8[]", "starts bigint[]"),
         "purged_until timestamp with time zone",
     }
 )

@@ -21,7 +21,9 @@ CREATE TABLE IF NOT EXISTS {source} (
     message_table text NOT NULL,
     incarnation uuid NOT NULL DEFAULT gen_random_uuid(),
     batch bigint NOT NULL DEFAULT 0,
+    nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     delivered bigint NOT NULL DEFAULT 0,
+    delivered_nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     ids text[] NOT NULL DEFAULT '{{}}'
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE {source} IS

@@ -22,8 +22,9 @@ STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bi
 
 _DELETED: LiteralString = "m.xid, m.created_at, m.id, m.partition, m.producer_group, m.topic, m.timestamp"
 _EVIDENCE: LiteralString = (
-    "evidence AS (INSERT INTO {delivered} (xid, created_at, batch, ids, partition, producer_group, topic, earliest)"
-    " SELECT xid, created_at, CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
+    "evidence AS (INSERT INTO {delivered}"
+    " (xid, created_at, first_id, batch, ids, partition, producer_group, topic, earliest)"
+    " SELECT xid, created_at, min(id), CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
     " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic)"
 )
 """Inserts the evidence of the rows that `gone` has deleted (R61); `proven` is the number of the batch in Kafka."""
@@ -66,7 +67,7 @@ CREATE TABLE IF NOT EXISTS {discarded} (
     reason text NOT NULL,
     detail text NOT NULL,
     discarded_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (id)
+    PRIMARY KEY (xid, created_at, id)
 );
 COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
@@ -84,23 +85,29 @@ CREATE TABLE IF NOT EXISTS {source} (
     name text NOT NULL,
     incarnation uuid NOT NULL DEFAULT gen_random_uuid(),
     batch bigint NOT NULL DEFAULT 0,
+    nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     delivered bigint NOT NULL DEFAULT 0,
+    delivered_nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     ids bigint[] NOT NULL DEFAULT '{{}}',
+    xids xid8[] NOT NULL DEFAULT '{{}}',
+    starts bigint[] NOT NULL DEFAULT '{{}}',
     purged_until timestamptz
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 ALTER TABLE {source} ADD COLUMN IF NOT EXISTS purged_until timestamptz;
 COMMENT ON TABLE {source} IS
-    'The batch in delivery: its number, the ids of its rows. delivered: the last number known to be delivered.';
+    'The batch in delivery, and its rows by id, xid and created_at (us). delivered: the last known to be delivered.';
 CREATE TABLE IF NOT EXISTS {delivered} (
     xid xid8 NOT NULL,
     created_at timestamptz NOT NULL,
+    first_id bigint NOT NULL,
     delivered_at timestamptz NOT NULL DEFAULT now(),
     batch bigint NOT NULL,
     ids int8multirange NOT NULL,
     partition integer NOT NULL,
     producer_group text NOT NULL,
     topic text NOT NULL,
-    earliest bigint
+    earliest bigint,
+    PRIMARY KEY (xid, created_at, first_id, delivered_at)
 );
 COMMENT ON TABLE {delivered} IS
     'Evidence of delivered messages: a row for each local transaction and topic. The relay purges it.';

@@ -18,7 +18,7 @@ def _apart(self: SourceTable, before: Progress, step: Step) -> Progress:
     """Delete the rows, take the step, and insert the evidence last."""
     gone = self._connection.execute(
         self._table.compose(
-            "DELETE FROM {message} WHERE id = ANY (%s) RETURNING xid::text, created_at, id, id + 1, partition,"
+            "DELETE FROM {message} WHERE id = ANY (%s) RETURNING xid::text, created_at, id, id, id + 1, partition,"
             " producer_group, topic"
         ),
         (list(step.gone),),
@@ -27,8 +27,8 @@ def _apart(self: SourceTable, before: Progress, step: Step) -> Progress:
     for row in gone:
         self._connection.execute(
             self._table.compose(
-                "INSERT INTO {delivered} (xid, created_at, ids, partition, producer_group, topic, batch)"
-                " VALUES (%s::text::xid8, %s, int8multirange(int8range(%s, %s)), %s, %s, %s, %s)"
+                "INSERT INTO {delivered} (xid, created_at, first_id, ids, partition, producer_group, topic, batch)"
+                " VALUES (%s::text::xid8, %s, %s, int8multirange(int8range(%s, %s)), %s, %s, %s, %s)"
             ),
             (*row, step.delivered),
         )

@@ -34,8 +34,8 @@ _COPY = (
 )
 _NAMES = "(xid, created_at, partition, producer_group, topic, "
 _COPIES = {
-    Verdict.LOST: f"INSERT INTO {{site.delivered}} {_NAMES} batch, ids)"
-    + _COPY.format(columns="batch, int8multirange(int8range(row, row, '[]'))"),
+    Verdict.LOST: f"INSERT INTO {{site.delivered}} {_NAMES} batch, first_id, ids)"
+    + _COPY.format(columns="batch, row, int8multirange(int8range(row, row, '[]'))"),
     Verdict.DANGLING: f"INSERT INTO {{site.message}} {_NAMES} id) OVERRIDING SYSTEM VALUE"
     + _COPY.format(columns="row"),
     Verdict.DISCARDED: f"INSERT INTO {{site.discarded}} {_NAMES} id, reason, detail)"

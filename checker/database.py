@@ -28,6 +28,7 @@ from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.patterns import matches, rank
 from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox._service.exit_codes import reason_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 
@@ -69,7 +70,8 @@ class Database:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.failure: BaseException | None = None
+        self.failing = ""
+        """The error that nobody foresaw, if the newest batch was not answered for one (R81)."""
         self._purge = purge
         table, policy = CallbackTable(settings.tables()), settings.policy()
         self._breakers = None if policy is None else Breakers(name, table, policy)
@@ -128,16 +130,23 @@ class Database:
         enter_channel(self._in_channel)
         try:
             while not self._stopping.is_set():
-                if time.monotonic() - self._looked > LOOK_SECONDS:
-                    self._look()
-                if requests := self._next():
-                    self._report(requests, self._answers(requests))
-        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: checks would stay unanswered
-            self.failure = error
+                try:
+                    self._turn()
+                except Exception as error:
+                    self.failing = reason_of(error)
+                    log.exception("Check requests not answered, the relay repeats them", database=self.name)
+                    self._down()
         finally:
             self._disconnect()
             if self._forget:
                 metrics.forget(self.name)
+
+    def _turn(self) -> None:
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._look()
+        if requests := self._next():
+            self._report(requests, self._answers(requests))
+            self.failing = ""
 
     def _next(self) -> Sequence[CheckRequest]:
         try:
@@ -197,8 +206,11 @@ class Database:
             )
 
     def _unreachable(self, error: Exception) -> None:
-        metrics.DATABASE_UP.labels(self.name).set(0)
         log.warning("Database did not answer", database=self.name, error=_one_line(error))
+        self._down()
+
+    def _down(self) -> None:
+        metrics.DATABASE_UP.labels(self.name).set(0)
         self._disconnect()
 
     def _disconnect(self) -> None:

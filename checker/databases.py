@@ -91,16 +91,17 @@ class ServedDatabases:
         return unmapped
 
     def check(self) -> None:
-        """Whether all of them are still asked.
+        """Whether their upkeep may go on.
 
         Raises:
-            RuntimeError: The thread of one of them ended.
-            BaseException: What ended a thread of their upkeep.
+            UnsafeError: It may not.
         """
         self._upkeep.check()
-        for database in self._databases.values():
-            if database.failure is not None:
-                raise RuntimeError(f"database {database.name!r} is no longer asked") from database.failure
+
+    def not_ready(self) -> str | None:
+        """Return which of them fail for an error that nobody foresaw; None: none."""
+        failing = (f"database {name}: {one.failing}" for name, one in self._databases.items() if one.failing)
+        return "; ".join(failing) or None
 
     def stop(self) -> None:
         """Finish the batches at hand, and end; one that does not end in time is asked for again by the relay."""

@@ -13,9 +13,10 @@ from checker import metrics
 from outbox._kafka.admin import newest_records
 from outbox._kafka.unreadable import is_unreadable, seek_to_end
 from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._service.exit_codes import reason_of, traceback_of
 from outbox._service.rights import refuse_missing_right
 from outbox.protocol.check import CheckRequest, parse_check
-from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.half import Truth
 
 LOOK_SECONDS = 5.0
@@ -90,9 +91,10 @@ class Intake:
             place = {"topic": message.topic(), "partition": message.partition(), "offset": message.offset()}
             log.error("Check request of a newer format dropped", **place, reason=str(newer))  # noqa: TRY400 - one line suffices
             return None
-        except ProtocolError as problem:
+        except Exception as problem:  # noqa: BLE001 - one request must not end the checker, again and again (R81)
             metrics.DROPPED.labels("malformed").inc()
-            log.warning("Check request malformed", offset=message.offset(), error=str(problem))
+            why = {"error": reason_of(problem), "exc_info": traceback_of(problem)}
+            log.warning("Check request malformed", offset=message.offset(), **why)
             return None
         return request if request.truth is Truth.ROW else None
 

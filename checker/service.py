@@ -133,7 +133,7 @@ class CheckerService:
 
     def _not_ready(self) -> str | None:
         joined = not_joined(self._consumer.consumer_group_metadata(), self._channel.channel.checker_group)
-        return joined or self._contract.not_ready() or self._intake.not_ready()
+        return joined or self._contract.not_ready() or self._databases.not_ready() or self._intake.not_ready()
 
     def _refuse_op_error(self) -> None:
         """End if op markers may not be written: every decision would be repeated endlessly."""

@@ -292,14 +292,15 @@ class RelayService:
         log.info("Partitions revoked", partitions=sorted(numbers))
 
     def _end_if_all_are_halted(self) -> None:
-        """End the process if it has nothing else to do.
+        """End the process if it has nothing else to do: no half partition, and no table source.
 
         Raises:
             UnsafeError: All partitions are halted, the first one because of its checkpoint.
             ProtocolError: All partitions are halted, the first one because of a record.
+            RuntimeError: All partitions are halted, the first one because of an error that nobody foresaw.
         """
         cause = self._served.halts.of_all(self._channel.partitions)
-        if cause is not None:
+        if cause is not None and self._tables is None:
             raise cause
 
     def _look_at_what_is_outside(self) -> None:

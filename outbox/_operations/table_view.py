@@ -15,13 +15,10 @@ from outbox._rules.waiting_rows import TopicRows, WaitingRow
 from outbox.protocol.identifiers import started_us_of, xid_of
 
 _BY_TOPIC: LiteralString = (
-    "WITH first AS (SELECT topic, partition, created_at FROM {message} ORDER BY id LIMIT %(most)s)"
+    "WITH first AS (SELECT {known}, created_at FROM {message} ORDER BY id LIMIT %(most)s)"
     " SELECT topic, count(*), max(partition), min({started}) FROM first GROUP BY topic ORDER BY 4, 1"
 )
-_ROWS: LiteralString = (
-    "SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, key FROM {message}"
-    " ORDER BY id LIMIT %(most)s"
-)
+_ROWS: LiteralString = "SELECT xid::text::bigint, id, {started}, {known}, key FROM {message} ORDER BY id LIMIT %(most)s"
 _COUNT: LiteralString = "SELECT count(*) FROM {message} WHERE id = ANY (%s)"
 _REASONS: LiteralString = (
     "SELECT reason, count(*), CAST(min(extract(epoch FROM discarded_at)) * 1000 AS bigint) FROM {discarded}"
@@ -30,7 +27,7 @@ _REASONS: LiteralString = (
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 _FIND: LiteralString = (
-    "SELECT id, producer_group, topic, {started}, timestamp, '', '', 0::bigint FROM {message}"
+    "SELECT id, producer_group, coalesce(topic, ''), {started}, timestamp, '', '', 0::bigint FROM {message}"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
 _FIND_DISCARDED: LiteralString = (

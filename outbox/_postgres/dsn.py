@@ -97,9 +97,9 @@ def connection_problem(error: psycopg.Error, text: str) -> str:
 
 
 def query_problem(error: psycopg.Error) -> str:
-    """Return all lines of a Postgres error as one."""
+    """Return all lines of a Postgres error as one, but for details, which quote rows."""
     lines = [line.strip() for line in str(error).strip().splitlines()]
-    return "; ".join(line for line in lines if line) or type(error).__name__
+    return "; ".join(line for line in lines if line and not line.startswith("DETAIL:")) or type(error).__name__
 
 
 def _parsed(dsn: str) -> dict[str, Any]:

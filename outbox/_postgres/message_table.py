@@ -20,7 +20,14 @@ from outbox.settings import TableNames
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
 
-_DELETED: LiteralString = "m.xid, m.created_at, m.id, m.partition, m.producer_group, m.topic, m.timestamp"
+_KNOWN: LiteralString = (
+    "coalesce(producer_group, '') AS producer_group, coalesce(topic, '') AS topic, coalesce(partition, -1) AS partition"
+)
+"""Where a message shall go. A table that was changed by hand may have NULL there; '' is no topic and no group."""
+
+_DELETED: LiteralString = (
+    "m.xid, m.created_at, m.id, coalesce(m.partition, -1) AS partition, m.producer_group, m.topic, m.timestamp"
+)
 _EVIDENCE: LiteralString = (
     "evidence AS (INSERT INTO {delivered}"
     " (xid, created_at, first_id, batch, ids, partition, producer_group, topic, earliest)"
@@ -167,6 +174,7 @@ class MessageTable:
             "started": sql.SQL(STARTED_US),
             "header_bytes": sql.SQL(_HEADER_BYTES),
             "transaction_id": sql.SQL(TRANSACTION_ID),
+            "known": sql.SQL(_KNOWN),
             "deleted": sql.SQL(_DELETED),
         }
         self._names["evidence"] = sql.SQL(_EVIDENCE).format(delivered=self._names["delivered"])

@@ -84,6 +84,24 @@ def one_line(error: Exception) -> str:
     return str(error)
 
 
+def is_foreseen(error: BaseException) -> bool:
+    """Return whether an error says in its text what happened and what to do; of all others the traceback is needed."""
+    return isinstance(error, (OutboxError, ProtocolError))
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error as a sentence for logs and probes; of an unforeseen one the kind and the first line (R81)."""
+    if is_foreseen(error):
+        return str(error)
+    first = visible(redact(str(error))).partition("\n")[0]
+    return f"unforeseen error, its traceback is in the log: {type(error).__name__}: {first}"
+
+
+def traceback_of(error: BaseException) -> BaseException | None:
+    """Return what the log shows the traceback of; None for an error whose text suffices."""
+    return None if is_foreseen(error) else error
+
+
 _LIST = 'this is not a list of names. Write it as ["orders", "shop.*"]'
 """Problem of a setting whose value is no list."""
 

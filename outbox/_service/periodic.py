@@ -10,7 +10,7 @@ from collections.abc import Callable
 import structlog
 
 from outbox._service.channels.channel_context import current_channel, enter_channel
-from outbox._service.exit_codes import UnsafeError
+from outbox._service.exit_codes import UnsafeError, reason_of
 from outbox.errors import KafkaUnreachable, OutboxError
 
 log = structlog.get_logger()
@@ -29,8 +29,9 @@ restarted refuses for some seconds, and the next one of a rolling restart follow
 class Periodic:
     """Calls a function again and again.
 
-    A cluster that does not answer, or refuses, ends nothing: the next look follows soon. Anything else that goes wrong
-    ends the thread and is raised by `check()`.
+    A cluster that does not answer, or refuses, ends nothing: the next look follows soon. After an error that nobody
+    foresaw the next one follows after the pause (R81). Only what makes going on unsafe ends the thread, and is raised
+    by `check()`.
 
     Args:
         name: Name of the thread.
@@ -102,3 +103,7 @@ class Periodic:
             self._failing = since, str(error)
             log.warning("Cluster not described, repeated later", what=self._thread.name, reason=str(error))
             self._wanted.set()
+        except Exception as error:
+            since, _ = self._failing or (time.monotonic(), "")
+            self._failing = since, reason_of(error)
+            log.exception("Unforeseen error of a look, repeated later", what=self._thread.name)

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException
 from outbox._kafka.topic_cache import TopicCache
 from outbox._service.channels.channel_context import thread_pool
 from outbox._service.contract_monitor import ContractWatch
-from outbox._service.exit_codes import UnsafeError
+from outbox._service.exit_codes import UnsafeError, reason_of
 from outbox.errors import KafkaUnreachable, OutboxError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Place
@@ -110,13 +110,16 @@ class ServedPartitions:
             self.try_later(number, str(error))
             if error.fenced:
                 self._give_way(number)
-            return None
+        except Exception as error:  # noqa: BLE001 - it must not reach the other ones
+            self._halt_unforeseen(number, error)
+        return None
 
     def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[Place, int]:
         try:
             ledger, committed = self._take_over.restore(number)
             if not assign:
                 self._intake.read_from(committed)
+            worker = self._take_over.worker(ledger, delivery, began)
         except (UnsafeError, ProtocolError) as error:
             delivery.close()
             self.halt(number, error)
@@ -130,8 +133,12 @@ class ServedPartitions:
             why = self._take_over.why_unreadable(error, number)
             self._wait_for_end(number, why, f"reading its checkpoint failed: {why}", assign=assign)
             return {}
+        except Exception as error:  # noqa: BLE001 - it must not reach the other ones
+            delivery.close()
+            self._halt_unforeseen(number, error)
+            return {}
         self._intake.start_at(number, [place.offset for place in committed])
-        self.workers[number] = worker = self._take_over.worker(ledger, delivery, began)
+        self.workers[number] = worker
         self.ownership.served(number)
         self.halts.end([number])
         worker.start()
@@ -197,14 +204,18 @@ class ServedPartitions:
         self.ownership.halted(number, time.monotonic())
         self._contract.soon()
 
+    def _halt_unforeseen(self, number: int, error: BaseException) -> None:
+        """Halt a half partition for an error that nobody foresaw; the other ones go on (R81).
+
+        Its traceback would keep all that pends in memory: it goes to the log alone.
+        """
+        log.error("Unforeseen error of a partition", partition=number, exc_info=error)
+        self.halt(number, RuntimeError(reason_of(error)))
+
     # --- watched
 
     def replace_failed(self) -> None:
-        """Replace workers that failed; give those up that were fenced until the next generation.
-
-        Raises:
-            RuntimeError: A worker failed for a reason that was not foreseen.
-        """
+        """Replace workers that failed; give those up that were fenced until the next generation."""
         for number, worker in list(self.workers.items()):
             uncommitted = self._commits.failure(number)
             if worker.is_alive() and uncommitted is None:
@@ -223,7 +234,9 @@ class ServedPartitions:
             self.halt(number, failure)
             return
         if not isinstance(failure, (DeliveryError, OutboxError)):
-            raise RuntimeError(f"partition {number} failed: {failure!r}") from failure  # noqa: TRY004 - not about a type
+            self._intake.pause(number)
+            self._halt_unforeseen(number, failure or RuntimeError("its thread has ended"))
+            return
         log.warning("Partition worker restarted", partition=number, reason=str(failure))
         self._intake.pause(number)
         if isinstance(failure, DeliveryError) and failure.fenced:

@@ -30,12 +30,13 @@ _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFL
 # A row takes about 300 bytes beside what is counted.
 _WINDOW: LiteralString = (
     "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
-    " + {header_bytes} + octet_length(topic) + octet_length(producer_group) + 300 AS size FROM {message}"
+    " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(producer_group), 0) + 300 AS size"
+    " FROM {message}"
     " WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[]))"
     " AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[]))) ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
-    " SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, timestamp, key, value, header_names,"
+    " SELECT xid::text::bigint, id, {started}, {known}, timestamp, key, value, header_names,"
     " header_values, lane FROM {message} WHERE id >= %(floor)s AND id <= (SELECT last FROM cut)"
     " AND id <> ALL (CAST(%(skip)s AS bigint[])) AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[])))"
     " ORDER BY id"
@@ -57,7 +58,7 @@ _MOVE: LiteralString = (
     " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(reasons)s::text[],"
     " %(details)s::text[]) AS r (id, reason, detail) WHERE m.id = r.id RETURNING m.*, r.reason, r.detail),"
     " kept AS (INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, timestamp, key, value,"
-    " header_names, header_values, reason, detail) SELECT xid, id, created_at, producer_group, topic, partition,"
+    " header_names, header_values, reason, detail) SELECT xid, id, created_at, {known},"
     " timestamp, key, value, header_names, header_values, reason, detail FROM refused)"
     " SELECT batch FROM moved"
 )

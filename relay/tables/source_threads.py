@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.dsn import query_problem
 from outbox._service.channels.channel_context import current_channel, enter_channel
-from outbox._service.exit_codes import UnsafeError
+from outbox._service.exit_codes import UnsafeError, reason_of, traceback_of
 from outbox._service.settings import TableSettings
 from outbox.errors import OutboxError
 from relay import metrics
@@ -101,7 +101,7 @@ class _SourceThread(threading.Thread):
         try:
             while not self.stop.is_set():
                 self._attempt()
-        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: not even halting was possible
             self.failure = error
 
     def _attempt(self) -> None:
@@ -116,14 +116,17 @@ class _SourceThread(threading.Thread):
             self._later(error.args[0].str())
         except (DeliveryError, OutboxError) as error:
             self._later(str(error))
+        except Exception as error:  # noqa: BLE001 - it is logged, and must not reach what else the process serves (R81)
+            self._halt(error)
         finally:
             metrics.TABLE_OWNED.labels(self._source).set(0)
 
-    def _halt(self, error: UnsafeError) -> None:
+    def _halt(self, error: Exception) -> None:
         """Wait until an operator has acted: nothing may be skipped or repeated."""
-        if str(error) != self.halted:
-            log.error("Table source halted", source=self._source, reason=str(error))
-        self.halted, self.unserved = str(error), ""
+        reason = reason_of(error)
+        if reason != self.halted:
+            log.error("Table source halted", source=self._source, reason=reason, exc_info=traceback_of(error))
+        self.halted, self.unserved = reason, ""
         metrics.TABLE_HALTED.labels(self._source).set(1)
         self.stop.wait(HALTED_SECONDS)
 
@@ -211,10 +214,14 @@ class _SourceThread(threading.Thread):
         lookup = lookups.lookup(admission, gate, self._hanging(table, delivery), self._feedback.refusals)
         source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
         source.take_over()
-        self._pause, self.halted, self.unserved = PAUSE_SECONDS, "", ""
+        self._pause = PAUSE_SECONDS
         metrics.TABLE_OWNED.labels(self._source).set(1)
+        source.serve(self._served)
+
+    def _served(self) -> None:
+        """Note that a turn has ended well: what halted the source has passed."""
+        self.halted = self.unserved = ""
         metrics.TABLE_HALTED.labels(self._source).set(0)
-        source.serve()
 
 
 class TableSources:

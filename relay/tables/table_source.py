@@ -110,8 +110,11 @@ class TableSource:
             return progress
         return self._table.move(progress, Step(progress.batch, progress.batch, (), progress.ids))
 
-    def serve(self) -> None:
+    def serve(self, turned: Callable[[], None]) -> None:
         """Deliver until asked to stop.
+
+        Args:
+            turned: Called after each turn.
 
         Raises:
             UnsafeError: Another process changed the progress.
@@ -123,6 +126,7 @@ class TableSource:
         stop = pauses.first()
         while not stop:
             found = self._turn()
+            turned()
             self._set_figures()
             self._purge()
             waiting, seconds = bool(self._admission.waiting()), self._delivery.rest_ms / 1_000

@@ -12,11 +12,10 @@ import structlog
 from outbox._service.channels.channel_context import enter_channel
 from outbox._service.channels.channel_metrics import ChannelCounter
 from outbox._service.channels.service_control import Service
-from outbox._service.exit_codes import one_line
+from outbox._service.exit_codes import one_line, traceback_of
 from outbox._service.health import ChannelsHealth, Health
 from outbox._service.redaction import redact, visible
-from outbox.errors import ConfigurationError, OutboxError
-from outbox.protocol.errors import ProtocolError
+from outbox.errors import ConfigurationError
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -82,10 +81,7 @@ class ChannelThread(threading.Thread):
         reason = visible(redact(one_line(error)))
         self._restarts.labels().inc()
         self._health.stopped(reason)
-        is_expected = isinstance(error, (OutboxError, ProtocolError))
-        log.error(
-            "Channel stopped, it is started again", reason=reason, pause=pause, exc_info=None if is_expected else error
-        )
+        log.error("Channel stopped, it is started again", reason=reason, pause=pause, exc_info=traceback_of(error))
         return pause
 
 

@@ -193,3 +193,17 @@ def test_intake_unreadable_batch_of_a_lost_partition_ends_nothing() -> None:
     consumer = Consumer(1)
     assert read(unreadable(0), unreadable(1), Record(), into=made(consumer)) == [REQUEST]
     assert consumer.sought == [("check", 1, OFFSET_END)]
+
+
+def test_request_that_raises_what_nobody_foresaw_is_dropped_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(content: bytes) -> CheckRequest:
+        if content == b"bad":
+            raise LookupError("a bug")
+        return REQUEST
+
+    monkeypatch.setattr(intake, "parse_check", fail)
+    with capture_logs() as logs:
+        assert read(Record(b"bad"), Record()) == [REQUEST]
+    (line,) = logs
+    assert line["event"] == "Check request malformed"
+    assert isinstance(line["exc_info"], LookupError)

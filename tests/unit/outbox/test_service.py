@@ -244,8 +244,29 @@ def test_look_refused_for_long_is_named_until_one_succeeds(monkeypatch: pytest.M
     periodic.stop()
 
 
-@pytest.mark.parametrize("error", [UnsafeError("grown"), RuntimeError("a bug")])
-def test_what_ends_the_looks_is_raised_where_somebody_reads_it(error: Exception) -> None:
+def test_an_unforeseen_error_of_a_look_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is logged with its traceback, and named while it comes again (R81)."""
+    monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("outbox._service.periodic.REFUSED_SECONDS", 0)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(0)
+        raise LookupError("a bug")
+
+    periodic = Periodic("test", look, 0.01)
+    with structlog.testing.capture_logs() as logged:
+        periodic.start()
+        wait_until(lambda: len(looks) > 2, 10)
+        periodic.check()
+        assert "LookupError: a bug" in periodic.refused()
+        periodic.stop()
+    assert logged[0]["exc_info"]
+
+
+def test_what_ends_the_looks_is_raised_where_somebody_reads_it() -> None:
+    error = UnsafeError("grown")
+
     def look() -> None:
         raise error
 
@@ -255,7 +276,7 @@ def test_what_ends_the_looks_is_raised_where_somebody_reads_it(error: Exception)
     def failed() -> bool:
         try:
             periodic.check()
-        except (UnsafeError, RuntimeError) as found:
+        except UnsafeError as found:
             return found is error
         return False
 

@@ -14,6 +14,7 @@ from outbox._service.channels.channel_metrics import (
 )
 from outbox._service.contract_monitor import contract_gauge
 from outbox.protocol.discard import DiscardReason
+from outbox.protocol.op import OpKind, OpSource
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
@@ -179,6 +180,7 @@ TABLE_OLDEST_SECONDS = ChannelGauge(
     [CHANNEL, "source"],
     registry=REGISTRY,
 )
+WAKE_UP_CAUSES = POLL, NOTIFICATION = "poll", "notification"
 TABLE_WAKE_UPS = ChannelCounter(
     "outbox_relay_table_wake_ups",
     "Times that an idle table source found rows, by what ended its pause: notification, or poll",
@@ -315,6 +317,10 @@ _WITHOUT_LABELS = (
     TIMED_OUT,
     RESTORE_SECONDS,
 )
+_EVENTS = (
+    *("op_lost", "contradiction", "op_settled", "op_contradicts_settled", "op_misplaced", "op_malformed"),
+    *("op_foreign", "op_passed", "op_dropped", "op_reread", "half_reread", "half_copy", "stray", "parked"),
+)
 
 
 def begin() -> None:
@@ -330,10 +336,22 @@ def begin() -> None:
     for outcome in ("aborted", "committed"):
         HANGING_ENDED.labels(outcome)
         HANGING.labels(outcome)
-    for kind in ("op_lost", "contradiction", "op_contradicts_settled", "op_misplaced"):
+    for kind in _EVENTS:
         EVENTS.labels(kind)
-    for cause in ("fenced", "kafka_transaction", "cluster"):
+    for decision in OpKind:
+        for source in OpSource:
+            OPS.labels(decision.name.lower(), source)
+    for cause in ("fenced", "kafka_transaction", "cluster", "bug"):
         FAILURES.labels(cause)
+
+
+def begin_table(source: str) -> None:
+    """Show the metrics of a table source from the beginning at 0."""
+    TABLE_OWNED.labels(source).set(0)
+    TABLE_HALTED.labels(source).set(0)
+    TABLE_SPLIT.labels(source)
+    for cause in WAKE_UP_CAUSES:
+        TABLE_WAKE_UPS.labels(source, cause)
 
 
 def end() -> None:

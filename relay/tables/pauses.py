@@ -22,8 +22,6 @@ NOTIFIED_SECONDS = 1.0
 LOOK_SECONDS = 60.0
 """Pause before it is looked again whether a table without the trigger has got it."""
 
-POLL, NOTIFICATION = "poll", "notification"
-
 
 class Notifications(Protocol):
     """See `outbox._postgres.notifications.Notifications`."""
@@ -53,7 +51,7 @@ class Pauses:
     def __init__(self, source: str, notifications: Notifications, stopping: Callable[[float], bool]) -> None:
         self._notifications = notifications
         self._stopping = stopping
-        self._wake_ups = {cause: metrics.TABLE_WAKE_UPS.labels(source, cause) for cause in (POLL, NOTIFICATION)}
+        self._wake_ups = {cause: metrics.TABLE_WAKE_UPS.labels(source, cause) for cause in metrics.WAKE_UP_CAUSES}
         self._idle = IDLE_MIN_SECONDS
         self._cause = ""
         self._is_notified = False
@@ -98,9 +96,9 @@ class Pauses:
         return bool(has_begun)
 
     def _wait(self) -> bool:
-        self._cause = POLL
+        self._cause = metrics.POLL
         if self._notifications.wait(NOTIFIED_SECONDS, self._stopping):
-            self._cause = NOTIFICATION
+            self._cause = metrics.NOTIFICATION
             self._end()
         return self._stopping(0)
 
@@ -110,7 +108,7 @@ class Pauses:
             self._is_notified = False
 
     def _poll(self) -> bool:
-        self._cause = POLL
+        self._cause = metrics.POLL
         pause, self._idle = self._idle, min(2 * self._idle, IDLE_MAX_SECONDS)
         return self._stopping(pause)
 

@@ -96,8 +96,7 @@ class _SourceThread(threading.Thread):
     def run(self) -> None:
         """Take over, serve, and again after each failure."""
         enter_channel(self._channel)
-        metrics.TABLE_OWNED.labels(self._source).set(0)
-        metrics.TABLE_HALTED.labels(self._source).set(0)
+        metrics.begin_table(self._source)
         try:
             while not self.stop.is_set():
                 self._attempt()

@@ -25,7 +25,9 @@ from relay.state.obeyed import Contradiction
 OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its producer group."""
 GROUPS = 10
-"""Producer groups that are exported of a half partition."""
+"""Producer groups that are exported of a half partition; of those whose rows wait, how many are logged at once."""
+TOLD_SECONDS = 60.0
+"""Time until it is told again that rows wait."""
 
 _SOURCES = frozenset(OpSource)
 
@@ -92,6 +94,34 @@ def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
             log.warning("Transactions wait for a real topic", topic=topic, detail=detail, **owner)
         else:
             log.info("Transactions wait no longer for a real topic", topic=topic, **owner)
+
+
+class RowsThatWait:
+    """Tells again and again which rows of a table source wait for which real topics: those who published do not know.
+
+    Args:
+        source: Its name.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._due: dict[tuple[str, str], float] = {}
+
+    def tell(self, rows: Mapping[tuple[str, str], int], now: float) -> None:
+        """Log the most numerous of them, each once a minute.
+
+        Args:
+            rows: How many rows wait, by topic and producer group.
+            now: Monotonic seconds.
+        """
+        self._due = {place: due for place, due in self._due.items() if place in rows and now < due}
+        for place in heapq.nlargest(GROUPS, rows, key=rows.__getitem__):
+            if place not in self._due:
+                self._due[place] = now + TOLD_SECONDS
+                topic, group = place
+                log.warning(
+                    "Rows wait for a real topic", source=self._source, topic=topic, group=group, rows=rows[place]
+                )
 
 
 def refused(transaction: Transaction, finding: Finding) -> None:

@@ -24,12 +24,21 @@ from outbox._postgres.ddl import ADD_BOUNDS, BOUNDS, has_bounds, may_use_schema,
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
+from outbox._rules.waiting_rows import Waits
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
 
 LATE_MS = 300_000
 """Age from which a row is late, as for the alert OutboxTableLate."""
+
+FIXES = {
+    Waits.TOPIC_MISSING: "create the topic, or correct its name in the application; the rows go by themselves then",
+    Waits.NOT_AUTHORIZED: "grant the right to the relay; if this client is not the relay's, run this as the relay",
+    Waits.TOPIC_UNAVAILABLE: "bring the brokers of the topic back",
+    Waits.PARTITION_OUT_OF_RANGE: "add partitions to the topic, or correct the partition that the application names",
+}
+"""What to do about a real topic that refuses rows; they are discarded after `topic_missing_max_age_ms`."""
 
 _MESSAGE = frozenset(
     {
@@ -111,6 +120,7 @@ class TableDoctor:
             return
         report = reporter.report(self._source, self._table, self._dsn)
         yield from self._progress(report)
+        yield from self._refused(report)
         yield from examine_discarded(self._what, report)
         if reporter.is_unreachable:
             yield Finding(self._what, "", "rights in Kafka are not checked: it does not answer")
@@ -235,6 +245,13 @@ class TableDoctor:
             yield Finding(self._what, problem, fix)
         else:
             yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
+
+    def _refused(self, found: SourceReport) -> Iterator[Finding]:
+        """Yield the real topics that refuse rows, and whose rows these are: nobody told those who published them."""
+        for one in found.waiting:
+            if one.is_refused:
+                of = f"{one.rows} rows of {', '.join(one.groups)}"
+                yield Finding(self._what, f"{of} wait for topic {one.topic}: {one.why}, {one.detail}", FIXES[one.why])
 
     # --- Kafka
 

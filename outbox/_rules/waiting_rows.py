@@ -23,6 +23,11 @@ class Waits(enum.StrEnum):
     NEXT = "NEXT"
 
 
+REFUSALS = frozenset(
+    {Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNAVAILABLE, Waits.PARTITION_OUT_OF_RANGE}
+)
+"""What a topic itself has against a row."""
+
 DETAILS = {
     Waits.SAME_TRANSACTION: "another message of its transaction waits",
     Waits.SAME_KEY: "an earlier message with a key of its transaction waits",
@@ -100,6 +105,7 @@ class WaitingRows(NamedTuple):
         rows: How many.
         started_us: Start of the oldest one's local transaction, us since 1970.
         detail: The reason in a sentence.
+        groups: The producer groups of the rows, by name; empty: they were not looked at one by one.
     """
 
     topic: str
@@ -107,6 +113,12 @@ class WaitingRows(NamedTuple):
     rows: int
     started_us: int
     detail: str
+    groups: tuple[str, ...] = ()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the topic itself refuses the rows."""
+        return self.why in REFUSALS
 
 
 _Local = tuple[int, str]
@@ -158,7 +170,11 @@ def _sum(found: Iterable[tuple[WaitingRow, Waits, str]]) -> list[WaitingRows]:
     for row, why, detail in found:
         place = (row.topic, why)
         so_far = sums.get(place) or WaitingRows(row.topic, why, 0, row.started_us, detail)
-        sums[place] = so_far._replace(rows=so_far.rows + 1, started_us=min(so_far.started_us, row.started_us))
+        sums[place] = so_far._replace(
+            rows=so_far.rows + 1,
+            started_us=min(so_far.started_us, row.started_us),
+            groups=so_far.groups if row.group in so_far.groups else tuple(sorted({*so_far.groups, row.group})),
+        )
     return list(_oldest_first(sums.values()))
 
 

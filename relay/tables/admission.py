@@ -7,6 +7,7 @@ only its ids are kept here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -58,6 +59,7 @@ class Admission:
         self._origin_bytes = origin_bytes
         self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and group
         self._waiting_ids: list[int] = []
+        self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and producer group
         self._lanes: set[int] = set()
         self._in_lanes = 0  # rows that wait and are of these lanes
         self._blocked: set[OrderingKey] = set()
@@ -68,6 +70,10 @@ class Admission:
     def waiting(self) -> Sequence[int]:
         """Return the ids of the rows that wait; they are left out of the next window."""
         return self._waiting_ids
+
+    def by_topic(self) -> dict[tuple[str, str], int]:
+        """Return how many rows wait for real topics, by topic and producer group; without those behind others."""
+        return {place: rows for place, rows in self._rows.items() if place[0] not in {"", _BEHIND_HALVES}}
 
     def topics(self, among: Collection[str]) -> set[str]:
         """Return those of some topics for which a transaction waits."""
@@ -119,6 +125,7 @@ class Admission:
         """Let the next window hold all that waits."""
         self._waiting.clear()
         self._waiting_ids.clear()
+        self._rows.clear()
         self._lanes.clear()
         self._in_lanes = 0
         self._blocked.clear()
@@ -167,6 +174,7 @@ class Admission:
         rows = ids([transaction])
         self._waiting[which(transaction)] = topic
         self._waiting_ids += rows
+        self._rows[topic, transaction.group] += len(rows)
         if transaction.lanes and topic in {"", _BEHIND_HALVES}:
             self._lanes |= transaction.lanes
             self._in_lanes += len(rows)

@@ -82,6 +82,7 @@ class TableSource:
         self._growth = 1
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
+        self._rows_that_wait = report.RowsThatWait(self._name)
         self._purge_at = 0.0
 
     def take_over(self) -> None:
@@ -255,6 +256,7 @@ class TableSource:
         self._figures_at = time.monotonic()
         report.table_figures(self._name, *self._table.figures())
         metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
+        self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())
         metrics.TABLE_BEHIND_HALVES.labels(self._name).set(self._admission.behind_halves())
 
 

@@ -1,7 +1,4 @@
-"""The job `audit`: what the databases committed against what the topics show, a verdict for each message of a window.
-
-Also the file to give to `spark-submit`; it takes the options of `outbox audit`.
-"""
+"""The job `audit`: what the databases committed against what the topics show, a verdict for each message of a window."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The job `land`: topics into tables, each record once.
-
-Also the file to give to `spark-submit`; it takes the options of `outbox land`.
-"""
+"""The job `land`: topics into tables, each record once."""
 
 from __future__ import annotations
 

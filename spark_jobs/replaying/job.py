@@ -1,7 +1,4 @@
-"""The job `replay`: landed records to topics once more, on purpose and countable.
-
-Also the file to give to `spark-submit`; it takes the options of `outbox replay`.
-"""
+"""The job `replay`: landed records to topics once more, on purpose and countable."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """The job `watch`: figures of a channel by minute and producer group, what waits in it, what hangs, and alerts.
 
-Also the file to give to `spark-submit`; it takes the options of `outbox watch`.
-
 Batches are read with offsets of the job's own rather than by one of Spark's streaming queries: those run no batch while
 nothing is written, which is when halves grow old and transactions hang. docs/spark/watch.md gives all reasons.
 """

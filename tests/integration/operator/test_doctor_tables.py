@@ -45,7 +45,9 @@ def _problem(site: Site) -> tuple[str, str]:
 
 def _run(site: Site, statement: str) -> None:
     names = site.tables
-    text = statement.format(message=names.message, source=names.source, discarded=names.discarded)
+    topic, unknown = site.topic("orders"), site.topic("nowhere")
+    tables = {"message": names.message, "source": names.source, "discarded": names.discarded}
+    text = statement.format(**tables, topic=topic, unknown=unknown)
     with site.connect() as connection:
         connection.execute(text.encode())
 
@@ -80,12 +82,12 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
         ("ALTER TABLE {message} RESET (autovacuum_vacuum_threshold)", "vacuumed too late", "threshold = 10000"),
         ("INSERT INTO {source} (id, name, batch) VALUES (0, 'shop', 3)", "halted: Kafka has no progress", "A source"),
         (
-            "INSERT INTO {message} (producer_group, topic, created_at) VALUES ('g', 'orders', now() - interval '1 h')",
+            "INSERT INTO {message} (producer_group, topic, created_at) VALUES ('g', '{topic}', now() - interval '1 h')",
             "1 rows wait, the oldest for 60 minutes; no owner",
             "outbox pending",
         ),
         (
-            "INSERT INTO {message} (producer_group, topic) VALUES ('g', 'orders')",
+            "INSERT INTO {message} (producer_group, topic) VALUES ('g', '{topic}')",
             "no owner: no relay delivers the 1 rows that wait",
             "start a relay with shop in its setting tables",
         ),
@@ -106,6 +108,29 @@ def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: 
     found, remedy = _problem(shop)
     assert problem in found
     assert fix in remedy
+
+
+def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(shop: Site) -> None:
+    _run(shop, "INSERT INTO {message} (producer_group, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
+    _run(shop, "INSERT INTO {message} (producer_group, topic) VALUES ('g', '{topic}')")
+    relay = shop.relay(extra=relay_settings(shop))
+    unknown = shop.topic("nowhere")
+
+    def wrong() -> list[tuple[str, str]]:
+        findings = call_for_json(app, shop, environ=relay_settings(shop))[1]["findings"]
+        mine = [one for one in findings if one["what"].startswith("table source")]
+        return [(one["finding"], one["fix"]) for one in mine if not one["fine"]]
+
+    wait_until(lambda: len(wrong()) == 1, explain=shop.logs)
+    ((finding, fix),) = wrong()
+    assert finding == f"2 rows of g, h wait for topic {unknown}: TOPIC_MISSING, topic {unknown} does not exist"
+    assert fix.startswith("create the topic")
+
+    def told() -> set[tuple[str, str, str, int]]:
+        lines = [json.loads(line) for line in relay.output().splitlines() if "Rows wait for a real topic" in line]
+        return {(one["source"], one["topic"], one["group"], one["rows"]) for one in lines}
+
+    wait_until(lambda: told() == {(SOURCE, unknown, "g", 1), (SOURCE, unknown, "h", 1)}, explain=shop.logs)
 
 
 @pytest.mark.long

@@ -42,6 +42,13 @@ def test_keys_of_other_groups_and_rows_without_key_do_not_wait() -> None:
     assert _counts(rows) == {("gone", Waits.TOPIC_MISSING): 1, ("orders", Waits.NEXT): 2}
 
 
+def test_what_a_topic_refuses_has_the_services_that_wait() -> None:
+    rows = [_row(1, 1, "gone", group="stock"), _row(2, 2, "gone"), _row(3, 3, "gone"), _row(4, 4, "orders")]
+    found = {one.topic: one for one in reasons(rows, STATES)}
+    assert (found["gone"].groups, found["gone"].rows, found["gone"].is_refused) == (("g", "stock"), 3, True)
+    assert not found["orders"].is_refused
+
+
 def test_an_earlier_row_of_a_key_does_not_wait_for_a_later_one() -> None:
     rows = [_row(1, 1, "orders", b"a"), _row(2, 2, "gone", b"a")]
     assert _counts(rows)[("orders", Waits.NEXT)] == 1

@@ -8,12 +8,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.fields import MAX_INT64
 from outbox.protocol.identifiers import table_transaction_id, xid_of
 from outbox.protocol.names import Channel
 from outbox.protocol.size import record_size
+from relay import telemetry as report
 from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.tables import admission
@@ -95,6 +97,27 @@ def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
     assert ids(waiters.take(*window).ready) == [3, 6]
     assert list(waiters.admission.waiting()) == [1, 2, 4, 5]
     assert ids(waiters.take(row(7, 6, b"a"), row(8, 7, b"d")).ready) == [8]
+
+
+def test_rows_that_wait_are_counted_by_topic_and_producer_group() -> None:
+    waiters = Waiters(orders=OPEN, gone=None)
+    waiters.take(row(1, 1, b"a", "gone"), row(2, 1, b"a", "gone"), row(3, 2, b"b", "gone", group="h"), row(4, 3, b"a"))
+    assert waiters.admission.by_topic() == {("gone", "g"): 2, ("gone", "h"): 1}
+    waiters.describe(gone=OPEN)
+    assert waiters.admission.by_topic() == {}
+
+
+def test_rows_that_wait_are_told_once_a_minute() -> None:
+    told = report.RowsThatWait("shop")
+    with capture_logs() as logs:
+        for now, rows in [(0.0, 1), (5.0, 2), (61.0, 3)]:
+            told.tell({("gone", "g"): rows}, now)
+        told.tell({("gone", "g"): 3, ("gone", "h"): 7}, 62.0)
+        told.tell({}, 63.0)
+        told.tell({("gone", "g"): 4}, 64.0)
+    assert [(one["topic"], one["group"], one["rows"]) for one in logs] == [
+        *(("gone", "g", 1), ("gone", "g", 3), ("gone", "h", 7), ("gone", "g", 4))
+    ]
 
 
 def test_what_waits_comes_back_when_the_topic_opens() -> None:

@@ -32,7 +32,7 @@ ROWS = 5
 
 TOPIC = "copy"
 _DATABASE = "copy"
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 60.0
 """So long a relay may take for a batch, and to halt because of the copy's."""
 
 _PAUSE_SECONDS = 0.1
@@ -105,6 +105,8 @@ class CopyCruelty:
 
     def _give_up(self, why: str) -> None:
         self.outcomes[f"copies under one source name: given up, {why}"] += 1
+        for relay in self._started:
+            self._processes.ended_badly.append(f"a relay of a copy that was given up, {why}:\n{relay.output()[-3000:]}")
 
     def _meet(self) -> None:
         site = self._world.site

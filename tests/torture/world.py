@@ -17,7 +17,7 @@ from tests.proxies.fault import Armed
 from tests.proxies.kafka import KafkaProxies
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
-from tests.support.harness import Site
+from tests.support.harness import Site, wait_until
 from tests.torture.application import DDL
 from tests.torture.evidence import SHORT, SOURCE, TOPICS
 from tests.torture.hostile.channel import HostileChannel
@@ -114,7 +114,7 @@ def _create_short(site: Site) -> None:
     new = NewTopic(name, REAL_PARTITIONS, replica_assignment=replicas, config=enough)
     for future in site.admin.create_topics([new]).values():
         future.result(20)
-    site.create_topics(SHORT)  # it is there; wait until every request sees it
+    wait_until(lambda: name in site.admin.list_topics(timeout=10).topics)
 
 
 @contextmanager

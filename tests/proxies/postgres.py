@@ -37,6 +37,8 @@ class PostgresProxy(Proxy[PostgresLink]):
 
     def __init__(self, url: str, choose: Choose) -> None:
         self._url = url
+        self._commits = asyncio.Event()
+        self._commits.set()
         super().__init__(_place(url), 0, choose)
 
     @property
@@ -52,6 +54,14 @@ class PostgresProxy(Proxy[PostgresLink]):
             url: Where it is; with the same password.
         """
         await self.lead_to(_place(url))
+
+    async def hold_commits(self, seconds: float) -> None:
+        """Let no COMMIT through for a while; of a server that ends meanwhile it never arrives."""
+        self._commits.clear()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._commits.set()
 
     def _make_link(
         self,
@@ -74,6 +84,7 @@ class PostgresProxy(Proxy[PostgresLink]):
             await link.pass_up(message)
 
     async def _before_commit(self, link: PostgresLink) -> None:
+        await self._commits.wait()
         fault = self._choose("COMMIT")
         if fault is None:
             return

@@ -14,10 +14,14 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.signals import end_in_order
-from tests.torture.run import ROUND_SECONDS, torture
+from tests.torture.run import ROUND_SECONDS, ROUNDS, torture
+from tests.torture.steps import KINDS
 
 SHOWN = 20
 """Violations that the table shows; the report has all."""
+
+RANDOM_AND_STEPS = {"random": None, **KINDS}
+"""Kinds of rounds, by name."""
 
 console = Console(width=None if sys.stdout.isatty() else 120)
 
@@ -34,12 +38,17 @@ def main(
     hostile: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--hostile", help="Relays and checkers serve a second channel, of a hostile application.")
     ] = False,
+    only: Annotated[str, typer.Option(help=f"Only rounds of this kind: {', '.join(RANDOM_AND_STEPS)}.")] = "",
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/torture/report.json"),
 ) -> None:
     """Kill, stop and cut at random, check the invariants; ends with 2 if one is violated, with 1 if it ended early."""
     end_in_order()
     seed = seed or time.time_ns() % 1_000_000
-    again = f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}" + " --hostile" * hostile
+    again = (
+        f"--minutes {minutes:g} --round-seconds {round_seconds:g} --seed {seed}"
+        + " --hostile" * hostile
+        + f" --only {only}" * bool(only)
+    )
     console.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
     began = time.monotonic()
 
@@ -54,6 +63,7 @@ def main(
         round_seconds=round_seconds,
         loses_commits=loses_commits,
         hostile=hostile,
+        kinds=[RANDOM_AND_STEPS[only]] if only else ROUNDS,
     ).report()
     report.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
     console.print(_table(result))
@@ -71,6 +81,8 @@ def _table(result: Mapping[str, Any]) -> Table:
         table.add_row(name.replace("_", " "), f"{result[name]:,}")
     for name, count in result["faults"].items():
         table.add_row(f"fault: {name}", f"{count:,}")
+    for name, seconds in result["pauses_seconds"].items():
+        table.add_row(f"slowest message (s): {name}", f"{seconds:,}")
     for name, count in result["outcomes"].items():
         table.add_row(name, f"{count:,}")
     table.add_row("violations", str(result["violations"]))

@@ -23,19 +23,23 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from examples.flights.digest import digest
-from outbox import Message, Outbox, OutboxError
+from outbox import Message, Outbox, OutboxError, Outcome
 from outbox._failpoints import failpoint
 from outbox._receipts.receipt import Receipt
 from outbox._service.signals import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
 from outbox.settings import TableNames
-from tests.torture.evidence import ID_HEADER
+from tests.torture.diary import ANSWERED, COMMITTED, FAILED, Diary, Entry
+from tests.torture.evidence import ID_HEADER, TOPICS, transaction_of
 
 KEYS = 24
 PAUSE_SECONDS = 0.2
 THINKING_SECONDS = 0.02
 PATIENCE = ("0", "1s")
 """How long an application waits for a lock: for ever, or so that it goes on with other keys."""
+
+ASKED_SECONDS = 10.0
+"""So long an application asks what became of a transaction; the run asks once more in the end."""
 
 POISON = 0.003
 """Share of steps that write a half which nobody can parse, or a row which nobody can deliver."""
@@ -61,100 +65,123 @@ class Application:
 
     Args:
         name: Prefix of its tables and topics.
-        topics: Real topics.
+        topics: Real topics; the last one has keys of its own.
         engine: Its database.
         outbox: Its outbox.
-        acknowledged: File that takes the ids of transactions whose COMMIT returned.
+        diary: Takes what it was told about its transactions.
         seed: Of its choices.
+        short_share: Share of local transactions whose messages all go to the last topic.
     """
 
     def __init__(
-        self, name: str, topics: Sequence[str], engine: Engine, outbox: Outbox, acknowledged: Path, seed: int
+        self,
+        name: str,
+        topics: Sequence[str],
+        engine: Engine,
+        outbox: Outbox,
+        diary: Diary,
+        seed: int,
+        short_share: float,
     ) -> None:
         self._name = name
         self._topics = topics
         self._engine = engine
         self._outbox = outbox
-        self._acknowledged = acknowledged
+        self._diary = diary
+        self._short_share = short_share
+        self._told_id = self._transaction_id = self._topic = ""
         self._random = random.Random(seed)
         self._mode = outbox.settings.mode
         self._count = text(
             f"INSERT INTO {name}_count AS c (key, departures) VALUES (:key, 1)"
             " ON CONFLICT (key) DO UPDATE SET departures = c.departures + 1 RETURNING departures"
         )
-        self._poison = text(
-            f"WITH made AS (INSERT INTO {TableNames('public', name).message} (producer_group, topic, header_names)"
-            f" VALUES ('poison', :topic, ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"
-        )
+        self._poison = text(poison(name, topics[0]))
         self._told = text(f"INSERT INTO {name}_told VALUES (:id, :mode, :message_id, :topic, :digest)")
 
     def step(self) -> None:
         """One local transaction; what the faults do to it is expected, and it is simply tried anew."""
         ways = [self._by_session, self._by_transaction, self._by_eager_session]
         way = self._random.choices(ways, [6, 2, 2 if self._mode == "half" else 0])[0]
+        self._told_id = self._transaction_id = self._topic = ""
         try:
-            told = way()
+            way()
         except _Changed:
             return
-        except (OutboxError, DBAPIError, psycopg.Error):
-            time.sleep(PAUSE_SECONDS)
+        except (OutboxError, DBAPIError, psycopg.Error) as error:
+            self._write(FAILED, type(getattr(error, "orig", error)).__name__)
+            self._ask()
         else:
-            self._acknowledge(told)
+            self._write(COMMITTED)
             failpoint("application.done")
 
-    def _acknowledge(self, told: str) -> None:
-        """Write down that COMMIT returned: the page cache survives the death of this process."""
-        with self._acknowledged.open("a") as file:
-            file.write(f"{self._mode} {told}\n")
+    def _write(self, kind: str, detail: str = "") -> None:
+        topic = self._topic.rpartition(".")[2]
+        entry = Entry(kind, self._mode, self._told_id, self._transaction_id, topic, time.time(), detail)
+        self._diary.write(entry)
 
-    def _by_session(self, *, eager: bool = False) -> str:
+    def _ask(self) -> None:
+        """Ask what became of a transaction that failed, as one does before a retry: it may have committed."""
+        deadline = time.monotonic() + ASKED_SECONDS
+        answer = Outcome.OPEN
+        while answer is Outcome.OPEN and time.monotonic() < deadline:
+            time.sleep(PAUSE_SECONDS)
+            if not self._transaction_id:
+                return
+            with suppress(OutboxError, DBAPIError, psycopg.Error):
+                answer = self._outbox.outcome(self._transaction_id, self._engine)
+        self._write(ANSWERED, answer)
+
+    def _by_session(self, *, eager: bool = False) -> None:
         with Session(self._engine) as session, session.begin():
 
             def publish(message: Message) -> Receipt:
                 return self._outbox.publish(session, message, eager=eager)
 
-            told = self._tell(session.execute, publish)  # type: ignore[arg-type]  # rows of DML
+            self._tell(session.execute, publish)  # type: ignore[arg-type]  # rows of DML
             if self._random.random() < 0.1:
                 self._publish_in_vain(session)
             self._change_mind()
-        return told
 
-    def _by_eager_session(self) -> str:
-        return self._by_session(eager=True)
+    def _by_eager_session(self) -> None:
+        self._by_session(eager=True)
 
-    def _by_transaction(self) -> str:
+    def _by_transaction(self) -> None:
         with self._engine.connect() as connection, self._outbox.transaction(connection) as transaction:
-            told = self._tell(connection.execute, transaction.publish)
+            self._tell(connection.execute, transaction.publish)
             self._change_mind()
-        return told
 
     def _change_mind(self) -> None:
         if self._random.random() < 0.1:
             raise _Changed
 
-    def _tell(self, execute: Execute, publish: Publish) -> str:
-        """Count a key, and tell each count; return an id of its own for the transaction."""
-        key, told, messages = f"{self._mode}-{self._random.randrange(KEYS)}", str(uuid.uuid4()), 0
+    def _tell(self, execute: Execute, publish: Publish) -> None:
+        """Count a key, and tell each count; the transaction gets an id of its own."""
+        short = self._mode != "auto" and self._random.random() < self._short_share
+        key = f"{self._mode}-{'short-' * short}{self._random.randrange(KEYS)}"
+        told, messages = str(uuid.uuid4()), 0
+        self._told_id, self._topic = told, self._topics[-1 if short else 0]
         for _ in range(self._random.choice([1, 1, 2, 3, 12])):
             count = execute(self._count, {"key": key}).scalar_one()
             failpoint("application.begun")
-            for topic in self._topics[: 2 if self._random.random() < 0.3 else 1]:
+            for topic in self._topics[2:] if short else self._topics[: 2 if self._random.random() < 0.3 else 1]:
                 id_ = f"{told}/{messages}"
                 message = Message(topic, json.dumps({"departure": count}), key, headers={ID_HEADER: id_})
                 self._publish(execute, publish, id_, message)
                 messages += 1
         failpoint("application.sent")
-        return told
 
     def _publish(self, execute: Execute, publish: Publish, id_: str, message: Message) -> None:
         """Publish a message and tell it; in auto mode it has no message id yet."""
         receipt = publish(message)
+        message_id = "" if self._mode == "auto" else receipt.message_id
+        self._transaction_id = transaction_of(message_id)
         execute(
             self._told,
             {
                 "id": id_,
                 "mode": self._mode,
-                "message_id": "" if self._mode == "auto" else receipt.message_id,
+                "message_id": message_id,
                 "topic": message.topic,
                 "digest": digest(message.key_bytes(), message.value_bytes(), message.header_list()),
             },
@@ -179,15 +206,23 @@ class Application:
             producer.poll(0)
         elif poisons:
             with suppress(DBAPIError), self._engine.begin() as connection:
-                connection.execute(self._poison, {"topic": self._topics[0]})
+                connection.execute(self._poison)
+
+
+def poison(name: str, topic: str) -> str:
+    """SQL of a row that nobody can deliver."""
+    return (
+        f"WITH made AS (INSERT INTO {TableNames('public', name).message} (producer_group, topic, header_names)"
+        f" VALUES ('poison', '{topic}', ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"
+    )
 
 
 def main() -> None:
     """Run until SIGTERM, in the mode of the environment.
 
-    Arguments: prefix, file for acknowledged transactions, seed, name of the log.
+    Arguments: prefix, diary, seed, share of transactions for the last topic, name of the log.
     """
-    name, acknowledged, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    name, diary, seed, short_share = sys.argv[1], Diary(Path(sys.argv[2])), int(sys.argv[3]), float(sys.argv[4])
     stop = stop_on_signals()
     url = os.environ["OUTBOX_POSTGRES_URL"]
     options = f"-c lock_timeout={random.Random(seed).choice(PATIENCE)}"
@@ -198,7 +233,8 @@ def main() -> None:
         with suppress(OutboxError):  # Kafka may be down; in table mode it is not asked
             outbox.ping()
         producer = _producer() if outbox.settings.mode == "half" else None
-        application = Application(name, (f"{name}.a", f"{name}.b"), engine, outbox, acknowledged, seed)
+        topics = [f"{name}.{topic}" for topic in TOPICS]
+        application = Application(name, topics, engine, outbox, diary, seed, short_share)
         while not stop.wait(THINKING_SECONDS):
             application.step()
             application.poison(producer)

@@ -13,13 +13,16 @@ from typing import Any
 
 from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.proxy import Proxy
+from tests.torture.changes import TableChanges
+from tests.torture.copies import CopyCruelty
 from tests.torture.database import DatabaseCruelty
-from tests.torture.evidence import SOURCE
+from tests.torture.diary import COMMITTED, Diary
+from tests.torture.evidence import SOURCE, TOPICS
 from tests.torture.leaders import Leaders
 from tests.torture.processes import Processes
 from tests.torture.restoration import SourceCruelty
 from tests.torture.topics import TopicCruelty
-from tests.torture.world import BROKERS, TOPICS, World
+from tests.torture.world import BROKERS, World
 
 REQUESTS: dict[str, tuple[FaultKind, ...]] = {
     "EndTxn": (FaultKind.DROP, FaultKind.DELAY, FaultKind.CUT_BEFORE, FaultKind.CUT_AFTER),
@@ -46,6 +49,7 @@ class Cruelty:
     Args:
         world: Whom they hit.
         processes: Likewise.
+        diary: What applications write down.
         chance: What decides.
         longest: How long strangers hold something at most, and the database is away, in seconds.
 
@@ -53,15 +57,18 @@ class Cruelty:
         faults: What was done to servers, by name.
     """
 
-    def __init__(self, world: World, processes: Processes, chance: random.Random, longest: float) -> None:
+    def __init__(self, world: World, processes: Processes, diary: Diary, chance: random.Random, longest: float) -> None:
         self.faults: Counter[str] = Counter()
         self._world = world
         self._processes = processes
+        self._diary = diary
         self._chance = chance
         self._database = database = DatabaseCruelty(world, chance, longest)
         self._leaders = Leaders(world.site.admin, [world.site.topic(name) for name in TOPICS])
         self._topics = topics = TopicCruelty(world, processes, chance, self._leaders)
         self._source = source = SourceCruelty(world, processes, chance)
+        self._changes = changes = TableChanges(world, processes, source, chance)
+        self._copies = copies = CopyCruelty(world, processes, source)
         self._meanwhile: Counter[str] = Counter()
         # One server of a kind is hurt at a time, beside everything else; tables and topics may be hurt meanwhile.
         self._pool = ThreadPoolExecutor(7, thread_name_prefix="cruelty")
@@ -79,8 +86,7 @@ class Cruelty:
             lambda: self._hurt_server("Kafka", self._stop_broker): 1,
             lambda: self._hurt_server("Kafka", self._kill_all_brokers): 0.1,
             lambda: self._hurt_server("Kafka", self._stop_all_brokers): 0.4,
-            lambda: self._hurt_server("Postgres", database.kill): 0.6,
-            lambda: self._hurt_server("Postgres", database.crash): 0.3,
+            lambda: self._hurt_server("Postgres", database.kill): 0.8,
             lambda: self._hurt_server("Postgres", database.fail_over): 0.4,
             lambda: self._hurt_server("Postgres", database.go_away): 0.2,
             lambda: self._hurt_server("Postgres", database.use_up_connections): 0.3,
@@ -91,6 +97,9 @@ class Cruelty:
             lambda: self._hurt_server("Kafka", topics.drop_offsets): 0.3,
             lambda: self._hurt_server("Kafka", source.drop_progress): 0.2,
             lambda: self._hurt_server("source", source.restore): 0.4,
+            lambda: self._hurt_server("source", changes.change): 0.6,
+            lambda: self._hurt_server("source", changes.publish_all): 0.1,
+            lambda: self._hurt_server("source", copies.serve_a_copy): 0.4,
         }
         if world.loses_commits:  # what is found then is the doing of these failovers, and of nothing else
             self._kinds = {lambda: self._hurt_server("Postgres", database.fail_over_with_a_loss): 1}
@@ -186,9 +195,12 @@ class Cruelty:
 
     def _let_applications_go_on(self) -> None:
         """Count what they commit while Kafka is away: those in table and auto mode need it for nothing."""
-        before = self._processes.count_acknowledged()
+        before = self._count_committed()
         self._healing.wait(self._chance.uniform(*_OUTAGE_SECONDS))
-        self._meanwhile += self._processes.count_acknowledged() - before
+        self._meanwhile += self._count_committed() - before
+
+    def _count_committed(self) -> Counter[str]:
+        return Counter(entry.mode for entry in self._diary.read() if entry.kind == COMMITTED)
 
     def _thin_line(self) -> None:
         """Let all nodes together take few bytes: the relay's batches time out, and shrink (R34)."""
@@ -219,12 +231,16 @@ class Cruelty:
         self._database.hurt_again()
         self._topics.hurt_again()
         self._source.hurt_again()
+        self._changes.hurt_again()
+        self._copies.hurt_again()
 
     def _end_what_lasts(self) -> None:
         self._healing.set()
         self._database.heal()
         self._topics.heal()
         self._source.heal()
+        self._changes.heal()
+        self._copies.heal()
 
     def operate(self) -> None:
         """Do what an operator does, after healing too."""
@@ -240,12 +256,14 @@ class Cruelty:
         return self._source.is_well
 
     def found(self) -> list[str]:
-        """What contradicts I15 since the last call."""
-        return self._source.take_found()
+        """What contradicts I15 since the last call, now that all is settled."""
+        self._changes.end_round()
+        return [*self._source.take_found(), *self._copies.take_found()]
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""
         servers = self.faults + self._database.faults + self._topics.faults + self._source.faults
+        servers += self._changes.faults + self._copies.faults
         return servers + self._processes.faults + self._world.armed.hits
 
     def outcomes(self) -> Counter[str]:
@@ -253,6 +271,7 @@ class Cruelty:
         late = {f"late EndTxn {outcome}": count for outcome, count in self._world.kafka.late.items()}
         went_on = {f"transactions of mode {mode} while Kafka was away": n for mode, n in self._meanwhile.items()}
         commands = self._topics.outcomes + self._source.outcomes
+        commands += self._changes.outcomes + self._copies.outcomes
         return self._processes.outcomes + commands + Counter(late) + Counter(went_on)
 
     def close(self) -> None:

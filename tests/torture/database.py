@@ -13,8 +13,9 @@ import psycopg
 
 from outbox import Message, Outbox, OutboxError
 from tests.support.bulk import send_halves
-from tests.torture.strangers import connections_used_up, lock_table_full, locks, table_locks
-from tests.torture.world import TOPICS, World
+from tests.torture.evidence import TOPICS
+from tests.torture.strangers import connections_used_up, is_away, lock_table_full, locks, table_locks
+from tests.torture.world import World
 
 ORPHANS = 150
 """Halves without a local transaction that wait while the database is away; so few that a crash explains them (R10)."""
@@ -22,6 +23,9 @@ ORPHANS = 150
 MINUTE = 60.0
 _A_WHILE = (2.0, 10.0)
 _LONGEST_SHARE = 0.25
+_HELD_SECONDS = 0.2
+"""So long all applications need to come to their COMMIT; Postgres writes its log every 200 ms without any."""
+
 _LOST_SECONDS = 3.0
 """So long before its end an asynchronous primary commits what its standby does not get."""
 
@@ -63,18 +67,20 @@ class DatabaseCruelty:
     # --- the server ---------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """Kill it; it comes back at once."""
+        """Kill it while COMMITs are under way; it comes back at once, and may give out xids once more."""
+        self._hold_commits()
         self._world.stack.postgres.kill()
         self.faults["Postgres killed"] += 1
         self._world.stack.postgres.start()
 
-    def crash(self) -> None:
-        """Stop it at once, without a checkpoint; it comes back."""
-        self._world.stack.postgres.restart(immediate=True)
-        self.faults["Postgres stopped at once"] += 1
+    def _hold_commits(self) -> None:
+        """Let no COMMIT arrive: after a moment nothing is flushed any more, and what is under way may be lost."""
+        self._world.loop.start(self._world.postgres.hold_commits(5 * _HELD_SECONDS))
+        self._healing.wait(_HELD_SECONDS)
 
     def fail_over(self) -> None:
         """Kill it and promote its standby, to which all clients are led; what it was is the standby from then on."""
+        self._hold_commits()
         self._world.stack.fail_over()
         self._world.follow_the_primary()
         self.faults["Postgres failed over to its standby"] += 1
@@ -127,8 +133,9 @@ class DatabaseCruelty:
         try:
             with hold():
                 self._hold(name)
-        except (psycopg.OperationalError, psycopg.InterfaceError):
-            return
+        except psycopg.Error as error:
+            if not is_away(error):
+                raise
 
     def _hold(self, name: str) -> None:
         long = self._chance.random() < _LONGEST_SHARE

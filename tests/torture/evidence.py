@@ -15,6 +15,10 @@ ID_HEADER = "told"
 SOURCE = "shop"
 """Name of the table source."""
 
+SHORT = "short"
+TOPICS = ("a", "b", SHORT)
+"""Real topics. The last one has two replicas: each broker that is away takes two of its partitions along."""
+
 
 class Told(NamedTuple):
     """A message that the application told, by the word of its own database.
@@ -114,6 +118,22 @@ class DiscardedRow(NamedTuple):
     reason: str
 
 
+class Answer(NamedTuple):
+    """What `outcome()` said of a local transaction that ended with an error.
+
+    Args:
+        told: The application's own id of it.
+        transaction_id: The transaction.
+        outcome: The answer.
+        when: Who asked, and when.
+    """
+
+    told: str
+    transaction_id: str
+    outcome: str
+    when: str
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything about one round, after it has healed.
@@ -122,6 +142,7 @@ class Evidence:
         told: What the application's database says was told, by the application's own id.
         rows: States of the callback table, by transaction id.
         acknowledged: Transactions whose COMMIT returned to the application, by its own ids.
+        answers: What `outcome()` said of those that ended with an error.
         log: The records of the real topics, read anew.
         reader: What the reader saw that was running all the time.
         early: Messages (own ids) that this reader saw before their local transaction was committed.
@@ -144,6 +165,7 @@ class Evidence:
     told: Mapping[str, Told] = field(default_factory=dict)
     rows: Mapping[str, str] = field(default_factory=dict)
     acknowledged: Collection[str] = ()
+    answers: Sequence[Answer] = ()
     log: Sequence[Seen] = ()
     reader: Sequence[Seen] = ()
     early: Sequence[str] = ()

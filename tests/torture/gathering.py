@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from confluent_kafka import Message
 
+from outbox import Outcome, UsageError
 from outbox._postgres.message_table import MessageTable
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
+from outbox.protocol.identifiers import xid_of
 from outbox.protocol.op import OpKind, OpSource, parse_op
 from tests.support.harness import wait_until
 from tests.support.row_statements import DELIVERED, DISCARDED, WAITING
-from tests.torture.evidence import DeliveredRow, DiscardedRow, Evidence, HalfSeen, Told, transaction_of
+from tests.torture.diary import ANSWERED, COMMITTED, FAILED, Diary, Entry
+from tests.torture.evidence import TOPICS, Answer, DeliveredRow, DiscardedRow, Evidence, HalfSeen, Told, transaction_of
 from tests.torture.hostile.mark import strangers
 from tests.torture.invariants import LEAVING
 from tests.torture.log import Places, Reader, read_to_end, seen
 from tests.torture.observers import Observers
-from tests.torture.processes import Processes
-from tests.torture.world import PARTITIONS, REAL_PARTITIONS, TOPICS, World
+from tests.torture.strangers import is_away
+from tests.torture.world import PARTITIONS, REAL_PARTITIONS, World
 
 T = TypeVar("T")
 
 _MANIFEST = b"/manifest"
 _FORGET: LiteralString = "WITH gone AS (DELETE FROM {delivered}) DELETE FROM {discarded}"
+_STATUS: LiteralString = (
+    "SELECT CASE WHEN asked.xid < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status(asked.xid) END"
+    " FROM (VALUES (CAST(CAST(%s AS text) AS xid8))) AS asked (xid)"
+)
+"""What Postgres says of an xid, as long as it was given out."""
+
 _READER_SECONDS = 60.0
 
 
@@ -37,14 +47,19 @@ class Gathering:
         world: Where to look.
         reader: The reader that is always there.
         observers: Those who watch.
-        processes: What applications wrote down.
+        diary: What applications wrote down.
+
+    Attributes:
+        outcomes: What was answered about transactions that ended with an error, and what was special about them.
     """
 
-    def __init__(self, world: World, reader: Reader, observers: Observers, processes: Processes) -> None:
+    def __init__(self, world: World, reader: Reader, observers: Observers, diary: Diary) -> None:
+        self.outcomes: Counter[str] = Counter()
         self._world = world
         self._reader = reader
         self._observers = observers
-        self._processes = processes
+        self._diary = diary
+        self._outboxes = {"half": world.site.outbox(), "table": world.site.outbox(mode="table")}
         self._table = MessageTable(world.site.tables)
         channel = world.channel.channel
         internal = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)
@@ -65,8 +80,10 @@ class Gathering:
         try:
             with self._world.site.connect(connect_timeout=2) as connection:
                 rows = connection.execute(query.encode(), (new,)).fetchall()
-        except (psycopg.OperationalError, psycopg.InterfaceError):  # it is down, or comes up: the next look does it
-            return
+        except psycopg.Error as error:
+            if not is_away(error):
+                raise
+            return  # the next look does it
         self._early += [id_ for (id_,) in rows]
         self._compared += len(new)
 
@@ -103,11 +120,12 @@ class Gathering:
         ]
         ops = [op for _, entries in said for op in entries]
         checked = [op for source, entries in said if source is OpSource.CHECKER for op in entries]
-        told = self._told()
+        told, diary = self._told(), self._diary.take()
         names = {self._world.site.topic(name) for name in TOPICS}
         evidence = Evidence(
             told=told,
-            acknowledged=self._processes.take_acknowledged(),
+            acknowledged={entry.told for entry in diary if entry.kind == COMMITTED},
+            answers=self._answers(diary, set(map(transaction_of, told))),
             log=[seen(record) for record in records if record.topic() in names],
             reader=self._reader.seen_from(0),
             early=self._early,
@@ -169,6 +187,38 @@ class Gathering:
         table = self._world.site.tables.transaction
         query = f"SELECT transaction_id::text, state FROM {table} WHERE transaction_id = ANY (%s::uuid[])"
         return dict(self._query(query, list(ids)))
+
+    def _answers(self, diary: Iterable[Entry], there: Collection[str]) -> list[Answer]:
+        """What applications were answered, and what is answered now about all of the same transactions.
+
+        Args:
+            diary: What they wrote down.
+            there: The transactions that are in the database, by the application's ids.
+        """
+        answers = []
+        for entry in diary:
+            if entry.kind == ANSWERED:
+                if entry.detail != Outcome.OPEN:
+                    answers.append(Answer(entry.told, entry.transaction_id, entry.detail, "after its error"))
+            elif entry.kind == FAILED:
+                self.outcomes[f"transactions of mode {entry.mode} that ended with {entry.detail}"] += 1
+                if entry.transaction_id:
+                    answers.append(self._ask(entry, there))
+        return answers
+
+    def _ask(self, entry: Entry, there: Collection[str]) -> Answer:
+        with self._world.site.connect() as connection:
+            try:
+                outcome = str(self._outboxes[entry.mode].outcome(entry.transaction_id, connection))
+            except UsageError as error:
+                outcome = f"refused ({error})"
+            answer = outcome.partition(" (")[0]
+            self.outcomes[f"outcome() of transactions of mode {entry.mode} that ended with an error: {answer}"] += 1
+            xid = str(xid_of(entry.transaction_id))
+            status = connection.execute(_STATUS, (xid,)).fetchone()
+            if entry.mode == "table" and entry.told not in there and status == ("committed",):
+                self.outcomes["xids that Postgres gave out again, and whose second transaction committed"] += 1
+        return Answer(entry.told, entry.transaction_id, outcome, "asked in the end")
 
     def _query(self, query: str, *parameters: Any) -> list[Any]:
         with self._world.site.connect() as connection:

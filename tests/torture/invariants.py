@@ -1,6 +1,6 @@
 """The invariants: each is a function that says what in a round's evidence contradicts it. Pure.
 
-I1 to I8, I10 to I12, and I14 to I16; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
+I1 to I8, I10 to I12, and I14 to I18; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
 docs/reliability.md.
 """
 
@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from outbox import Outcome
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 from outbox.protocol.partitioner import partition_for_key
@@ -205,6 +206,16 @@ def apart(evidence: Evidence) -> Iterator[str]:
     yield from (f"{place} is of the hostile channel" for place in evidence.strangers)
 
 
+def true_answers(evidence: Evidence) -> Iterator[str]:
+    """I17: `outcome()` says COMMITTED of what is there and ROLLED_BACK of what is not, or TOO_OLD, but nothing else."""
+    there = set(map(transaction_of, evidence.told))
+    for told, transaction_id, outcome, when in evidence.answers:
+        true = Outcome.COMMITTED if told in there else Outcome.ROLLED_BACK
+        if outcome not in {true, Outcome.TOO_OLD}:
+            where = "there" if told in there else "not there"
+            yield f"{transaction_id} is {outcome} by outcome(), {when}, and {where}"
+
+
 INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
     "I1": exactly_once,
     "I2": nothing_uncommitted,
@@ -217,10 +228,11 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterable[str]]] = {
     "I10": unchanged,
     "I14": true_reasons,
     "I16": apart,
+    "I17": true_answers,
 }
-"""Those that a round's evidence decides; I11, I12, I15 and the rest of I6 are watched all the time."""
+"""Those that a round's evidence decides; I11, I12, I15, I18 and the rest of I6 are watched all the time."""
 
-WATCHED = ("I6", "I11", "I12", "I15")
+WATCHED = ("I6", "I11", "I12", "I15", "I18")
 
 
 def _place(record: Seen) -> str:

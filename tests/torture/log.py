@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from examples.flights.digest import digest
 from outbox.protocol.half import user_headers
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER
-from tests.torture.evidence import ID_HEADER, Seen
+from tests.torture.evidence import ID_HEADER, Seen, transaction_of
 
 Places = dict[tuple[str, int], int]
 """Offsets, by topic and partition."""
@@ -124,6 +124,7 @@ class Reader(threading.Thread):
         self.failure: BaseException | None = None
         self._bootstrap_servers = bootstrap_servers
         self._seen: list[Seen] = []
+        self._arrived: dict[str, float] = {}
         self._at: Places = dict.fromkeys(places, 0)
         self._end = threading.Event()
 
@@ -140,13 +141,19 @@ class Reader(threading.Thread):
         found: list[Message] = []
         ends: Places = {}
         _sort_out(messages, found, ends)
-        self._seen.extend(map(seen, found))
+        new = [seen(message) for message in found]
+        self._arrived |= dict.fromkeys([transaction_of(record.id) for record in new], time.time())
+        self._seen.extend(new)
         self._at |= {(record.topic() or "", record.partition() or 0): (record.offset() or 0) + 1 for record in found}
         self._at |= ends
 
     def seen_from(self, start: int) -> list[Seen]:
         """What it saw in this round, but for the first records."""
         return self._seen[start:]
+
+    def arrived(self) -> Mapping[str, float]:
+        """When it saw the last message of a transaction, seconds since 1970, by the application's id, in this round."""
+        return dict(self._arrived)
 
     def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:
         """Whether it has read up to given offsets.
@@ -161,6 +168,7 @@ class Reader(threading.Thread):
     def forget(self) -> None:
         """Begin a new round."""
         self._seen = []
+        self._arrived = {}
 
     def end(self) -> None:
         """End it."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tests.support.harness import Service, Site
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
+from tests.torture.diary import Diary
 from tests.torture.hostile.mark import MARK
 
 APPLICATIONS = {f"{mode} application": mode for mode in ("half", "table", "auto")}
@@ -57,6 +58,8 @@ FAILPOINTS: dict[str, dict[str, int]] = {
     },
 }
 """The steps of a kind of process, and up to which of their passings it lives."""
+
+SHORT_SHARE = 0.05
 
 _STOPPED_SECONDS = (1.0, 12.0)
 _RELAY_STOPPED_SECONDS = (8.0, 28.0)
@@ -113,12 +116,13 @@ class Processes:
         site: Where they run.
         settings: More settings for their environment: addresses of proxies, for one.
         chance: What decides.
-        folder: For what applications write down.
+        diary: Takes what applications are told.
         services: More settings of relays and checkers, over those; None: not set.
 
     Attributes:
         faults: What was done to them, by name.
         outcomes: What they did of themselves.
+        short_share: Share of local transactions for the topic of two replicas, in applications that start from now on.
     """
 
     def __init__(
@@ -126,13 +130,14 @@ class Processes:
         site: Site,
         settings: Mapping[str, str],
         chance: random.Random,
-        folder: Path,
+        diary: Diary,
         services: Mapping[str, str | None] | None = None,
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.outcomes: Counter[str] = Counter()
-        self.acknowledged = folder / "acknowledged"
+        self.short_share = SHORT_SHARE
         self.ended_badly: list[str] = []
+        self._diary = diary
         self._site = site
         self._settings = settings
         self._of_services = services or {}
@@ -155,16 +160,19 @@ class Processes:
         finally:
             self._down.remove(kind)
 
-    def watch(self, *, faults: bool) -> None:
+    def watch(self, *, faults: bool, applications: bool) -> None:
         """Start what does not run, wake who slept long enough.
 
         Args:
-            faults: Whether there are applications and failpoints; if not, relays and checkers only.
+            faults: Whether there are failpoints.
+            applications: Whether there are applications; if not, relays and checkers only.
         """
         self._running = [process for process in self._running if self._lives(process)]
         for process in self._running:
             self._look_whether_asleep(process)
-        wanted = Counter(kind for kind in KINDS if kind not in self._down and (faults or kind not in APPLICATIONS))
+        wanted = Counter(
+            kind for kind in KINDS if kind not in self._down and (applications or kind not in APPLICATIONS)
+        )
         wanted.subtract(process.kind for process in self._running)
         for kind in wanted.elements():
             self._running.append(self._start(kind, faults=faults))
@@ -211,7 +219,8 @@ class Processes:
         settings: dict[str, str | None] = dict(self._settings)
         if mode := APPLICATIONS.get(kind):
             seed, log = str(self._chance.randrange(10**6)), kind.replace(" ", "-")
-            module, arguments = "tests.torture.application", [self._site.name, str(self.acknowledged), seed, log]
+            module = "tests.torture.application"
+            arguments = [self._site.name, str(self._diary.path), seed, str(self.short_share), log]
             settings["OUTBOX_MODE"] = mode
             if mode == "table":
                 settings["OUTBOX_BOOTSTRAP_SERVERS"] = None
@@ -268,7 +277,7 @@ class Processes:
             elif process.failpoint:
                 process.killed = True
                 process.service.kill()
-        self.watch(faults=False)
+        self.watch(faults=False, applications=False)
 
     @staticmethod
     def _end(process: _Running) -> None:
@@ -282,24 +291,6 @@ class Processes:
                 process.service.kill()
             process.service.process.send_signal(signal.SIGCONT)
             time.sleep(0.1)
-
-    def take_acknowledged(self) -> set[str]:
-        """The transactions whose COMMIT returned to an application since the last call, by the application's ids."""
-        found = {told for _, told in self._acknowledged()}
-        self.acknowledged.unlink(missing_ok=True)
-        return found
-
-    def _acknowledged(self) -> list[list[str]]:
-        """Mode and id of each."""
-        if not self.acknowledged.exists():
-            return []
-        # A line that was cut off is of a process that died while it wrote: its COMMIT is as good as unanswered.
-        whole = self.acknowledged.read_text().rpartition("\n")[0]
-        return [line.split() for line in whole.splitlines()]
-
-    def count_acknowledged(self) -> Counter[str]:
-        """How many transactions were acknowledged since the last call of `take_acknowledged()`, by mode."""
-        return Counter(mode for mode, _ in self._acknowledged())
 
     def halts(self) -> frozenset[str]:
         """The lines of all relays, also of those that ended, that say that the table source is halted."""

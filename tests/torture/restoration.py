@@ -9,7 +9,8 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, LiteralString
 
 import psycopg
@@ -20,7 +21,8 @@ from outbox._postgres.source_statements import OWNER, source_name
 from tests.support.commands import run_command
 from tests.torture.evidence import SOURCE
 from tests.torture.processes import Processes
-from tests.torture.set_back import SetBack
+from tests.torture.set_back import Doubled, SetBack
+from tests.torture.strangers import is_away
 from tests.torture.world import World
 
 _A_WHILE = (2.0, 15.0)
@@ -76,7 +78,7 @@ class SourceCruelty:
         self.found: list[str] = []
         self._was_hurt = False
         self._needs_operator = False
-        self._set_back: SetBack | None = None
+        self._set_back: SetBack | Doubled | None = None
         self._answered: frozenset[str] = frozenset()
         self._world = world
         self._processes = processes
@@ -100,6 +102,25 @@ class SourceCruelty:
 
     # --- faults
 
+    @contextmanager
+    def without_operator(self) -> Iterator[bool]:
+        """Let the operator wait during a fault, and look after halts from then on; yields whether all is well now."""
+        with self._one_at_a_time:
+            self._was_hurt = True
+            yield not self._needs_operator
+
+    def ask_for_operator(self) -> None:
+        """Let the operator resume the source even if no relay has halted yet; only inside `without_operator()`."""
+        self._needs_operator = True
+
+    def expect(self, halt: Doubled) -> None:
+        """Let the operator wait until a relay has halted; only inside `without_operator()`."""
+        self._set_back = halt
+
+    def has_halted(self) -> bool:
+        """Whether nothing is expected any more that has not happened."""
+        return self._set_back is None or self._set_back.halts(self._processes.halts())
+
     def restore(self) -> None:
         """Bring back the progress and the rows of some seconds ago; what came since stays.
 
@@ -116,7 +137,9 @@ class SourceCruelty:
             self._wait_for_a_batch()
             with self._one_at_a_time:
                 self._set_tables_back()
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        except psycopg.Error as error:
+            if not is_away(error):
+                raise
             self.outcomes[f"set-backs that were given up: {type(error).__name__}"] += 1
 
     def _wait_for_a_batch(self) -> None:
@@ -188,7 +211,7 @@ class SourceCruelty:
             halts = self._processes.halts()
             if not (self._needs_operator or halts - self._answered):
                 return
-            if self._set_back is not None and not self._set_back.halts(halts):
+            if not self.has_halted():
                 return
             answer = self._resume()
             if answer.get("outcome") in _ANSWERED:
@@ -215,14 +238,15 @@ class SourceCruelty:
         set_back, self._set_back = self._set_back, None
         if set_back is None:
             return
-        self.outcomes["set-backs of delivered batches that halted a relay"] += 1
+        name = "set-backs of delivered batches" if isinstance(set_back, SetBack) else "copies of the database"
+        self.outcomes[f"{name} that halted a relay"] += 1
         if answer["halted"] and (problem := set_back.contradiction(answer["batch"], answer["delivered"])):
             self.found.append(problem)
 
     def take_found(self) -> list[str]:
         """What contradicts I15 since the last call."""
         found, self.found = self.found, []
-        if self._set_back is not None and not self._set_back.halts(self._processes.halts()):
+        if not self.has_halted():
             found.append(f"{self._set_back}, has halted no relay")
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,15 @@ from stack import StartError
 from tests.support.harness import wait_until
 from tests.torture.cruelty import Cruelty
 from tests.torture.database import MINUTE
+from tests.torture.diary import Diary
 from tests.torture.evidence import Evidence
 from tests.torture.gathering import Gathering
 from tests.torture.hostile.assault import Assault
 from tests.torture.invariants import INVARIANTS, WATCHED, Violation, check
 from tests.torture.log import Reader
 from tests.torture.observers import Observers
-from tests.torture.processes import Processes
+from tests.torture.processes import SHORT_SHARE, Processes
+from tests.torture.steps import ROLLING, SHORT, Kind, Steps
 from tests.torture.world import World, started
 
 ROUND_SECONDS = 120.0
@@ -37,6 +39,9 @@ ENDED_LOG, UNSETTLED_LOG, FOUND_LOG = LOGS = ("ended.log", "unsettled.log", "fou
 
 FIRST_SECONDS = 90.0
 """The first message is visible within so long."""
+
+ROUNDS = (None, ROLLING, None, SHORT)
+"""Kinds of rounds, in turn."""
 
 _PACE = (0.3, 2.0)
 """Seconds from one fault to the next."""
@@ -62,6 +67,7 @@ class Result:
         seconds: How long it took, without starting the servers.
         longest_stall: The longest time (s) for which readers of a real partition were held up.
         slowest_healing: The longest time (s) from the end of the faults until all was settled.
+        pauses: The slowest messages (s) while brokers went away one after the other, by step, mode and kind of topic.
         checkpoints: Checkpoints that were looked at.
         most: The most memory, threads and files of a relay or a checker.
         faults: What was done, by kind.
@@ -85,6 +91,7 @@ class Result:
     seconds: float = 0.0
     longest_stall: float = 0.0
     slowest_healing: float = 0.0
+    pauses: dict[str, float] = field(default_factory=dict)
     checkpoints: int = 0
     most: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
@@ -110,6 +117,7 @@ class Result:
             "checkpoints": self.checkpoints,
             "longest_stall_seconds": round(self.longest_stall, 1),
             "slowest_healing_seconds": round(self.slowest_healing, 1),
+            "pauses_seconds": dict(sorted(self.pauses.items())),
             "most": self.most,
             "invariants": sorted(_checked(bool(self.attacks)), key=lambda name: int(name[1:])),
             "faults": dict(sorted(self.faults.items())),
@@ -127,8 +135,8 @@ class Result:
 
 
 def _checked(hostile: bool) -> set[str]:  # noqa: FBT001 - one of two kinds of run
-    """Return the invariants that a run checks: I16 asks for a second channel."""
-    return {*INVARIANTS, *WATCHED} - (set() if hostile else {"I16"})
+    """Return the invariants that a run checks: I16 asks for a second channel, I18 for none."""
+    return {*INVARIANTS, *WATCHED} - ({"I18"} if hostile else {"I16"})
 
 
 class Run:
@@ -140,9 +148,12 @@ class Run:
         folder: For the logs of processes that ended badly.
         say: Takes lines about the progress.
         round_seconds: For the faults of one round.
+        kinds: Kinds of rounds, in turn; None: all faults at random.
     """
 
-    def __init__(self, world: World, seed: int, folder: Path, say: Say, round_seconds: float) -> None:
+    def __init__(
+        self, world: World, seed: int, folder: Path, say: Say, round_seconds: float, kinds: Sequence[Kind | None]
+    ) -> None:
         self.result = Result(seed, environment(world.stack))
         self._world = world
         self._folder = folder
@@ -152,15 +163,18 @@ class Run:
         self._ways: Counter[str] = Counter()
         second, folder = world.hostile, Path(world.site.log_folder)
         services = second.settings() if second else None
-        self._processes = Processes(world.site, world.settings(), self._chance, folder, services)
+        self._kinds = kinds
+        self._diary = Diary(folder / "diary")
+        self._processes = Processes(world.site, world.settings(), self._chance, self._diary, services)
+        self._steps = Steps(world, self._chance, self._let_pass_quietly)
         self._assault = Assault(second, world.channel.half.id, random.Random(seed)) if second else None
         self._discarded: Counter[str] = Counter()
-        self._cruelty = Cruelty(world, self._processes, self._chance, min(MINUTE, round_seconds / 2))
+        self._cruelty = Cruelty(world, self._processes, self._diary, self._chance, min(MINUTE, round_seconds / 2))
         self._reader = Reader(world.site.bootstrap_servers, world.places())
         self._observers = Observers(
             world.site.bootstrap_servers, world.channel, world.places(), self._processes.services, 2 if second else 1
         )
-        self._gathering = Gathering(world, self._reader, self._observers, self._processes)
+        self._gathering = Gathering(world, self._reader, self._observers, self._diary)
 
     def run(self, seconds: float) -> Result:
         """Rounds until time is up, or something is found.
@@ -189,12 +203,19 @@ class Run:
     def _come_up(self) -> None:
         """Let the first messages come through before anything is hurt."""
         self._say("starting applications, relays and checkers")
-        self._processes.watch(faults=True)
+        self._processes.watch(faults=self._kinds[0] is None, applications=True)
         wait_until(lambda: bool(self._reader.seen_from(0)), FIRST_SECONDS, self._world.site.logs)
 
     def _round(self, seconds: float) -> None:
         self._send_the_hostile_one()
-        self._torture(seconds)
+        kind = self._kinds[self.result.rounds % len(self._kinds)]
+        self._processes.short_share = kind.short_share if kind else SHORT_SHARE
+        # What is left of the time may be too little for steps.
+        if kind is None or (self.result.rounds and seconds < self._round_seconds):
+            self._torture(seconds)
+        else:
+            self._say(f"round {self.result.rounds + 1}: {kind.name}")
+            self._steps.run(kind)
         self._say("healing")
         self._cruelty.heal()
         self._say("all servers are there")
@@ -204,6 +225,12 @@ class Run:
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
         self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)
         self._check(unsettled)
+
+    def _let_pass_quietly(self) -> None:
+        """Look after processes without faults, for a moment."""
+        self._processes.watch(faults=False, applications=True)
+        self._keep_bad_endings()
+        time.sleep(_PACE[0])
 
     def _send_the_hostile_one(self) -> None:
         """Give the hostile application a channel that it has not ruined yet, in relays and checkers started for it."""
@@ -229,7 +256,7 @@ class Run:
         end = time.monotonic() + seconds
         look_at = time.monotonic()
         while time.monotonic() < end:
-            self._processes.watch(faults=True)
+            self._processes.watch(faults=True, applications=True)
             time.sleep(self._chance.uniform(*_PACE))  # the pace of the faults
             self._cruelty.fault()
             self._keep_bad_endings()
@@ -259,7 +286,7 @@ class Run:
             if time.monotonic() > deadline:
                 (self._folder / UNSETTLED_LOG).write_text(self._world.site.logs())
                 return [f"half partitions, transactions in the discard topic, rows, or a halt, see {UNSETTLED_LOG}"]
-            self._processes.watch(faults=False)
+            self._processes.watch(faults=False, applications=False)
             self._cruelty.operate()
             if DiscardReason.TOPIC_UNAVAILABLE in leaving:
                 self._cruelty.deliver_refused()
@@ -267,8 +294,11 @@ class Run:
         return []
 
     def _check(self, unsettled: list[str]) -> None:
+        slow = self._steps.take_found(self._diary.read(), self._reader.arrived())
+        found = [Violation("I15", detail) for detail in self._cruelty.found()]
+        found += [Violation("I18", detail) for detail in slow]
         evidence = self._gathering.gather(unsettled)
-        found = check(evidence) + [Violation("I15", detail) for detail in self._cruelty.found()]
+        found += check(evidence)
         found += self._end_the_hostile_one()
         result = self.result
         result.rounds += 1
@@ -282,7 +312,10 @@ class Run:
         result.longest_stall = self._observers.stalls.longest
         result.checkpoints = self._observers.checkpoints.samples
         result.most = self._observers.resources.most
-        result.faults, result.outcomes = self._cruelty.all_faults(), self._cruelty.outcomes() + self._ways
+        result.pauses = self._steps.pauses.slowest
+        result.faults = self._cruelty.all_faults() + self._steps.faults
+        result.outcomes = self._cruelty.outcomes() + self._ways + self._gathering.outcomes
+        result.outcomes += self._steps.pauses.transactions
         result.violations += found
         if found:
             (self._folder / FOUND_LOG).write_text(self._world.site.logs())
@@ -311,6 +344,7 @@ def torture(
     round_seconds: float = ROUND_SECONDS,
     loses_commits: bool = False,
     hostile: bool = False,
+    kinds: Sequence[Kind | None] = ROUNDS,
 ) -> Result:
     """Start a world, torture it, and say what came of it; nothing is left running.
 
@@ -323,10 +357,11 @@ def torture(
         loses_commits: Fail over, again and again, to a standby that commits do not wait for, and do nothing else:
             what is lost then must be found.
         hostile: Let relays and checkers serve a second channel, whose application is hostile.
+        kinds: Kinds of rounds, in turn; None: all faults at random. Beside a hostile channel there are no others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in LOGS:
         (folder / name).unlink(missing_ok=True)
     say("starting three brokers, Postgres and its standby")
     with started(loses_commits=loses_commits, hostile=hostile) as world:
-        return Run(world, seed, folder, say, round_seconds).run(seconds)
+        return Run(world, seed, folder, say, round_seconds, [None] if hostile or loses_commits else kinds).run(seconds)

@@ -1,4 +1,4 @@
-"""A table source that was set back in its database, and what must come of it: a relay halts (I15). Pure."""
+"""A table source that was set back, or copied, and what must come of it: a relay halts (I15). Pure."""
 
 from __future__ import annotations
 
@@ -46,3 +46,32 @@ class SetBack:
     def __str__(self) -> str:
         """Return one line about it."""
         return f"the source set back to batch {self.batch}, with {self.undone} delivered batches undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Doubled:
+    """What the original holds whose batch was named, while a copy's batch of that number was delivered.
+
+    Args:
+        batch: The newest batch.
+        delivered: The last batch that it calls delivered, one less.
+        before: Halts that relays logged before.
+    """
+
+    batch: int
+    delivered: int
+    before: Collection[str] = frozenset()
+
+    def halts(self, logged: Collection[str]) -> bool:
+        """Return whether a relay has halted since."""
+        return bool(set(logged) - set(self.before))
+
+    def contradiction(self, batch: int, delivered: int) -> str:
+        """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
+        if (batch, delivered) == (self.batch, self.delivered):
+            return ""
+        return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
+
+    def __str__(self) -> str:
+        """Return one line about it."""
+        return f"the source whose copy delivered batch {self.batch}"

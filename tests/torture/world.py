@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.message_table import MessageTable
@@ -14,15 +17,14 @@ from tests.proxies.fault import Armed
 from tests.proxies.kafka import KafkaProxies
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
-from tests.support.harness import Site
+from tests.support.harness import Site, wait_until
 from tests.torture.application import DDL
-from tests.torture.evidence import SOURCE
+from tests.torture.evidence import SHORT, SOURCE, TOPICS
 from tests.torture.hostile.channel import HostileChannel
 
 BROKERS = 3
 PARTITIONS = 4
 REAL_PARTITIONS = 3
-TOPICS = ("a", "b")
 
 _KAFKA = {
     # What a checkpoint calls settled is compared with when its messages came.
@@ -81,14 +83,38 @@ class World:
             "OUTBOX_BOOTSTRAP_SERVERS": self.kafka.bootstrap_servers,
             "OUTBOX_POSTGRES_URL": self.postgres.url,
             "OUTBOX_KAFKA": json.dumps(_CLIENTS),
-            "OUTBOX_TABLES": json.dumps({SOURCE: {"dsn": self.postgres.url, "table_prefix": self.site.name}}),
+            "OUTBOX_TABLES": self.sources(self.postgres.url),
             "OUTBOX_UNDECIDED_MAX_AGE_MS": str(_PARKED_AFTER_MS),
             "OUTBOX_FALLBACK_AFTER_MS": str(_FALLBACK_AFTER_MS),
         }
 
+    def sources(self, url: str) -> str:
+        """The table source of a relay, whose role is no superuser, so that row security binds it.
+
+        Args:
+            url: A superuser's way to the database.
+        """
+        return json.dumps({SOURCE: {"dsn": as_relay(self.site, url), "table_prefix": self.site.name}})
+
     def places(self) -> list[tuple[str, int]]:
         """The partitions of the real topics."""
         return [(self.site.topic(name), number) for name in TOPICS for number in range(REAL_PARTITIONS)]
+
+
+def as_relay(site: Site, url: str) -> str:
+    """How the relay's role connects, which has the superuser's password."""
+    return url.replace(f"//{urlsplit(url).username}:", f"//{site.name}_relay:", 1)
+
+
+def _create_short(site: Site) -> None:
+    """Create the topic of two replicas, of which none may be away."""
+    brokers = range(1, BROKERS + 1)
+    replicas = [[brokers[number % BROKERS], brokers[(number + 1) % BROKERS]] for number in range(REAL_PARTITIONS)]
+    name, enough = site.topic(SHORT), {"min.insync.replicas": "2"}
+    new = NewTopic(name, REAL_PARTITIONS, replica_assignment=replicas, config=enough)
+    for future in site.admin.create_topics([new]).values():
+        future.result(20)
+    wait_until(lambda: name in site.admin.list_topics(timeout=10).topics)
 
 
 @contextmanager
@@ -108,15 +134,19 @@ def started(*, loses_commits: bool = False, hostile: bool = False) -> Iterator[W
         LoopThread() as loop,
         Site(stack.bootstrap_servers, stack.postgres_url, replication=BROKERS) as site,
     ):
-        channel = site.create(*TOPICS, partitions=PARTITIONS)
+        channel = site.create(*TOPICS[:-1], partitions=PARTITIONS)
+        _create_short(site)
         with site.connect() as connection:
-            MessageTable(site.tables).create(connection)
+            role = f"{site.name}_relay"
+            connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{urlsplit(site.postgres_url).password}'".encode())
+            table = MessageTable(site.tables)
+            table.create(connection, [table.relay_grant(role)])
             connection.execute(DDL.format(name=site.name).encode())
         kafka = KafkaProxies(stack.kafka.proxy_ports, armed.take)
         postgres = PostgresProxy(stack.postgres_url, armed.take)
         loop.run(kafka.start())
         loop.run(postgres.start())
-        second = HostileChannel(site, postgres.url, SOURCE, loop, BROKERS) if hostile else None
+        second = HostileChannel(site, postgres.url, as_relay(site, postgres.url), loop, BROKERS) if hostile else None
         try:
             yield World(stack, site, channel, loop, kafka, postgres, armed, loses_commits, second)
         finally:

@@ -17,6 +17,7 @@ from tests.proxies.fault import Armed
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
 from tests.support.harness import Site
+from tests.torture.evidence import SOURCE as VICTIM_SOURCE
 from tests.torture.hostile.mark import MARK
 
 GROUP = "hostile-shop"
@@ -33,17 +34,17 @@ class HostileChannel:
     Args:
         victim: The site of the other channel, in the same processes.
         victim_url: How the processes reach the victim's database.
-        source: Name of the victim's table source.
+        relay_url: How relays do.
         loop: Where the proxy runs.
         replication: Replicas of its topics.
     """
 
-    def __init__(self, victim: Site, victim_url: str, source: str, loop: LoopThread, replication: int) -> None:
+    def __init__(self, victim: Site, victim_url: str, relay_url: str, loop: LoopThread, replication: int) -> None:
         self.victim = victim
         self.loop = loop
         self.file = Path(victim.log_folder) / "channels.toml"
         self._victim_url = victim_url
-        self._source = source
+        self._relay_url = relay_url
         self._replication = replication
         with victim.connect() as connection:
             connection.execute(f"CREATE DATABASE {MARK}".encode())
@@ -69,8 +70,8 @@ class HostileChannel:
         allowed = json.dumps([f"{site.name}.*"])
         text = "\n".join(
             (
-                _table(self.victim.name, self._victim_url, self._source),
-                _table(site.name, self.proxy.url, SOURCE),
+                _table(self.victim.name, self._victim_url, self._relay_url, VICTIM_SOURCE),
+                _table(site.name, self.proxy.url, self.proxy.url, SOURCE),
                 f"[channels.{site.name}.allowed_topics]",
                 f"{GROUP} = {allowed}",
             )
@@ -120,7 +121,7 @@ def _in_own_database(url: str) -> str:
     return urlsplit(url)._replace(path=f"/{MARK}").geturl()
 
 
-def _table(name: str, url: str, source: str) -> str:
-    database = f'dsn = "{url}"\ntable_prefix = "{name}"'
+def _table(name: str, url: str, relay_url: str, source: str) -> str:
+    database = f'dsn = "{relay_url}"\ntable_prefix = "{name}"'
     own = f'postgres_url = "{url}"\ntable_prefix = "{name}"'
     return f"[channels.{name}]\n{own}\n[channels.{name}.tables.{source}]\n{database}"

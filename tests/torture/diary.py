@@ -1,0 +1,68 @@
+"""What applications write down about their transactions, a line each, and whoever compares it later reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+COMMITTED = "committed"
+"""COMMIT returned."""
+
+FAILED = "failed"
+"""An error ended the transaction, perhaps the loss of COMMIT's reply."""
+
+ANSWERED = "answered"
+"""`outcome()` said what became of one that failed."""
+
+
+class Entry(NamedTuple):
+    """A line.
+
+    Args:
+        kind: See above.
+        mode: The application's mode.
+        told: Its own id of the transaction; empty if it did not get so far.
+        transaction_id: The transaction id; empty if it is not known, as in auto mode.
+        topic: The last part of the name of the first real topic.
+        at: When it was written, seconds since 1970.
+        detail: What failed, or the answer.
+    """
+
+    kind: str
+    mode: str
+    told: str
+    transaction_id: str
+    topic: str
+    at: float
+    detail: str = ""
+
+
+class Diary:
+    """The file. The page cache survives the death of the process that wrote there.
+
+    Args:
+        path: Where it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def write(self, entry: Entry) -> None:
+        """Add a line."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def read(self) -> list[Entry]:
+        """All lines since the last `take()`."""
+        if not self.path.exists():
+            return []
+        # A line that was cut off is of a process that died while it wrote: its COMMIT is as good as unanswered.
+        whole = self.path.read_text().rpartition("\n")[0]
+        return [Entry(*json.loads(line)) for line in whole.splitlines()]
+
+    def take(self) -> list[Entry]:
+        """All lines, and begin anew; no application runs."""
+        entries = self.read()
+        self.path.unlink(missing_ok=True)
+        return entries

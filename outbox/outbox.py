@@ -277,9 +277,9 @@ class Outbox:
         """Return the outcome of a local transaction. Call it after `CommitOutcomeUnknown`, before a retry.
 
         A missing row alone is no answer: if the transaction has not committed and holds no lock, this call fences it,
-        so that it can no longer commit (R1). In table mode, and for rows of auto mode, nothing is fenced: Postgres
-        reports the outcome by the xid in the id, `OPEN` while the transaction may still commit, and `TOO_OLD` when it
-        no longer keeps it.
+        so that it can no longer commit (R1). In table mode, and for rows of auto mode, nothing is fenced: it is
+        `COMMITTED` if a row of the transaction is in the tables (R74), `OPEN` while it may still commit, and `TOO_OLD`
+        where evidence of that time is purged.
 
         Args:
             transaction_id: The `transaction_id` of `CommitOutcomeUnknown` or of a receipt.
@@ -289,7 +289,7 @@ class Outbox:
         Raises:
             UsageError: The id is not a transaction id, or the connection is in a transaction. In table mode also: the
                 xid is not one of this database, or the server is a standby.
-            CallbackTableError: The tables are missing.
+            CallbackTableError: The tables are missing. In table mode also: this role may not read them.
         """
         return self.ask_outcome(transaction_id, database)
 
@@ -297,7 +297,7 @@ class Outbox:
         """Return the outcome with any supported engine or connection; an async one only in SQLAlchemy's greenlet."""
         check_transaction_id(transaction_id)
         if self._publisher is not None or (self.settings.mode == "auto" and is_table_id(transaction_id)):
-            return ask_table_outcome(transaction_id, database)
+            return ask_table_outcome(self.settings.tables, transaction_id, database)
         if isinstance(database, Engine):
             with closing(database.raw_connection()) as pooled:
                 return self.ask_outcome(transaction_id, pooled.driver_connection)

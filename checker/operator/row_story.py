@@ -18,7 +18,7 @@ class RowFindings:
     """What the databases hold of a transaction of table mode.
 
     Args:
-        outcomes: What Postgres has of its xid, by the table sources in whose databases that xid was assigned.
+        outcomes: What the tables and Postgres have of it, by the table sources in whose databases it may have been.
         sources: The table sources that have rows of it.
         backends: Process ids of the backends in which it is open, by source.
         topics: Real topics of its rows.
@@ -35,7 +35,7 @@ class RowFindings:
 
     @property
     def applies(self) -> bool:
-        """Return whether the id may be one of table mode: it has rows, or its xid was assigned."""
+        """Return whether the id may be one of table mode: it has rows, or may be of one of the databases."""
         return bool(self.sources or self.outcomes)
 
     def outcome(self) -> Outcome | None:
@@ -145,10 +145,8 @@ _BY_OUTCOME: Mapping[Outcome, Callable[[Mapping[str, int]], Conclusion]] = {
     Outcome.OPEN: _open,
     Outcome.COMMITTED: lambda _: Conclusion(
         Status.NOT_FOUND,
-        "a local transaction with its xid committed, and the tables of this channel have neither a row nor evidence of "
-        "it: it belongs to another channel, table or server, or it was delivered and its evidence is purged, or its "
-        "rows were moved by `outbox discarded` or deleted by hand; choose its channel with --channel, or name its "
-        "topic with --topic",
+        "its local transaction committed, and its rows were discarded: `outbox discarded` has moved them, under "
+        "another id, or dropped them",
     ),
     Outcome.ROLLED_BACK: lambda _: Conclusion(
         Status.ROLLED_BACK,
@@ -156,8 +154,9 @@ _BY_OUTCOME: Mapping[Outcome, Callable[[Mapping[str, int]], Conclusion]] = {
     ),
     Outcome.TOO_OLD: lambda _: Conclusion(
         Status.NOT_FOUND,
-        "no row of it is left, and Postgres no longer has the outcome of its local transaction; name its topic with "
-        "--topic",
+        "the tables of this channel have neither a row nor evidence of it: it belongs to another channel, table or "
+        "server, or it was delivered and its evidence is purged, or its rows were deleted by hand, or a crash took it "
+        "back; choose its channel with --channel, or name its topic with --topic",
     ),
 }
 

@@ -56,9 +56,11 @@ class TableSearch:
     def _look(self, source: str, table: MessageTable, connection: psycopg.Connection) -> None:
         id_, view = self._found.transaction_id, TableView(table, connection)
         try:
-            outcome = ask_table_outcome(id_, connection)
+            outcome = ask_table_outcome(table.names, id_, connection)
         except UsageError:  # no transaction of this database has the xid
             return
+        if outcome is Outcome.ROLLED_BACK and not view.was_rolled_back(xid_of(id_)):
+            outcome = Outcome.TOO_OLD  # it has no row in this table: it may have some in others
         progress, committed = view.progress(), self._committed(source)
         waiting, discarded = view.find(id_, ROWS)  # after the progress: what has gone since was delivered
         delivered = view.find_delivered(id_, ROWS)  # after the rows: their evidence is there when they have gone

@@ -20,19 +20,26 @@ _SHOW: LiteralString = (
     " coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) FROM {discarded}"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND producer_group = %(group)s ORDER BY id"
 )
-_DELIVER: LiteralString = (
+_BACK: LiteralString = (
     "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
-    " AND producer_group = %(group)s RETURNING *), made AS ("
-    " INSERT INTO {message} (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
+    " AND producer_group = %(group)s RETURNING *)"
+)
+_DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
+    "INSERT INTO {delivered} (xid, created_at, batch, ids, partition, producer_group, topic)"
+    " SELECT DISTINCT xid, created_at, CAST(0 AS bigint), int8multirange(), partition, producer_group, topic FROM back"
+    " ON CONFLICT DO NOTHING"
+)
+_MADE: LiteralString = (
+    "INSERT INTO {message} (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
     " SELECT producer_group, topic, partition, timestamp, key, value, header_names, header_values FROM back"
-    " ORDER BY id RETURNING xid::text::bigint AS xid, {started} AS started, id)"  # ids ascend in this order
-    " SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
+    " ORDER BY id RETURNING xid::text::bigint AS xid, {started} AS started, id"  # ids ascend in this order
+)
+_MOVED: LiteralString = (
+    "SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
     " JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
 )
-_DROP: LiteralString = (
-    "DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
-    " AND producer_group = %(group)s"
-)
+_DELIVER: LiteralString = f"{_BACK}, decided AS ({_DECIDED}), made AS ({_MADE}) {_MOVED}"
+_DROP: LiteralString = f"{_BACK} {_DECIDED}"
 _LEFT: LiteralString = (
     "SELECT (SELECT count(*) FROM {message} WHERE id = ANY (%(ids)s)),"
     " (SELECT count(*) FROM {discarded} WHERE id = ANY (%(ids)s))"

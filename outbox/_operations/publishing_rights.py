@@ -16,6 +16,7 @@ _MAY_INSERT: LiteralString = (
     "SELECT has_column_privilege(to_regclass(%(table)s), 'value', 'INSERT')"
     " AND has_column_privilege(to_regclass(%(table)s), 'id', 'SELECT')"
 )
+_MAY_ASK: LiteralString = "SELECT has_column_privilege(to_regclass(%s), 'created_at', 'SELECT')"
 _MAY_EXECUTE: LiteralString = (
     "SELECT coalesce(bool_and(has_function_privilege(p.oid, 'EXECUTE')), true) FROM pg_proc p"
     " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s AND p.proname = %s"
@@ -43,6 +44,7 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
         f"{right} on {written(schema, name)}"
         for right, name, query, parameters in (
             ("INSERT", names.message, _MAY_INSERT, {"table": _quoted(names)}),
+            ("SELECT (xid, created_at)", names.delivered, _MAY_ASK, (f'"{schema}"."{names.delivered}"',)),
             ("EXECUTE", names.publish_function, _MAY_EXECUTE, (schema, names.publish_function)),
         )
         if connection.execute(query, parameters).fetchone() != (True,)
@@ -50,7 +52,7 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     if not lacks:
         yield Finding("table mode", "", f"role {user} may publish to {written(schema, names.message)}")
     elif missing_rights(connection, schema, {names.transaction: ("DELETE",)}):
-        problem = f"role {user} may not {', '.join(lacks)}: publish() in table mode fails"
+        problem = f"role {user} may not {', '.join(lacks)}: publish() or outcome() in table mode fails"
         yield Finding("table mode", problem, f"run `outbox table create --application-role {written(user)}`")
 
 

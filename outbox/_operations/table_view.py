@@ -42,6 +42,7 @@ _FIND_DELIVERED: LiteralString = (
     " WHERE delivered_at > to_timestamp(%(started)s / 1000000.0) - interval '1 hour'"  # uses its index
     " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
+_STATUS: LiteralString = "SELECT pg_xact_status(CAST(%s AS xid8))"
 _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
     " AND transactionid::text::bigint = %(xid)s %% 4294967296"
@@ -206,6 +207,13 @@ class TableView:
         """
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         return [DeliveredRow(*row) for row in self._all(_FIND_DELIVERED, parameters)]
+
+    def was_rolled_back(self, xid: int) -> bool:
+        """Return whether the server has it of the last transaction with an xid that it was rolled back."""
+        try:
+            return self._connection.execute(_STATUS, (str(xid),)).fetchone() == ("aborted",)
+        except psycopg.errors.InvalidParameterValue:  # it was not assigned
+            return False
 
     def backend_of(self, xid: int) -> int | None:
         """Return the process id of the backend in which a transaction is open; None: in none."""

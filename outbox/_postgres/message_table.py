@@ -137,6 +137,8 @@ _INSERT_RIGHT: LiteralString = (
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at, lane)"
 """What an INSERT returns, and the lanes that wait: neither producer groups nor keys can be read."""
+_PROOF_RIGHT: LiteralString = "SELECT (xid, created_at)"
+"""What `outcome()` reads (R74)."""
 
 # A queue: rows are inserted at one end and deleted at the other. Vacuum must come early and must not pause.
 _STORAGE: LiteralString = (
@@ -216,12 +218,24 @@ class MessageTable:
         ]
 
     def application_grant(self, role: str) -> Grant:
-        """Return what an application needs to publish. It cannot read, change or delete messages, or choose their ids.
+        """Return what an application needs to publish, and to learn the outcome of a transaction.
+
+        It cannot read, change or delete messages, or choose their ids.
 
         Raises:
             ConfigurationError: The role's name is not allowed.
         """
-        return Grant(self.names.schema, role, {self.names.message: (_INSERT_RIGHT, _SELECT_RIGHT)})
+        names = self.names
+        return Grant(
+            names.schema,
+            role,
+            {
+                names.message: (_INSERT_RIGHT, _SELECT_RIGHT),
+                names.discarded: (_PROOF_RIGHT,),
+                names.delivered: (_PROOF_RIGHT,),
+                names.source: ("SELECT (id, purged_until)",),
+            },
+        )
 
     def relay_grant(self, role: str) -> Grant:
         """Return what the relay needs.

@@ -46,7 +46,8 @@ class RowDraft(Draft):
         self._count += 1
 
     def strike(self, keep: int) -> None:
-        """Do nothing: Postgres removes the rows of a SAVEPOINT that is rolled back."""
+        """Count the first `keep` messages only: Postgres removes the rows of a SAVEPOINT that is rolled back."""
+        self._count = keep
 
 
 class RowParticipant:

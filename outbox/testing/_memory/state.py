@@ -66,7 +66,7 @@ class Memory:
             self._open[transaction_id] = part
 
     def ended(self, transaction_id: str, published: Sequence[PublishedMessage] | None) -> None:
-        """Remove a participant, and store its outcome and its messages.
+        """Remove a participant, and store its outcome and its messages; without messages there is no row to prove it.
 
         Args:
             transaction_id: Id of the transaction.
@@ -74,7 +74,7 @@ class Memory:
         """
         with self._lock:
             self._open.pop(transaction_id, None)
-            self._outcomes[transaction_id] = Outcome.ROLLED_BACK if published is None else Outcome.COMMITTED
+            self._outcomes[transaction_id] = Outcome.COMMITTED if published else Outcome.ROLLED_BACK
             for message in published or ():
                 self._published.append(message)
                 self._places[message.message_id] = self._place(message)
@@ -101,8 +101,10 @@ class Memory:
     def outcome(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; fence a half transaction that has not committed, as a real outbox."""
         with self._lock:
-            if is_table_id(transaction_id) and transaction_id in self._open:
-                return Outcome.OPEN  # Postgres fences nothing
+            if is_table_id(transaction_id):  # Postgres fences nothing
+                part = self._open.get(transaction_id)
+                is_open = part is not None and part.messages()
+                return Outcome.OPEN if is_open else self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)
             return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
 
     def is_fenced(self, transaction_id: str) -> bool:

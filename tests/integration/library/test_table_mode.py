@@ -43,10 +43,12 @@ from outbox import (
     TypedTopic,
     UsageError,
 )
+from outbox._operations.discarded_rows import DiscardedTable
 from outbox._postgres.message_table import STARTED_US, MessageTable
-from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
+from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.testing import InMemoryOutbox
+from tests.proxies.postgres import LossyProxy
 from tests.support.doors import DOORS, Opened, django_connection, pg8000_arguments, session_on, sqlalchemy_url
 from tests.support.harness import Site
 from tests.support.listeners import Scripted
@@ -205,7 +207,7 @@ def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened
 # --- outcome() ------------------------------------------------------------------------------------------------------
 
 
-def test_outcome_is_what_postgres_remembers(place: Place, opened: Opened) -> None:
+def test_outcome_is_whether_the_rows_are_there(place: Place, opened: Opened) -> None:
     committed = place.outbox.publish(opened.target, Message("orders", b"v")).transaction_id
     opened.commit()
     aborted = place.outbox.publish(opened.target, Message("orders", b"v")).transaction_id
@@ -233,10 +235,219 @@ def test_outcome_takes_an_engine(place: Place, driver: str) -> None:
         place.outbox.outcome(make_transaction_id(1, bytes([255] * 10)), engine)
 
 
-@pytest.mark.parametrize("xid", [0, 1, 2, 1 << 32, (1 << 32) + 2])
+@pytest.mark.parametrize("xid", [1 << 32, (1 << 32) + 2])
 def test_outcome_of_an_xid_that_no_transaction_has_is_refused(place: Place, xid: int) -> None:
     with place.site.connect() as connection, pytest.raises(UsageError, match=f"has the xid {xid}"):
         place.outbox.outcome(table_transaction_id(xid, 1), connection)
+
+
+@pytest.mark.parametrize("xid", [0, 1, 2])
+def test_what_postgres_calls_committed_without_a_row_is_not(place: Place, xid: int) -> None:
+    """Postgres has these xids itself."""
+    with place.site.connect() as connection:
+        assert place.outbox.outcome(table_transaction_id(xid, 1), connection) is Outcome.ROLLED_BACK
+
+
+def test_an_xid_that_a_crash_may_have_lost_is_not_committed(place: Place) -> None:
+    with place.site.connect() as connection:
+        (last,) = connection.execute("SELECT pg_current_xact_id()::text::bigint").fetchone() or (0,)
+        assert place.outbox.outcome(table_transaction_id(last + 10_000, 1), connection) is Outcome.ROLLED_BACK
+
+
+def test_the_outcome_is_that_of_the_start_too(place: Place, engine: Engine) -> None:
+    """A committed transaction of the same xid is another one."""
+    with Session(engine) as session, session.begin():
+        id_ = place.outbox.publish(session, Message("orders", b"v")).transaction_id
+    with place.site.connect() as connection:
+        assert place.outbox.outcome(id_, connection) is Outcome.COMMITTED
+        for start in (started_us_of(id_) - 1, started_us_of(id_) + 1):
+            other = table_transaction_id(xid_of(id_), start)
+            assert place.outbox.outcome(other, connection) is Outcome.ROLLED_BACK
+
+
+@pytest.fixture
+def lone(site: Site) -> Iterator[Place]:
+    """A place of this test alone."""
+    made = Place(site)
+    yield made
+    made.outbox.close()
+
+
+def _published(place: Place, connection: psycopg.Connection[Any]) -> str:
+    with connection.transaction():
+        return place.outbox.publish(connection, Message("orders", b"v")).transaction_id
+
+
+def _deliver(place: Place, connection: psycopg.Connection[Any], id_: str) -> None:
+    """Delete the rows of a transaction and leave their evidence, as the relay does."""
+    connection.execute(
+        f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid = '{xid_of(id_)}' RETURNING *) INSERT INTO "
+        f"{place.site.tables.delivered} (xid, created_at, batch, ids, partition, producer_group, topic) SELECT xid, "
+        "created_at, 1, int8multirange(int8range(id, id, '[]')), partition, producer_group, topic FROM gone".encode()
+    )
+
+
+def _discard(place: Place, connection: psycopg.Connection[Any], ids: list[str]) -> None:
+    """Move the rows of transactions to the discarded ones, as the relay does."""
+    columns = "xid, id, created_at, producer_group, topic, partition, timestamp, key, value"
+    xids = ", ".join(f"'{xid_of(id_)}'" for id_ in ids)
+    connection.execute(
+        f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid IN ({xids}) RETURNING *) INSERT INTO "
+        f"{place.site.tables.discarded} ({columns}, reason, detail) SELECT {columns}, 'LATE', '' FROM gone".encode()
+    )
+
+
+def test_a_row_proves_the_commit_wherever_it_is(lone: Place) -> None:
+    """It was delivered, it was discarded, and an operator has decided on it."""
+    with lone.site.connect() as connection:
+        ids = [_published(lone, connection) for _ in range(4)]
+        _deliver(lone, connection, ids[0])
+        _discard(lone, connection, ids[1:])
+        assert {lone.outbox.outcome(id_, connection) for id_ in ids} == {Outcome.COMMITTED}
+        table = DiscardedTable(MessageTable(lone.site.tables), connection)
+        found = {one.transaction_id: one for one in table.read()}
+        moved = table.deliver(found[ids[1]])
+        table.drop(found[ids[2]])
+        assert [one.transaction_id for one in table.read()] == [ids[3]]
+        assert moved is not None
+        assert {lone.outbox.outcome(id_, connection) for id_ in [*ids, moved.transaction_id]} == {Outcome.COMMITTED}
+
+
+def test_where_evidence_is_purged_the_outcome_is_too_old(lone: Place) -> None:
+    names = lone.site.tables
+    with lone.site.connect() as connection, lone.site.connect() as other:
+        purged, discarded = (_published(lone, connection) for _ in range(2))
+        _discard(lone, connection, [discarded])
+        with other.transaction():
+            is_open = lone.outbox.publish(other, Message("orders", b"v")).transaction_id
+            connection.execute(f"DELETE FROM {names.message}".encode())
+            connection.execute(
+                f"INSERT INTO {names.source} (id, name, purged_until) VALUES (0, 'shop', now())".encode()
+            )
+            assert lone.outbox.outcome(is_open, connection) is Outcome.OPEN
+        younger = _published(lone, connection)
+        connection.execute(f"DELETE FROM {names.message} WHERE xid = '{xid_of(younger)}'".encode())
+        expected = {
+            purged: Outcome.TOO_OLD,
+            table_transaction_id(1 << 40, started_us_of(purged)): Outcome.TOO_OLD,
+            discarded: Outcome.COMMITTED,
+            is_open: Outcome.COMMITTED,
+            younger: Outcome.ROLLED_BACK,
+        }
+        assert {id_: lone.outbox.outcome(id_, connection) for id_ in expected} == expected
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_whoever_asks_while_it_commits_and_its_rows_move_never_hears_that_it_was_rolled_back(
+    lone: Place, level: str
+) -> None:
+    level = level.replace(" ", r"\ ")
+    stop, answers = threading.Event(), list[tuple[str, Outcome]]()
+    newest = [""]
+
+    def ask() -> None:
+        with psycopg.connect(lone.url, options=f"-c default_transaction_isolation={level}") as connection:
+            while not stop.is_set():
+                if id_ := newest[0]:
+                    answers.append((id_, lone.outbox.outcome(id_, connection)))
+
+    askers = [threading.Thread(target=ask) for _ in range(3)]
+    for asker in askers:
+        asker.start()
+    with lone.site.connect() as connection:
+        for _ in range(150):
+            with connection.transaction():
+                newest[0] = lone.outbox.publish(connection, Message("orders", b"v")).transaction_id
+            _discard(lone, connection, [newest[0]])
+            connection.execute(
+                f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *) INSERT INTO "
+                f"{lone.site.tables.delivered} (xid, created_at, batch, ids, partition, producer_group, topic) SELECT "
+                "xid, created_at, 1, '{}', partition, producer_group, topic FROM back".encode()
+            )
+    stop.set()
+    for asker in askers:
+        asker.join()
+    assert {outcome for _, outcome in answers} == {Outcome.OPEN, Outcome.COMMITTED}
+
+
+def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
+    names, role = lone.site.tables, f"{lone.site.name}_app"
+    with lone.site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role}".encode())
+        for statement in MessageTable(names).application_grant(role).statements():
+            connection.execute(statement)
+        id_ = _published(lone, connection)
+        connection.execute(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY".encode())
+        connection.execute(f"SET ROLE {role}".encode())
+        with pytest.raises(CallbackTableError, match="Row security hides rows"):
+            lone.outbox.outcome(id_, connection)
+        connection.execute("RESET ROLE")
+        connection.execute(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY".encode())
+        connection.execute(f"REVOKE SELECT (xid) ON {names.delivered} FROM {role}".encode())
+        connection.execute(f"SET ROLE {role}".encode())
+        with pytest.raises(CallbackTableError, match="--application-role"):
+            lone.outbox.outcome(id_, connection)
+        connection.execute("RESET ROLE")
+        connection.execute(f"GRANT SELECT (xid) ON {names.delivered} TO {role}".encode())
+        connection.execute(f"SET ROLE {role}".encode())
+        assert lone.outbox.outcome(id_, connection) is Outcome.COMMITTED
+        connection.execute("RESET ROLE")
+        connection.execute(f"DROP OWNED BY {role}".encode())
+        connection.execute(f"DROP ROLE {role}".encode())
+
+
+def test_tables_that_are_missing_are_named(place: Place, site: Site) -> None:
+    with (
+        Outbox("orders", mode="table", tables=site.tables) as outbox,
+        place.site.connect() as connection,
+        pytest.raises(CallbackTableError, match="outbox table create"),
+    ):
+        outbox.outcome(table_transaction_id(700, 1), connection)
+
+
+def test_an_error_of_the_question_is_not_hidden_by_its_rollback(place: Place) -> None:
+    """The session ends before the statement: a rollback says only that the connection is lost."""
+    with place.site.connect() as other, psycopg.connect(place.url) as connection:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (connection.info.backend_pid,))
+        with pytest.raises(psycopg.errors.AdminShutdown):
+            place.outbox.outcome(table_transaction_id(700, 1), connection)
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_the_outcome_in_memory_is_the_real_one(place: Place, engine: Engine, *, in_memory: bool) -> None:
+    with InMemoryOutbox("orders") if in_memory else Outbox("orders", tables=place.site.tables) as outbox:
+        with Session(engine) as session, session.begin():
+            committed = outbox.publish(session, Message("orders", b"v")).transaction_id
+            assert outbox.outcome(committed, engine) is Outcome.OPEN
+        with Session(engine) as session:
+            rolled_back = outbox.publish(session, Message("orders", b"v")).transaction_id
+        with Session(engine) as session, session.begin():
+            nested = session.begin_nested()
+            struck = outbox.publish(session, Message("orders", b"v")).transaction_id
+            nested.rollback()
+        unknown = table_transaction_id(700, 1)
+        answers = [outbox.outcome(id_, engine) for id_ in (committed, rolled_back, struck, unknown)]
+    assert answers == [Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.ROLLED_BACK, Outcome.ROLLED_BACK]
+
+
+def test_a_transaction_whose_messages_were_all_struck_has_no_outcome_to_ask_for(place: Place) -> None:
+    """It has no row: `outcome()` would call it rolled back, though it committed."""
+
+    def buy(connection: psycopg.Connection[Any]) -> None:
+        with place.outbox.transaction(connection) as tx:
+            connection.execute(f"INSERT INTO {place.business} VALUES (77, 'new')".encode())
+            with pytest.raises(ZeroDivisionError), tx.savepoint():
+                _fail_after(tx.publish, Message("orders", b"never"))
+
+    with (
+        LossyProxy(place.url) as proxy,
+        psycopg.connect(proxy.url) as connection,
+        pytest.raises(psycopg.OperationalError),
+    ):
+        buy(connection)
+    with place.site.connect() as connection:
+        found = connection.execute(f"SELECT state FROM {place.business} WHERE id = 77".encode()).fetchall()
+    assert found == [("new",)]
 
 
 def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Place) -> None:

@@ -244,7 +244,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "Give outcome() a connection to the primary",
     ),
     "xid of another database": (
-        _table_mode(lambda o: o.outcome("01a20b2d-8a8d-7ae0-8000-000000000000", _Driver())),
+        _table_mode(lambda o: o.outcome("01a20b2d-8a8d-7ae0-8000-000000000000", _Driver(("strange",)))),
         "and the database in which it was published",
     ),
     # --- settings -----------------------------------------------------------------------------------------------

@@ -66,8 +66,8 @@ def test_without_rows_postgres_has_the_outcome(outcome: Outcome, expected: Statu
     assert ("77" in conclusion.sentence) is (outcome is Outcome.OPEN)
 
 
-def test_a_committed_xid_without_rows_may_belong_to_another_channel() -> None:
-    sentence = conclude_rows(_found(), RowFindings({"shop": Outcome.COMMITTED})).sentence
+def test_what_has_no_row_may_belong_to_another_channel() -> None:
+    sentence = conclude_rows(_found(), RowFindings({"shop": Outcome.TOO_OLD})).sentence
     assert "another channel, table or server" in sentence
     assert "--channel" in sentence
 

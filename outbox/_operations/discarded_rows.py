@@ -25,9 +25,9 @@ _BACK: LiteralString = (
     " AND producer_group = %(group)s RETURNING *)"
 )
 _DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
-    "INSERT INTO {delivered} (xid, created_at, batch, ids, partition, producer_group, topic)"
-    " SELECT DISTINCT xid, created_at, CAST(0 AS bigint), int8multirange(), partition, producer_group, topic FROM back"
-    " ON CONFLICT DO NOTHING"
+    "INSERT INTO {delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
+    " SELECT xid, created_at, min(id), CAST(0 AS bigint), int8multirange(), partition, producer_group, topic FROM back"
+    " GROUP BY xid, created_at, partition, producer_group, topic ON CONFLICT DO NOTHING"
 )
 _MADE: LiteralString = (
     "INSERT INTO {message} (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"

@@ -97,9 +97,9 @@ class FallbackRows:
         with explained(names.schema, names.message):
             for batch in _batches(messages):
                 rows = inserts.run(self._insert.of(batch, lane))
-                ids += sorted(row[0] for row in rows)  # they were given in the order of the messages
+                ids += sorted(int(row[0]) for row in rows)  # they were given in the order of the messages
         _, xid, started_us, mark = rows[0]
-        return Inserted(table_transaction_id(int(xid), started_us), ids, mark)
+        return Inserted(table_transaction_id(int(xid), int(started_us)), ids, mark)
 
     def committed(self, connection: LocalConnection, transaction_id: str) -> bool | None:
         """Return whether the transaction of these rows committed, on an idle connection; None if unknown."""

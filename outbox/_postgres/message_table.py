@@ -124,8 +124,8 @@ CREATE OR REPLACE FUNCTION {publish} (
     partition integer DEFAULT -1
 ) RETURNS text LANGUAGE sql SET search_path = pg_catalog AS $$
     INSERT INTO {message} (producer_group, topic, partition, key, value, header_names, header_values)
-    SELECT $1, $2, $6, convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
-           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text($5) header
+    SELECT $1, $2, coalesce($6, -1), convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
+           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text(nullif($5, 'null')) header
     RETURNING {transaction_id} || '/' || id
 $$;
 """

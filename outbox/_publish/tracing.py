@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
+from outbox.errors import UsageError
 from outbox.message import Message
 from outbox.protocol.half import Header
 
@@ -43,7 +44,11 @@ def with_trace(message: Message) -> Message:
 
     Args:
         message: The argument of `publish()`.
+
+    Raises:
+        UsageError: It is no message.
     """
+    _require_message(message)
     found = _opentelemetry()
     if found is None or not found.current_context():
         return message
@@ -60,11 +65,23 @@ def with_traces(messages: Sequence[Message]) -> Sequence[Message]:
 
     Args:
         messages: The argument of `publish_many()`.
+
+    Raises:
+        UsageError: One is no message.
     """
+    for message in messages:
+        _require_message(message)
     found = _opentelemetry()
     if found is None or not found.current_context():
         return messages
     return [with_trace(message) for message in messages]
+
+
+def _require_message(given: object) -> None:
+    if not isinstance(given, Message):
+        raise UsageError(
+            f"{type(given).__name__} is no Message. Give publish() one Message, and publish_many() a list of them."
+        )
 
 
 def _trace_headers(opentelemetry: _OpenTelemetry) -> dict[str, str]:

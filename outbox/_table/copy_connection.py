@@ -21,33 +21,36 @@ class CopyConnection:
     def __init__(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self._driver = driver
 
-    def copy(self, text: str, pieces: Iterable[bytes]) -> None:
-        """Run COPY FROM STDIN.
+    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
+        """Run COPY FROM STDIN; return how many rows it has written.
 
         Args:
             text: The statement.
             pieces: What it reads.
         """
         if isinstance(self._driver, psycopg.AsyncConnection):
-            awaited(self._copy(self._driver, text, pieces))
-            return
-        with psycopg.Cursor(self._driver).copy(text.encode()) as copy:
+            return awaited(self._copy(self._driver, text, pieces))
+        cursor = psycopg.Cursor(self._driver)
+        with cursor.copy(text.encode()) as copy:
             for piece in pieces:
                 copy.write(piece)
+        return cursor.rowcount
 
-    async def _copy(self, driver: psycopg.AsyncConnection[Any], text: str, pieces: Iterable[bytes]) -> None:
-        async with psycopg.AsyncCursor(driver).copy(text.encode()) as copy:
+    async def _copy(self, driver: psycopg.AsyncConnection[Any], text: str, pieces: Iterable[bytes]) -> int:
+        cursor = psycopg.AsyncCursor(driver)
+        async with cursor.copy(text.encode()) as copy:
             for piece in pieces:
                 await copy.write(piece)
+        return cursor.rowcount
 
 
 class CoreCopyConnection(CopyConnection):
     """A connection of psycopg that SQLAlchemy opened; its errors are SQLAlchemy's."""
 
-    def copy(self, text: str, pieces: Iterable[bytes]) -> None:
-        """Run COPY FROM STDIN."""
+    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
+        """Run COPY FROM STDIN; return how many rows it has written."""
         try:
-            super().copy(text, pieces)
+            return super().copy(text, pieces)
         except psycopg.Error as error:
             raise core_error(text, error) from error
 

@@ -1,13 +1,18 @@
 """The INSERT of table mode: its text and the parameters of messages, for all drivers of Postgres.
 
-One message is one VALUES list. Several messages are one array per column: the text has the same length for any number
-of messages, and Postgres parses it several times faster than a long VALUES list. ORDER BY gives the rows their ids in
-the order of the messages.
+One message is one VALUES list. Several messages are one text per column, which Postgres splits: the statement has the
+same length for any number of messages, and Postgres parses it several times faster than a long VALUES list. ORDER BY
+gives the rows their ids in the order of the messages.
+
+No setting of a session may decide what a row has (R77). `standard_conforming_strings` decides how a driver writes bytes
+inside an array, and `array_nulls` what NULL means in the text of one: no parameter is such an array, and no array
+literal has a NULL.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from typing import NamedTuple
 
 from outbox._postgres.message_table import STARTED_US
@@ -20,15 +25,29 @@ MAX_ROWS = 1_000
 
 COLUMNS = "producer_group, topic, partition, timestamp, key, value, header_names, header_values"
 _ONE = ("text", "text", "integer", "bigint", "bytea", "bytea", "text", "text")
-_MANY = ("text", "text[]", "integer[]", "bigint[]", "bytea[]", "bytea[]", "text[]", "text[]")
-"""The type of each parameter. Headers come as text: an array of arrays cannot have parts of different lengths, and
-drivers take many times longer to write an array."""
+"""The type of each parameter. Names of headers come as an array literal, their contents as `_joined()` makes them."""
+
+_CONTENTS = "CAST(string_to_array({}, ',', '-') AS bytea[])"
+
+_MANY = (
+    "string_to_array(CAST({} AS text), ',')",
+    "CAST(string_to_array(CAST({} AS text), ',') AS integer[])",
+    "CAST(string_to_array(CAST({} AS text), ',', '-') AS bigint[])",
+    _CONTENTS.format("CAST({} AS text)"),
+    _CONTENTS.format("CAST({} AS text)"),
+    "CAST({} AS text[])",
+    "string_to_array(CAST({} AS text), ' ')",
+)
+"""What splits each column. Only names of headers are a list of the driver, because they may have any character."""
 
 _SELECT = (
-    "SELECT {group}, topic, partition, at, key, value, CAST(names AS text[]), CAST(contents AS bytea[]){last}"
-    " FROM unnest({arrays}) WITH ORDINALITY"
+    "SELECT {group}, topic, partition, at, key, value, CAST(nullif(names, '') AS text[]),"
+    " {contents}{last} FROM unnest({arrays}) WITH ORDINALITY"
     " AS message (topic, partition, at, key, value, names, contents, number) ORDER BY number"
 )
+
+RETURNED = f"CAST(id AS text), CAST(xid AS text), CAST({STARTED_US} AS text)"
+"""Id, xid and start of a row. As text, because an application may have a loader of its own for each other type."""
 
 
 class Statement(NamedTuple):
@@ -49,12 +68,12 @@ class MessageInsert:
     def __init__(self, names: TableNames, group: str) -> None:
         self._group = group
         into = f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}) '
-        returning = f" RETURNING id, CAST(xid AS text), {STARTED_US}"
+        returning = f" RETURNING {RETURNED}"
         self._one = {numbered: f"{into}{_values(numbered)}{returning}" for numbered in (False, True)}
         self._many = {numbered: f"{into}{_select(numbered)}{returning}" for numbered in (False, True)}
 
     def of(self, messages: Sequence[Message], *, numbered: bool) -> Statement:
-        """Return the statement for messages; it returns id, xid as text, and start of each row.
+        """Return the statement for messages; it returns id, xid and start of each row, as text.
 
         Args:
             messages: From 1 to `MAX_ROWS` messages.
@@ -78,11 +97,11 @@ class LaneInsert:
         self._text = (
             f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}, lane) '
             f"{_select(numbered=False, last=', CAST(%s AS integer)')}"
-            f" RETURNING id, CAST(xid AS text), {STARTED_US}, current_setting('outbox.transaction', true)"
+            f" RETURNING {RETURNED}, current_setting('outbox.transaction', true)"
         )
 
     def of(self, messages: Sequence[Message], lane: int | None) -> Statement:
-        """Return the statement; it returns id, xid as text, start, and the mark of `outbox.transaction()` of each row.
+        """Return the statement; it returns id, xid, start and the mark of `outbox.transaction()` of each row, as text.
 
         Args:
             messages: From 1 to `MAX_ROWS` messages.
@@ -91,38 +110,49 @@ class LaneInsert:
         return Statement(self._text, (self._group, lane, *_columns(messages)))
 
 
-def _columns(messages: Sequence[Message]) -> Iterator[list[object]]:
-    return map(list, zip(*map(_flat_row, messages), strict=True))
+def _columns(messages: Sequence[Message]) -> Iterator[object]:
+    """Yield the parameters of `_MANY`."""
+    yield ",".join([message.topic for message in messages])
+    yield ",".join([str(int(message.partition)) for message in messages])
+    yield ",".join(["-" if message.timestamp is None else str(int(message.timestamp)) for message in messages])
+    yield _joined(message.key_bytes() for message in messages)
+    yield _joined(message.value_bytes() for message in messages)
+    headers = [message.header_list() for message in messages]
+    yield [_names(found) if found else "" for found in headers]
+    yield " ".join([_joined(content for _, content in found) for found in headers])
 
 
-def _typed(types: Sequence[str], numbered: bool) -> str:  # noqa: FBT001 - the only question
-    """Return a placeholder for each type, cast to it: a driver cannot know the type of None."""
-    return ", ".join(f"CAST({f'${number}' if numbered else '%s'} AS {name})" for number, name in enumerate(types, 1))
+def _placeholders(numbered: bool) -> Iterator[str]:  # noqa: FBT001 - the only question
+    return (f"${number}" if numbered else "%s" for number in count(1))
 
 
 def _values(numbered: bool) -> str:  # noqa: FBT001 - as above
-    *plain, names, contents = _typed(_ONE, numbered).split(", ")
-    return f"VALUES ({', '.join(plain)}, CAST({names} AS text[]), CAST({contents} AS bytea[]))"
+    typed = [f"CAST({place} AS {type_})" for place, type_ in zip(_placeholders(numbered), _ONE, strict=False)]
+    *plain, names, contents = typed
+    return f"VALUES ({', '.join(plain)}, CAST({names} AS text[]), {_CONTENTS.format(contents)})"
 
 
 def _select(numbered: bool, last: str = "") -> str:  # noqa: FBT001 - as above
-    group, _, arrays = _typed(_MANY, numbered).partition(", ")
-    return _SELECT.format(group=group, arrays=arrays, last=last)
+    places = _placeholders(numbered)
+    group = f"CAST({next(places)} AS text)"
+    arrays = ", ".join(split.format(place) for split, place in zip(_MANY, places, strict=False))
+    return _SELECT.format(group=group, arrays=arrays, contents=_CONTENTS.format("nullif(contents, '')"), last=last)
 
 
 def _flat_row(message: Message) -> tuple[object, ...]:
-    """Return the columns of a message after its group, with its headers as array literals."""
+    """Return the parameters of `_ONE` after the group."""
     headers = message.header_list()
     timestamp = None if message.timestamp is None else int(message.timestamp)
     plain = message.topic, int(message.partition), timestamp, message.key_bytes(), message.value_bytes()
-    return (*plain, *(_literals(headers) if headers else (None, None)))
+    return (*plain, *((_names(headers), _joined(content for _, content in headers)) if headers else (None, None)))
 
 
-def _literals(headers: Sequence[Header]) -> tuple[str, str]:
-    """Return the names and the values of headers as array literals of Postgres."""
-    names = _literal(name.replace("\\", "\\\\").replace('"', '\\"') for name, _ in headers)
-    return names, _literal(None if content is None else rf"\\x{content.hex()}" for _, content in headers)
+def _names(headers: Sequence[Header]) -> str:
+    """Return the names of headers as an array literal of Postgres."""
+    quoted = (name.replace("\\", "\\\\").replace('"', '\\"') for name, _ in headers)
+    return "{" + ",".join([f'"{name}"' for name in quoted]) + "}"
 
 
-def _literal(items: Iterable[str | None]) -> str:
-    return "{" + ",".join("NULL" if item is None else f'"{item}"' for item in items) + "}"
+def _joined(contents: Iterable[bytes | None]) -> str:
+    """Return contents as one text: each in hexadecimal, or `-` for none."""
+    return ",".join(["-" if content is None else rf"\x{content.hex()}" for content in contents])

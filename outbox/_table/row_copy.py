@@ -1,7 +1,7 @@
 """The COPY of table mode: its text, and messages in its binary format (PostgreSQL documentation, COPY, File Formats).
 
-The bytes do not depend on the adapters of the connection. COPY returns no ids, so a query reads those of the newest
-rows of the transaction. Rows get their ids in the order of the messages.
+The bytes do not depend on the adapters of the connection. COPY returns no ids, so a query reads those of the rows that
+the transaction has since. Rows get their ids in the order of the messages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ _PIECE_BYTES = 1 << 15
 _TEXT, _BYTEA = 25, 17
 """OIDs of the types of array elements."""
 
-_ALLOWED = (
-    "SELECT current_setting('transaction_isolation') <> 'serializable' AND current_setting('client_encoding') = 'UTF8'"
-    " AND NOT row_security_active(CAST(%s AS text))"
+_LAST = (
+    "SELECT CASE WHEN current_setting('transaction_isolation') <> 'serializable'"
+    " AND current_setting('client_encoding') = 'UTF8' AND NOT row_security_active(CAST(%s AS text))"
+    " THEN (SELECT CAST(coalesce(max(id), 0) AS text)"
+    " FROM (SELECT id FROM {table} WHERE xid = pg_current_xact_id() OFFSET 0) AS mine) END"
 )
-"""A serializable transaction could fail because it reads ids. In the binary format text has the client's encoding. COPY
-supports no row security."""
+"""The last row of the transaction; NULL where COPY cannot be used. A serializable transaction could fail because it
+reads ids. In the binary format text has the client's encoding. COPY supports no row security. OFFSET 0: the index on
+xid is used, where max(id) alone would walk through all rows that wait."""
 
-_NEWEST = (
-    "SELECT array_agg(id), min(CAST(xid AS text)), min({started}) FROM (SELECT id, xid, created_at FROM {table}"
-    " WHERE xid = pg_current_xact_id() ORDER BY id DESC LIMIT CAST(%s AS bigint)) AS newest"
+_AFTER = (
+    "SELECT string_agg(CAST(id AS text), ','), min(CAST(xid AS text)), CAST(min({started}) AS text)"
+    " FROM {table} WHERE xid = pg_current_xact_id() AND id > CAST(%s AS bigint)"
 )
 
 _row_start = struct.Struct("!h").pack
@@ -57,17 +60,17 @@ class RowCopy:
     def __init__(self, names: TableNames, group: str) -> None:
         table = f'"{names.schema}"."{names.message}"'
         self.text = f"COPY {table} ({COLUMNS}) FROM STDIN (FORMAT binary)"
-        self.allowed = Statement(_ALLOWED, (table,))
+        self.last = Statement(_LAST.format(table=table), (table,))
         self._group = group
-        self._newest = _NEWEST.format(table=table, started=STARTED_US)
+        self._after = _AFTER.format(table=table, started=STARTED_US)
 
-    def newest(self, count: int) -> Statement:
-        """Return the statement that reads ids, xid as text, and start of the newest rows of the transaction.
+    def after(self, last: int) -> Statement:
+        """Return the statement that reads ids, xid and start of the transaction's later rows, as text.
 
         Args:
-            count: Number of the rows.
+            last: Id of its last row before the COPY; 0: it had none.
         """
-        return Statement(self._newest, (count,))
+        return Statement(self._after, (last,))
 
     def pieces(self, messages: Iterable[Message]) -> Iterator[bytes]:
         """Yield what COPY reads for messages, in pieces."""

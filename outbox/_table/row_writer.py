@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+from outbox._postgres.ddl import written
 from outbox._table.copy_connection import CopyConnection, copy_connection
 from outbox._table.insert_connection import InsertConnection
-from outbox._table.message_insert import MessageInsert
+from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.row_copy import RowCopy
+from outbox.errors import CallbackTableError
 from outbox.message import Message
 from outbox.settings import TableNames
 
@@ -20,7 +22,7 @@ class Written(NamedTuple):
     """The rows of messages.
 
     Args:
-        ids: Their ids, in the order of the messages.
+        ids: Their ids, in the order of the messages, which is that in which they were given.
         xid: The xid of the local transaction, as text.
         started_us: Its start, microseconds since 1970.
     """
@@ -41,6 +43,8 @@ class RowWriter:
     def __init__(self, names: TableNames, group: str) -> None:
         self._insert = MessageInsert(names, group)
         self._copy = RowCopy(names, group)
+        self._table = written(names.schema, names.message)
+        self._fail = Statement("SELECT CAST('outbox: a trigger dropped or added rows of messages' AS integer)", ())
 
     def write(self, connection: InsertConnection, messages: Sequence[Message]) -> Written:
         """Write messages in order.
@@ -48,17 +52,42 @@ class RowWriter:
         Args:
             connection: The connection; a transaction begins if none is open.
             messages: From 1 to `MAX_ROWS` messages.
+
+        Raises:
+            CallbackTableError: Another number of rows was written (R78). The transaction has failed.
         """
         if len(messages) >= COPY_ROWS and (copying := copy_connection(connection)) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.
-            ((is_allowed,),) = connection.run(self._copy.allowed)
-            if is_allowed:
-                return self._copied(connection, copying, messages)
+            ((last,),) = connection.run(self._copy.last)
+            if last is not None:
+                return self._copied(connection, copying, messages, int(last))
         rows = connection.run(self._insert.of(messages, numbered=connection.numbered))
-        _, xid, started_us = rows[0]
-        return Written(sorted(row[0] for row in rows), xid, started_us)  # they were given in the order of the messages
+        self._require(connection, len(messages), len(rows))
+        return _written([row[0] for row in rows], *rows[0][1:])
 
-    def _copied(self, connection: InsertConnection, copying: CopyConnection, messages: Sequence[Message]) -> Written:
-        copying.copy(self._copy.text, self._copy.pieces(messages))
-        ((ids, xid, started_us),) = connection.run(self._copy.newest(len(messages)))
-        return Written(sorted(ids), xid, started_us)
+    def _copied(
+        self, connection: InsertConnection, copying: CopyConnection, messages: Sequence[Message], last: int
+    ) -> Written:
+        copied = copying.copy(self._copy.text, self._copy.pieces(messages))
+        ((ids, xid, started_us),) = connection.run(self._copy.after(last))
+        found = [] if ids is None else ids.split(",")
+        self._require(connection, len(messages), copied, len(found))
+        return _written(found, xid, started_us)
+
+    def _require(self, connection: InsertConnection, messages: int, *counts: int) -> None:
+        """Let the transaction fail unless each count of rows is that of the messages: who goes on must not commit."""
+        if all(count == messages for count in counts):
+            return
+        try:
+            connection.run(self._fail)
+        except Exception as error:
+            raise CallbackTableError(
+                f"{messages} messages were to be rows of {self._table}, and {' and '.join(map(str, counts))} rows were "
+                "counted: a trigger of the table drops or adds rows. The transaction has failed, and can only be "
+                "rolled back. Let the trigger leave the table's rows alone."
+            ) from error
+
+
+def _written(ids: Iterable[Any], xid: Any, started_us: Any) -> Written:
+    """Return what came as text; where the database has no encoding, a driver gives bytes."""
+    return Written(sorted(map(int, ids)), str(int(xid)), int(started_us))

@@ -98,13 +98,14 @@ class TablePublisher:
         Raises:
             TransactionsRejected: `reject_transactions` is on.
             MessageRefused: The transaction has too many messages or too large ones, or a topic is the channel's own.
-            UsageError: The connection is in autocommit and outside a transaction.
-            CallbackTableError: The message table does not exist, or the role may not insert.
+            UsageError: One is no message. Or the connection is in autocommit and outside a transaction.
+            CallbackTableError: The message table does not exist, the role may not insert, or a trigger dropped or added
+                rows.
         """
         if self._sender.rejects:
             raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
         require_transaction(connection)
-        traced = with_traces(self._real(messages))
+        traced = self._real(with_traces(messages))
         traced = traced[: allowed(connection, traced)]
         try:
             written = self._writer.write(connection, traced)

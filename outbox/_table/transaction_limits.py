@@ -48,6 +48,10 @@ class Published:
 _latest: WeakKeyDictionary[object, Published] = WeakKeyDictionary()  # by the driver's connection
 
 
+MAX_HEADER_BYTES = 1_000_000
+"""Of a message's headers as Postgres counts them; `outbox_bounds`, a constraint of the message table, has the same."""
+
+
 def allowed(connection: InsertConnection, messages: Sequence[Message]) -> int:
     """Return how many of the messages, from the first, the transaction may still have.
 
@@ -61,7 +65,7 @@ def allowed(connection: InsertConnection, messages: Sequence[Message]) -> int:
         count, size = 0, 0  # that transaction has ended
         fitting = _fitting(messages, count, size)
     if fitting == 0:
-        raise MessageRefused(_why_not(count))
+        raise MessageRefused(_why_not(count, messages[0]))
     return fitting
 
 
@@ -85,15 +89,32 @@ def record(connection: InsertConnection, xid: str, started_us: int, messages: Se
 
 def _fitting(messages: Sequence[Message], count: int, size: int) -> int:
     sizes = accumulate((message.size() for message in messages[: MAX_MESSAGES - count]), initial=size)
-    return sum(each <= MAX_BYTES for each in sizes) - 1
+    fitting = sum(each <= MAX_BYTES for each in sizes) - 1
+    return next((place for place, message in enumerate(messages[:fitting]) if not _headers_fit(message)), fitting)
 
 
-def _why_not(count: int) -> str:
+def _headers_fit(message: Message) -> bool:
+    headers = message.header_list()
+    if message.size() + 15 * len(headers) + 64 <= MAX_HEADER_BYTES:
+        return True
+    contents = [content for _, content in headers]
+    return _array_bytes([name.encode() for name, _ in headers]) + _array_bytes(contents) <= MAX_HEADER_BYTES
+
+
+def _array_bytes(items: Sequence[bytes | None]) -> int:
+    """Return the size of an array as `pg_column_size()` counts it: each item has a length, and is padded to 4 bytes."""
+    nulls = (len(items) + 7) // 8 if None in items else 0
+    return 24 + -(-nulls // 8) * 8 + sum(4 + -(-len(item) // 4) * 4 for item in items if item is not None)
+
+
+def _why_not(count: int, message: Message) -> str:
     if count >= MAX_MESSAGES:
         return f"The transaction has {MAX_MESSAGES} messages, the maximum. Publish further ones in another one."
+    if not _headers_fit(message):
+        return f"The headers of a message have more than {MAX_HEADER_BYTES} bytes. Put large content into its value."
     return f"The transaction would exceed {MAX_BYTES} bytes of messages. Publish further ones in another one."
 
 
 def _xid(connection: InsertConnection) -> str | None:
     (row,) = connection.run(_CURRENT)
-    return None if row[0] is None else str(row[0])
+    return None if row[0] is None else str(int(row[0]))

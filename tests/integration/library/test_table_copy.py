@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -59,9 +60,9 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ran: list[str] = []
     original = CopyConnection.copy
 
-    def copy(self: CopyConnection, text: str, pieces: Any) -> None:
-        original(self, text, pieces)
+    def copy(self: CopyConnection, text: str, pieces: Any) -> int:
         ran.append(text)
+        return original(self, text, pieces)
 
     monkeypatch.setattr(CopyConnection, "copy", copy)
     return ran
@@ -190,12 +191,72 @@ def test_another_client_encoding_leaves_it_to_the_insert(place: Place, copies: l
 
 def test_an_error_of_a_copy_is_one_of_sqlalchemy(place: Place, copies: list[str]) -> None:
     engine = create_engine(sqlalchemy_url(place.url, "psycopg"))
-    large = [*MANY, Message("orders", headers={"large": bytes(1_000_001)})]
-    with pytest.raises(IntegrityError, match="violates check constraint"), Session(engine) as session:
-        place.outbox.publish_many(session, large)
+    with (
+        trigger(place, "BEFORE", "RAISE unique_violation"),
+        pytest.raises(IntegrityError, match="unique_violation"),
+        Session(engine) as session,
+    ):
+        place.outbox.publish_many(session, MANY)
     outbox = Outbox("orders", mode="table", tables=TableNames(prefix="missing"))
     with outbox, pytest.raises(CallbackTableError, match="outbox table create"), Session(engine) as session:
         outbox.publish_many(session, MANY)
     engine.dispose()
-    assert copies == []
+    assert len(copies) == 1
     assert place.taken() == []
+
+
+DROP = "RETURN CASE WHEN NEW.value = '2' THEN NULL ELSE NEW END"
+ADD = "INSERT INTO {table} (producer_group, topic) SELECT 'audit', 'audit' WHERE NEW.topic <> 'audit'; RETURN NEW"
+
+
+@contextmanager
+def trigger(place: Place, when: str, body: str) -> Iterator[None]:
+    """Run a trigger for each row of the message table."""
+    name = place.tables.message
+    with place.site.connect() as connection:
+        text = f"CREATE FUNCTION {name}_f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body}; END$$"
+        connection.execute(text.format(table=name).encode())
+        connection.execute(
+            f"CREATE TRIGGER f {when} INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION {name}_f()".encode()
+        )
+        try:
+            yield
+        finally:
+            connection.execute(f"DROP FUNCTION {name}_f CASCADE".encode())
+
+
+@pytest.mark.parametrize(
+    ("when", "body", "count"),
+    [("BEFORE", DROP, 1), ("BEFORE", DROP, 3), ("BEFORE", DROP, COPY_ROWS), ("AFTER", ADD, COPY_ROWS)],
+    ids=["one dropped", "one of few dropped", "one of many dropped", "one added for each of many"],
+)
+def test_a_trigger_that_drops_or_adds_rows_ends_the_transaction(place: Place, when: str, body: str, count: int) -> None:
+    """R78: who catches the error and commits has published nothing, and changed nothing."""
+    messages = MANY[2:3] if count == 1 else MANY[:count]
+    with trigger(place, when, body), psycopg.connect(place.url) as connection:
+        place.outbox.publish(connection, Message("orders", "before"))
+        with pytest.raises(CallbackTableError, match="a trigger of the table drops or adds rows"):
+            place.outbox.publish_many(connection, messages)
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            connection.execute("SELECT 1")
+        connection.commit()
+    assert place.taken() == []
+
+
+def test_rows_that_a_trigger_adds_beside_few_messages_are_not_their_receipts(place: Place) -> None:
+    with trigger(place, "AFTER", ADD), psycopg.connect(place.url) as connection:
+        receipts = place.outbox.publish_many(connection, MANY[:3])
+    taken = dict(place.taken())
+    assert len(taken) == 6
+    assert [taken[receipt.position] for receipt in receipts] == [b"0", b"1", b"2"]
+
+
+def test_a_second_copy_of_a_transaction_has_its_own_rows(place: Place, copies: list[str]) -> None:
+    with psycopg.connect(place.url) as connection:
+        first = place.outbox.publish_many(connection, MANY)
+        place.outbox.publish(connection, Message("orders", "between"))
+        second = place.outbox.publish_many(connection, MANY)
+    taken = dict(place.taken())
+    assert len(copies) == 2
+    for receipts in (first, second):
+        assert [taken[receipt.position] for receipt in receipts] == [message.value_bytes() for message in MANY]

@@ -45,6 +45,7 @@ from outbox import (
 )
 from outbox._operations.discarded_rows import DiscardedTable
 from outbox._postgres.message_table import STARTED_US, MessageTable
+from outbox.message import HeadersInput
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.testing import InMemoryOutbox
@@ -170,6 +171,39 @@ def test_many_messages_are_inserted_in_their_order(place: Place, opened: Opened)
     opened.commit()
     assert place.rows() == [as_row(message, receipt) for message, receipt in zip(messages, receipts, strict=True)]
     assert len({receipt.transaction_id for receipt in receipts}) == 1
+
+
+DECIDING = {
+    "standard_conforming_strings": "off",
+    "array_nulls": "off",
+    "bytea_output": "escape",
+    "DateStyle": "German",
+    "TimeZone": "Asia/Tokyo",
+    "extra_float_digits": "-15",
+}
+"""Settings of a session that decide how text is written or read."""
+
+
+def test_no_setting_of_a_session_decides_what_a_row_has(place: Place, opened: Opened) -> None:
+    """R77: with `standard_conforming_strings` off, lists of bytes came as the text of their hexadecimal form."""
+    for name, value in DECIDING.items():
+        opened.execute(f"SET {name} = '{value}'")
+    receipts = [place.outbox.publish(opened.target, message) for message in ODD]
+    receipts += place.outbox.publish_many(opened.target, ODD)
+    receipts += place.outbox.publish_many(opened.target, ODD * 25)
+    opened.commit()
+    assert place.rows() == [as_row(*pair) for pair in zip(ODD * 27, receipts, strict=True)]
+
+
+def test_loaders_of_an_application_do_not_fail_after_the_row_is_there(place: Place) -> None:
+    """An application may have ids of its own types loaded as text."""
+    place.rows()
+    with psycopg.connect(place.url) as connection:
+        for name in ("int8", "timestamptz"):
+            connection.adapters.register_loader(name, psycopg.types.string.TextLoader)
+        receipts = place.outbox.publish_many(connection, ODD)
+        receipts += place.outbox.publish_many(connection, ODD * 25)
+    assert place.rows() == [as_row(*pair) for pair in zip(ODD * 26, receipts, strict=True)]
 
 
 def test_rollback_removes_messages(place: Place, opened: Opened) -> None:
@@ -841,6 +875,37 @@ def test_a_transaction_has_64_megabytes_at_most(place: Place, engine: Engine) ->
     assert len(place.rows()) == 4
 
 
+LARGEST: dict[str, HeadersInput] = {
+    "large": [("a", bytes(999_924)), ("b", None)],
+    "many": [("n", b"") for _ in range(83_329)],
+    "without contents": [("name" * 3, None) for _ in range(62_012)],
+}
+"""Headers of which Postgres counts 1,000,000 bytes, or a few fewer than one more header has."""
+
+
+@pytest.mark.parametrize("headers", LARGEST.values(), ids=LARGEST)
+def test_headers_that_the_table_would_refuse_are_refused_at_once(
+    place: Place, engine: Engine, headers: list[tuple[str, bytes | None]]
+) -> None:
+    """The driver's error would have the content of the row in its text."""
+    with Session(engine) as session:
+        place.outbox.publish(session, Message("orders", headers=headers))
+        too_many = Message("orders", headers=[*headers, ("c", b"1")])
+        with pytest.raises(MessageRefused, match="The headers of a message have more than 1000000 bytes"):
+            place.outbox.publish_many(session, [Message("orders", "1"), too_many])
+        session.commit()
+    assert [row.value for row in place.rows()] == [None, b"1"]
+
+
+def test_what_is_no_message_is_refused(place: Place, engine: Engine) -> None:
+    with Session(engine) as session, InMemoryOutbox() as half:
+        for outbox in (place.outbox, half):
+            with pytest.raises(UsageError, match="list is no Message"):
+                outbox.publish(session, [Message("orders")])  # type: ignore[arg-type]
+            with pytest.raises(UsageError, match="str is no Message"):
+                outbox.publish_many(session, [Message("orders"), "orders"])  # type: ignore[list-item]
+
+
 def test_messages_before_a_refused_one_remain_published(place: Place, engine: Engine) -> None:
     def messages() -> Iterator[Message]:
         yield Message("orders", b"1")
@@ -955,11 +1020,14 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
         (row,) = connection.execute(
             f"SELECT {name}('orders', 'stock', 'välue', 'key', '{{\"a\": \"1\", \"b\": null}}')".encode()
         ).fetchall()
-        (plain,) = connection.execute(f"SELECT {name}('orders', 'stock', NULL)".encode()).fetchall()
+        (plain,) = connection.execute(
+            f"SELECT {name}('orders', 'stock', NULL, headers => 'null', partition => NULL)".encode()
+        ).fetchall()
     mine, theirs, last = place.rows()
     assert (mine.message_id, theirs.message_id, last.message_id) == (receipt.message_id, row[0], plain[0])
     assert (theirs.value, theirs.key) == ("välue".encode(), b"key")
     assert theirs.headers == [("a", b"1"), ("b", None)]
+    assert (last.partition, last.headers) == (-1, [])
     assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
 
 
@@ -1027,6 +1095,10 @@ def test_a_bare_async_connection_publishes(place: Place, connect: Callable[[str]
             with pytest.raises(UsageError, match="published alone"):
                 await outbox.publish(connection, Message("orders"))
             async with connection.transaction():
+                for name, value in DECIDING.items():
+                    await connection.execute(f"SET {name} = '{value}'")
+                if connect is _asyncpg:
+                    await connection.set_type_codec("int8", encoder=str, decoder=str, schema="pg_catalog")
                 receipts = [await outbox.publish(connection, message) for message in ODD]
                 receipts += await outbox.publish_many(connection, ODD)
                 with pytest.raises(UsageError, match="is in a transaction"):

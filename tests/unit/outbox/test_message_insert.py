@@ -25,14 +25,15 @@ def test_table_is_quoted_and_placeholders_are_those_of_the_driver() -> None:
 def test_text_of_many_messages_does_not_grow_with_them() -> None:
     two, many = ([Message("t", str(n)) for n in range(count)] for count in (2, 1_000))
     assert INSERT.of(two, numbered=False).text == INSERT.of(many, numbered=False).text
-    assert INSERT.of(many, numbered=True).parameters[5] == [str(n).encode() for n in range(1_000)]
+    expected = ("orders", "t,t", "-1,-1", "-,-", "-,-", r"\x30,\x31", ["", ""], " ")
+    assert INSERT.of(two, numbered=True).parameters == expected
 
 
-def test_headers_of_many_messages_are_array_literals() -> None:
+def test_headers_of_many_messages_are_one_text() -> None:
     odd = Message("t", headers=[('q"\\ {},', b"\0\xff"), ("NULL", None), ("é", b"")])
     *_, names, contents = INSERT.of([Message("t"), odd], numbered=False).parameters
-    assert names == [None, '{"q\\"\\\\ {},","NULL","é"}']
-    assert contents == [None, '{"\\\\x00ff",NULL,"\\\\x"}']
+    assert names == ["", '{"q\\"\\\\ {},","NULL","é"}']
+    assert contents == r" \x00ff,-,\x"
 
 
 class Cursor:
@@ -72,7 +73,7 @@ class Strange:
         self.rollbacks += 1
 
 
-@pytest.mark.parametrize("row", [(7, "755", 1), {"id": 7, "xid": "755", "int8": 1}])
+@pytest.mark.parametrize("row", [("7", "755", "1"), {"id": "7", "xid": "755", "text": "1"}, (b"7", b"755", b"1")])
 def test_any_driver_with_cursors_may_insert(row: object) -> None:
     with Outbox("orders", mode="table") as outbox:
         receipt = outbox.publish(Strange(row), Message("t"))
@@ -81,7 +82,7 @@ def test_any_driver_with_cursors_may_insert(row: object) -> None:
 
 def test_message_to_own_channel_is_refused() -> None:
     with Outbox("orders", mode="table", channel="shop") as outbox:
-        outbox.publish(Strange((7, "755", 1)), Message("other.half"))
+        outbox.publish(Strange(("7", "755", "1")), Message("other.half"))
         with pytest.raises(MessageRefused, match=r"'shop.half' is an internal topic"):
             outbox.publish(Strange(None), Message("shop.half"))
 

@@ -18,8 +18,8 @@ def copied(*messages: Message) -> bytes:
 
 def test_copy_quotes_its_table() -> None:
     assert COPY.text.startswith('COPY "app-1"."box_message" (producer_group, topic, ')
-    assert COPY.allowed.parameters == ('"app-1"."box_message"',)
-    assert COPY.newest(7).parameters == (7,)
+    assert COPY.last.parameters == ('"app-1"."box_message"',)
+    assert COPY.after(7).parameters == (7,)
 
 
 def test_copy_of_nothing_is_signature_and_trailer() -> None:

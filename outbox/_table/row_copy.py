@@ -33,7 +33,7 @@ _ALLOWED = (
 supports no row security."""
 
 _NEWEST = (
-    "SELECT array_agg(id), min(CAST(xid AS text)), min({started}) FROM (SELECT id, xid, created_at FROM {table}"
+    "SELECT array_agg(id), min(CAST(xid AS text)), min({started}){{more}} FROM (SELECT id, xid, created_at FROM {table}"
     " WHERE xid = pg_current_xact_id() ORDER BY id DESC LIMIT CAST(%s AS bigint)) AS newest"
 )
 
@@ -61,13 +61,14 @@ class RowCopy:
         self._group = group
         self._newest = _NEWEST.format(table=table, started=STARTED_US)
 
-    def newest(self, count: int) -> Statement:
+    def newest(self, count: int, more: str = "") -> Statement:
         """Return the statement that reads ids, xid as text, and start of the newest rows of the transaction.
 
         Args:
             count: Number of the rows.
+            more: An expression that it returns besides, or nothing.
         """
-        return Statement(self._newest, (count,))
+        return Statement(self._newest.format(more=more and f", {more}"), (count,))
 
     def pieces(self, messages: Iterable[Message]) -> Iterator[bytes]:
         """Yield what COPY reads for messages, in pieces."""

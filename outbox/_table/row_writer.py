@@ -8,6 +8,7 @@ from typing import NamedTuple
 from outbox._table.copy_connection import CopyConnection, copy_connection
 from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert
+from outbox._table.owner_look import OwnerLook
 from outbox._table.row_copy import RowCopy
 from outbox.message import Message
 from outbox.settings import TableNames
@@ -36,9 +37,11 @@ class RowWriter:
     Args:
         names: Schema and name prefix of the tables.
         group: Producer group.
+        look: Looks whether a relay delivers the table.
     """
 
-    def __init__(self, names: TableNames, group: str) -> None:
+    def __init__(self, names: TableNames, group: str, look: OwnerLook) -> None:
+        self._look = look
         self._insert = MessageInsert(names, group)
         self._copy = RowCopy(names, group)
 
@@ -54,11 +57,18 @@ class RowWriter:
             ((is_allowed,),) = connection.run(self._copy.allowed)
             if is_allowed:
                 return self._copied(connection, copying, messages)
-        rows = connection.run(self._insert.of(messages, numbered=connection.numbered))
-        _, xid, started_us = rows[0]
+        insert = self._insert.of(messages, numbered=connection.numbered, more=self._look.column())
+        rows = connection.run(insert)
+        _, xid, started_us, *seen = rows[0]
+        self._saw(seen)
         return Written(sorted(row[0] for row in rows), xid, started_us)  # they were given in the order of the messages
 
     def _copied(self, connection: InsertConnection, copying: CopyConnection, messages: Sequence[Message]) -> Written:
         copying.copy(self._copy.text, self._copy.pieces(messages))
-        ((ids, xid, started_us),) = connection.run(self._copy.newest(len(messages)))
+        ((ids, xid, started_us, *seen),) = connection.run(self._copy.newest(len(messages), self._look.column()))
+        self._saw(seen)
         return Written(sorted(ids), xid, started_us)
+
+    def _saw(self, seen: Sequence[bool | int | None]) -> None:
+        if seen:
+            self._look.saw(*seen)

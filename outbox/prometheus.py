@@ -69,7 +69,7 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                 ),
                 Counter(
                     "outbox_table_unowned",
-                    "Looks at the message table, at most one a minute, that found old rows and no relay for the 2nd time",
+                    "Looks, at most one a minute, that again found old rows in the message table, and no relay",
                     ["group"],
                     registry=registry,
                 ),

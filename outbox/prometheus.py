@@ -28,6 +28,7 @@ class _Metrics(NamedTuple):
     ops_dropped: Counter
     checks: Counter
     fell_back: Counter
+    table_unowned: Counter
     circuit_open: Gauge
     circuit_changes: Counter
 
@@ -64,6 +65,12 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                     "outbox_messages_fell_back",
                     "Messages that became rows in auto mode, by reason",
                     ["group", "reason"],
+                    registry=registry,
+                ),
+                Counter(
+                    "outbox_table_unowned",
+                    "Looks, at most one a minute, that again found old rows in the message table, and no relay",
+                    ["group"],
                     registry=registry,
                 ),
                 Gauge(
@@ -122,6 +129,10 @@ class PrometheusRecorder:
     def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
         """Count messages by reason."""
         self._metrics.fell_back.labels(group, reason.value).inc(count)
+
+    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+        """Count the look if it found old rows without an owner. The first look never does: the counter begins at 0."""
+        self._metrics.table_unowned.labels(group).inc(bool(unowned_seconds))
 
     def circuit_opened(self, group: str) -> None:
         """Set the gauge."""

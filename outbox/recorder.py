@@ -89,6 +89,14 @@ class Recorder(Protocol):
             reason: Why.
         """
 
+    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+        """Record a look whether a relay delivers the message table, in table mode, at most once a minute.
+
+        Args:
+            group: Producer group.
+            unowned_seconds: Age of its oldest row if no relay has delivered it at two looks in a row; else 0.
+        """
+
     def circuit_opened(self, group: str) -> None:
         """Record that Kafka does not answer: publications fail at once from now on; in auto mode they become rows.
 
@@ -130,6 +138,9 @@ class NoRecorder:
         """Do nothing."""
 
     def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
+        """Do nothing."""
+
+    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Do nothing."""
 
     def circuit_opened(self, group: str) -> None:
@@ -176,6 +187,10 @@ class GuardedRecorder:
     def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
         """Call the recorder."""
         self._call("messages_fell_back", group, count, reason)
+
+    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+        """Call the recorder."""
+        self._call("table_looked_at", group, unowned_seconds)
 
     def circuit_opened(self, group: str) -> None:
         """Call the recorder."""

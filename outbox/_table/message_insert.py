@@ -72,16 +72,18 @@ class MessageInsert:
         self._one = {numbered: f"{into}{_values(numbered)}{returning}" for numbered in (False, True)}
         self._many = {numbered: f"{into}{_select(numbered)}{returning}" for numbered in (False, True)}
 
-    def of(self, messages: Sequence[Message], *, numbered: bool) -> Statement:
+    def of(self, messages: Sequence[Message], *, numbered: bool, more: str = "") -> Statement:
         """Return the statement for messages; it returns id, xid and start of each row, as text.
 
         Args:
             messages: From 1 to `MAX_ROWS` messages.
             numbered: Whether the driver's placeholders are `$1`, `$2` and so on, instead of `%s`.
+            more: An expression that it returns besides, or nothing.
         """
+        last = more and f", {more}"
         if len(messages) == 1:
-            return Statement(self._one[numbered], (self._group, *_flat_row(messages[0])))
-        return Statement(self._many[numbered], (self._group, *_columns(messages)))
+            return Statement(f"{self._one[numbered]}{last}", (self._group, *_flat_row(messages[0])))
+        return Statement(f"{self._many[numbered]}{last}", (self._group, *_columns(messages)))
 
 
 class LaneInsert:

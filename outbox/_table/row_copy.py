@@ -36,7 +36,7 @@ reads ids. In the binary format text has the client's encoding. COPY supports no
 xid is used, where max(id) alone would walk through all rows that wait."""
 
 _AFTER = (
-    "SELECT string_agg(CAST(id AS text), ','), min(CAST(xid AS text)), CAST(min({started}) AS text)"
+    "SELECT string_agg(CAST(id AS text), ','), min(CAST(xid AS text)), CAST(min({started}) AS text){more}"
     " FROM {table} WHERE xid = pg_current_xact_id() AND id > CAST(%s AS bigint)"
 )
 
@@ -62,15 +62,16 @@ class RowCopy:
         self.text = f"COPY {table} ({COLUMNS}) FROM STDIN (FORMAT binary)"
         self.last = Statement(_LAST.format(table=table), (table,))
         self._group = group
-        self._after = _AFTER.format(table=table, started=STARTED_US)
+        self._after = _AFTER.format(table=table, started=STARTED_US, more="{more}")
 
-    def after(self, last: int) -> Statement:
+    def after(self, last: int, more: str = "") -> Statement:
         """Return the statement that reads ids, xid and start of the transaction's later rows, as text.
 
         Args:
             last: Id of its last row before the COPY; 0: it had none.
+            more: An expression that it returns besides, or nothing.
         """
-        return Statement(self._after, (last,))
+        return Statement(self._after.format(more=more and f", {more}"), (last,))
 
     def pieces(self, messages: Iterable[Message]) -> Iterator[bytes]:
         """Yield what COPY reads for messages, in pieces."""

@@ -9,6 +9,7 @@ from outbox._postgres.ddl import written
 from outbox._table.copy_connection import CopyConnection, copy_connection
 from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
+from outbox._table.owner_look import OwnerLook
 from outbox._table.row_copy import RowCopy
 from outbox.errors import CallbackTableError
 from outbox.message import Message
@@ -38,9 +39,11 @@ class RowWriter:
     Args:
         names: Schema and name prefix of the tables.
         group: Producer group.
+        look: Looks whether a relay delivers the table.
     """
 
-    def __init__(self, names: TableNames, group: str) -> None:
+    def __init__(self, names: TableNames, group: str, look: OwnerLook) -> None:
+        self._look = look
         self._insert = MessageInsert(names, group)
         self._copy = RowCopy(names, group)
         self._table = written(names.schema, names.message)
@@ -61,17 +64,21 @@ class RowWriter:
             ((last,),) = connection.run(self._copy.last)
             if last is not None:
                 return self._copied(connection, copying, messages, int(last))
-        rows = connection.run(self._insert.of(messages, numbered=connection.numbered))
+        insert = self._insert.of(messages, numbered=connection.numbered, more=self._look.column())
+        rows = connection.run(insert)
         self._require(connection, len(messages), len(rows))
-        return _written([row[0] for row in rows], *rows[0][1:])
+        _, xid, started_us, *seen = rows[0]
+        self._look.saw(*seen)
+        return _written([row[0] for row in rows], xid, started_us)
 
     def _copied(
         self, connection: InsertConnection, copying: CopyConnection, messages: Sequence[Message], last: int
     ) -> Written:
         copied = copying.copy(self._copy.text, self._copy.pieces(messages))
-        ((ids, xid, started_us),) = connection.run(self._copy.after(last))
+        ((ids, xid, started_us, *seen),) = connection.run(self._copy.after(last, self._look.column()))
         found = [] if ids is None else ids.split(",")
         self._require(connection, len(messages), copied, len(found))
+        self._look.saw(*seen)
         return _written(found, xid, started_us)
 
     def _require(self, connection: InsertConnection, messages: int, *counts: int) -> None:

@@ -18,6 +18,7 @@ from outbox._publish.validation import refuse_own
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
 from outbox._table.message_insert import MAX_ROWS
+from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
 from outbox._table.transaction_limits import allowed, record
 from outbox.errors import MessageRefused, TransactionsRejected, UsageError
@@ -69,7 +70,8 @@ class TablePublisher:
         self._channel = settings.channel
         self._names = settings.tables
         self._sender = sender
-        self._writer = RowWriter(settings.tables, settings.group)
+        look = OwnerLook(settings.tables, settings.group, sender.recorder)
+        self._writer = RowWriter(settings.tables, settings.group, look)
 
     def publish(self, target: Target, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
         """Publish one message; as `Outbox.publish()`."""

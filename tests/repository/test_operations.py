@@ -10,8 +10,10 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
 import checker.metrics
+import outbox.prometheus
 import relay.metrics
 import relay.telemetry
 import spark_jobs.landing.metrics
@@ -37,7 +39,8 @@ TYPES: tuple[type[LayeredSettings], ...] = (
 ALERTS = DOCS / "alerts.yml"
 RUNBOOKS = DOCS / "operations/alerts.md"
 MODULES = (relay.metrics, checker.metrics, spark_jobs.watching.metrics, spark_jobs.landing.metrics)
-METRICS = {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
+LIBRARY = {exposed(metric): metric for metric in outbox.prometheus._metrics(CollectorRegistry())}
+METRICS = LIBRARY | {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
 
 def _rules() -> list[Mapping[str, Any]]:
@@ -75,7 +78,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
-        *("channel", "database", "state"),
+        *("channel", "database", "state", "group"),
         *("producer_group", "truth", "age", "stage", "quantile"),
         "job_id",
     }
@@ -123,7 +126,7 @@ def test_an_alert_is_about_metrics_and_labels_that_exist(rule: Mapping[str, Any]
 @every_rule
 def test_an_alert_is_about_one_channel(rule: Mapping[str, Any]) -> None:
     """Each aggregation of figures of relay and checker keeps the label."""
-    if "outbox_watch" not in rule["expr"]:
+    if not any(name in rule["expr"] for name in ("outbox_watch", *LIBRARY)):
         aggregations = re.findall(r"\b(?:sum|max|min)\b ?(.{0,12})", rule["expr"])
         assert [found for found in aggregations if not found.startswith("by (channel")] == []
         assert "vector(" not in rule["expr"]

@@ -29,6 +29,8 @@ def tell_everything(recorder: Recorder) -> None:
     recorder.ops_dropped("orders", 2)
     recorder.check_answered("orders", LocalTransactionState.UNKNOWN)
     recorder.messages_fell_back("orders", 4, FallbackReason.NO_ANSWER)
+    recorder.table_looked_at("orders", 0)
+    recorder.table_looked_at("orders", 61)
     recorder.circuit_opened("orders")
     recorder.circuit_half_opened("orders")
 
@@ -46,6 +48,7 @@ def test_prometheus_counts_what_it_is_told() -> None:
     assert value(registry, "outbox_ops_dropped_total") == 2
     assert value(registry, "outbox_checks_answered_total", state="unknown") == 1
     assert value(registry, "outbox_messages_fell_back_total", reason="no_answer") == 4
+    assert value(registry, "outbox_table_unowned_total") == 1
     assert value(registry, "outbox_circuit_open") == 1
     assert value(registry, "outbox_circuit_changes_total", state="half_open") == 1
 

@@ -1,0 +1,68 @@
+"""Brokers that are restarted one after the other hold up no message for long: half mode and table mode (R79)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack import Stack
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import create, relay_settings
+from tests.support.rolling import Step, Visibility, restart, table, writing
+
+pytestmark = pytest.mark.long
+BROKERS = 3
+PARTITIONS = 4
+MOST_SECONDS = 10.0
+"""A message of a step takes no longer."""
+REPORT = "OUTBOX_TEST_PAUSES"
+"""Variable with a file that takes the pauses of each run."""
+
+
+@pytest.fixture
+def own() -> Iterator[Stack]:
+    """Servers of which any broker may be ended."""
+    with Stack(brokers=BROKERS) as running:
+        yield running
+
+
+@pytest.fixture
+def site(own: Stack) -> Iterator[Site]:
+    """A site with a topic for each mode."""
+    with Site(own.bootstrap_servers, own.postgres_url, replication=BROKERS) as made:
+        wait_until(lambda: len(made.admin.list_topics(timeout=20.0).brokers) == BROKERS)
+        made.create("halves", "rows", partitions=PARTITIONS)
+        create(made)
+        yield made
+
+
+def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site) -> None:
+    steps = [Step(0, False, 8.0), Step(1, False, 8.0), Step(2, False, 8.0), Step(0, True, 8.0)]
+    site.checker()
+    for _ in range(2):
+        site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="5000"))
+    done: list[tuple[Step, float, float]] = []
+    with Visibility(site, ["halves", "rows"]) as visibility:
+        with writing(site, visibility):
+            wait_until(lambda: _flows(visibility), 120.0, site.logs)
+            for step in steps:
+                began = time.monotonic()
+                restart(own.kafka, site.admin, step)
+                done.append((step, began, time.monotonic()))
+        wait_until(lambda: not visibility.missing(), 120.0, explain=site.logs)
+        found = table(done, visibility)
+        if report := os.environ.get(REPORT):
+            with Path(report).open("a") as file:
+                file.write("\n".join([*found, "", ""]))
+        assert not visibility.doubled()
+        slowest = max(one.seconds for one in visibility.seen() if one.committed >= done[0][1])
+        assert slowest <= MOST_SECONDS, "\n".join([*found, site.logs()])
+
+
+def _flows(visibility: Visibility) -> bool:
+    """Whether each message is visible soon."""
+    return len(visibility.seen()) > 100 and max(visibility.missing().values(), default=0.0) < 1.0

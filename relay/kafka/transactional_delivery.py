@@ -21,12 +21,13 @@ from outbox._service.rights import refuse_missing_right
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.batching.batch_size import BatchSize
+from relay.kafka.call_watch import calling
 from relay.kafka.commit_check import is_committed
 from relay.kafka.error_policy import Fault, Remedy, Step, remedy
 from relay.kafka.producer import SETTINGS, BatchProducer, DeliveryError, delivery_error
 
 TRANSACTION_TIMEOUT_MS = 15_000
-TAKE_OVER_SECONDS = 10.0
+TAKE_OVER_SECONDS = 5.0
 OFFSETS_SECONDS = 10.0
 COMMIT_SECONDS = TRANSACTION_TIMEOUT_MS / 1000
 ABORT_SECONDS = 2.0
@@ -34,6 +35,11 @@ PAUSE_SECONDS = 0.05
 """Before a call is recreated."""
 
 TIME_OUT_SETTINGS = ("message.timeout.ms", "socket.timeout.ms", "transaction.timeout.ms")
+
+BROKER_LEFT = (
+    "a broker has left the cluster in the midst of a Kafka transaction, as in a rolling restart; the batch is repeated "
+    "with a new producer, which finds the group's coordinator"
+)
 
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
@@ -51,6 +57,15 @@ class Delivery(Protocol):
     @property
     def timed_out(self) -> bool:
         """Whether a request of the last batch timed out, and was repeated."""
+
+    def renew(self) -> None:
+        """Replace a producer that waits for a broker that has left the cluster (R79).
+
+        Call it between batches only, also while there are none.
+
+        Raises:
+            DeliveryError: Kafka does not answer. This object is of no further use.
+        """
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
@@ -95,7 +110,7 @@ class TransactionalDelivery:
 
     Raises:
         ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 10 s.
+        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1, group: str = "") -> None:
@@ -114,6 +129,14 @@ class TransactionalDelivery:
         self.timed_out = False
         self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = take_over(self._config)
+
+    def renew(self) -> None:
+        """See `Delivery`."""
+        with self._producer.fatal_errors():
+            is_stale = self._producer.saw_broker_leave()
+        if is_stale:
+            log.info("A broker has left the cluster, producer replaced", client=self._config["client.id"])
+            self._replace()
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """See `Delivery`."""
@@ -173,6 +196,8 @@ class TransactionalDelivery:
         failpoint("relay.produced")
         self._producer.flush()
         failpoint("relay.flushed")
+        if self._producer.saw_broker_leave():
+            raise DeliveryError(BROKER_LEFT, Remedy.ABORT)
         self._send_offsets(list(offsets), group_metadata)
         failpoint("relay.offsets_sent")
 
@@ -268,7 +293,7 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
 
     Raises:
         ConfigurationError: Properties do not go together, or the right on the transactional id is missing.
-        DeliveryError: The transaction coordinator could not be reached within 10 s.
+        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
     producer = BatchProducer(config)
     try:
@@ -329,7 +354,8 @@ def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> N
     deadline = time.monotonic() + seconds
     while True:
         try:
-            call(max(deadline - time.monotonic(), PAUSE_SECONDS))
+            with calling(step):
+                call(max(deadline - time.monotonic(), PAUSE_SECONDS))
         except KafkaException as error:
             cause: KafkaError = error.args[0]
             if remedy(Fault.of(cause), step) is not Remedy.RETRY or time.monotonic() >= deadline:

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 import relay.kafka.producer
 import relay.kafka.transactional_delivery
 from outbox.protocol.record import Record
+from relay.kafka.error_policy import Remedy
 from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import TransactionalDelivery, rest_ms
 from tests.support.transaction_model import Coordinator, Producer
@@ -71,6 +72,30 @@ def test_without_a_slow_commit_the_producer_is_kept(monkeypatch: pytest.MonkeyPa
     coordinator = Coordinator()
     assert deliver_all(coordinator, monkeypatch) == MESSAGES
     assert coordinator.epoch == 1
+
+
+def test_when_a_broker_left_the_next_batch_has_a_fresh_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former one may take that broker for the group's coordinator, and wait for it without end (R79)."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    found.renew()
+    assert (coordinator.epoch, found.take_overs) == (1, 1)
+    found._producer.client_log.broker_left = True
+    found.renew()
+    assert (coordinator.epoch, found.take_overs) == (2, 2), "what the former one left open is looked for (R31)"
+    found.renew()
+    assert coordinator.epoch == 2
+
+
+def test_when_a_broker_left_in_the_midst_no_offsets_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    found._producer.client_log.broker_left = True
+    monkeypatch.setattr(coordinator, "commit_offset", Mock(side_effect=AssertionError))
+    with pytest.raises(DeliveryError, match="a broker has left the cluster") as caught:
+        write(found, 0)
+    assert caught.value.remedy is Remedy.ABORT
+    assert not coordinator.visible
 
 
 @pytest.mark.parametrize("is_stable", [True, False])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import structlog
 
@@ -16,9 +17,21 @@ from relay import metrics
 LONG_SECONDS = 5.0
 """A call that has taken longer without any progress is logged, once."""
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 
 log = structlog.get_logger()
+
+
+class Wake(NamedTuple):
+    """What makes librdkafka go on with a call that it would wait in without any time limit.
+
+    Args:
+        after: Seconds of the call from which on it is done, again and again.
+        call: Does it, in another thread.
+    """
+
+    after: float
+    call: Callable[[], None]
 
 
 class Call:
@@ -26,10 +39,12 @@ class Call:
 
     Args:
         what: What it does, for people.
+        wake: What makes it go on.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, wake: Wake | None) -> None:
         self.what = what
+        self.wake = wake
         self.channel = current_channel()
         self.thread = threading.current_thread().name
         self.is_logged = False
@@ -44,10 +59,10 @@ _open: dict[int, Call] = {}  # of each thread: the innermost
 
 
 @contextmanager
-def calling(what: str) -> Iterator[Call]:
+def calling(what: str, wake: Wake | None = None) -> Iterator[Call]:
     """Have the block watched."""
     thread = threading.get_ident()
-    outer, call = _open.get(thread), Call(what)
+    outer, call = _open.get(thread), Call(what, wake)
     _open[thread] = call
     try:
         yield call
@@ -59,10 +74,12 @@ def calling(what: str) -> Iterator[Call]:
 
 
 def look(channel: str) -> None:
-    """Log the calls of a channel that take long, and export how long the longest of them takes by now."""
+    """Wake and log the calls of a channel that take long, and export how long the longest of them takes by now."""
     now = time.monotonic()
     calls = [call for call in tuple(_open.values()) if call.channel == channel]
     for call in calls:
+        if call.wake is not None and now - call.since >= call.wake.after:
+            call.wake.call()
         if now - call.since >= LONG_SECONDS and not call.is_logged:
             call.is_logged = True
             seconds = round(now - call.since, 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -114,9 +116,12 @@ class ClientLog:
     """In the debug line of a connection that the client itself has ended."""
     _LEFT = re.compile(r".*Sending TERMINATE to \S+/\d+")
     """The debug line of a broker that is in the cluster's metadata no longer; its address is no bootstrap one's."""
+    _CONNECTS = re.compile(r"\[thrd:TxnCoordinator\].*Connecting to .*:(\d+) \(.*\) with socket (\d+)")
 
     def __init__(self, *, debug: bool = False) -> None:
         self.trouble = self.timed_out = self.broker_left = False
+        self.coordinator: tuple[int, int] | None = None
+        """Port and socket of the newest connection to the transaction coordinator."""
         self._least = logging.DEBUG if debug else logging.INFO
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
@@ -124,6 +129,8 @@ class ClientLog:
         self.trouble = self.trouble or (facility in self._TROUBLE and self._ENDED not in text)
         self.timed_out = self.timed_out or facility == "REQTMOUT"
         self.broker_left = self.broker_left or (facility == "DESTROY" and self._LEFT.match(text) is not None)
+        if facility == "CONNECT" and (found := self._CONNECTS.match(text)):
+            self.coordinator = int(found[1]), int(found[2])
         if level < self._least:
             return
         say = log.warning if level >= logging.WARNING else log.info
@@ -232,10 +239,23 @@ class BatchProducer:
         """Return whether a broker has left the cluster since this producer was made: it is of no further use (R79).
 
         librdkafka goes on to take that broker for the group's coordinator. `send_offsets_to_transaction` then waits
-        without any time limit (librdkafka #5456, #5511), and a thread of the client spins.
+        without any time limit (librdkafka #5456, #5511), and the thread of that broker never rests.
         """
         self.client.poll(0)
         return self.client_log.broker_left
+
+    def wake(self) -> None:
+        """Break the connection to the transaction coordinator, which librdkafka makes again at once (R79).
+
+        librdkafka asks who coordinates the group only when a connection comes or goes. While it waits for that, this
+        connection is idle. Any thread may call it.
+        """
+        if self.client_log.coordinator is None:
+            return
+        port, number = self.client_log.coordinator
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:  # it may be closed by now
+            if connection.getpeername()[1] == port:
+                connection.shutdown(socket.SHUT_RDWR)
 
     def take_timed_out(self) -> bool:
         """Return whether librdkafka's log reports a request that timed out since the last call."""

@@ -21,7 +21,7 @@ from outbox._service.rights import refuse_missing_right
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.batching.batch_size import BatchSize
-from relay.kafka.call_watch import calling
+from relay.kafka.call_watch import Wake, calling
 from relay.kafka.commit_check import is_committed
 from relay.kafka.error_policy import Fault, Remedy, Step, remedy
 from relay.kafka.producer import SETTINGS, BatchProducer, DeliveryError, delivery_error
@@ -35,11 +35,6 @@ PAUSE_SECONDS = 0.05
 """Before a call is recreated."""
 
 TIME_OUT_SETTINGS = ("message.timeout.ms", "socket.timeout.ms", "transaction.timeout.ms")
-
-BROKER_LEFT = (
-    "a broker has left the cluster in the midst of a Kafka transaction, as in a rolling restart; the batch is repeated "
-    "with a new producer, which finds the group's coordinator"
-)
 
 SUSPICIOUS_COMMIT_SECONDS = 1.0
 """A commit that took longer may have been sent twice; its producer is not used again (R17, KAFKA-17754)."""
@@ -196,8 +191,6 @@ class TransactionalDelivery:
         failpoint("relay.produced")
         self._producer.flush()
         failpoint("relay.flushed")
-        if self._producer.saw_broker_leave():
-            raise DeliveryError(BROKER_LEFT, Remedy.ABORT)
         self._send_offsets(list(offsets), group_metadata)
         failpoint("relay.offsets_sent")
 
@@ -208,6 +201,7 @@ class TransactionalDelivery:
                 Step.OFFSETS,
                 OFFSETS_SECONDS,
                 lambda left: client.send_offsets_to_transaction(offsets, group_metadata, left),
+                Wake(self._wake_seconds(), self._producer.wake),
             )
         except DeliveryError as error:
             if error.cause is None or error.cause.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -216,6 +210,10 @@ class TransactionalDelivery:
             raise DeliveryError(
                 f"{Step.OFFSETS} failed: {lacks}. Grant it.", error.remedy, cause=error.cause
             ) from error
+
+    def _wake_seconds(self) -> float:
+        """After how long librdkafka is woken: soon, if it may wait for a broker that has left the cluster."""
+        return 0.0 if self._producer.saw_broker_leave() else int(self._config["socket.timeout.ms"]) / 2_000
 
     def write_and_abort(self, record: Record) -> None:
         """Write a record in a Kafka transaction that is aborted.
@@ -345,7 +343,7 @@ def request_seconds(kafka: Mapping[str, str]) -> float:
     return int({**SETTINGS, **kafka}["socket.timeout.ms"]) / 1_000
 
 
-def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> None:
+def call_again(step: Step, seconds: float, call: Callable[[float], object], wake: Wake | None = None) -> None:
     """Make a call, and again while it may be; it is given the seconds that are left.
 
     Raises:
@@ -354,7 +352,7 @@ def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> N
     deadline = time.monotonic() + seconds
     while True:
         try:
-            with calling(step):
+            with calling(step, wake):
                 call(max(deadline - time.monotonic(), PAUSE_SECONDS))
         except KafkaException as error:
             cause: KafkaError = error.args[0]

@@ -7,11 +7,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from outbox import Message, Outbox
+from outbox.settings import Mode
 from stack import Stack
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import create, relay_settings
+from tests.support.message_rows import SOURCE, create, relay_settings
 from tests.support.rolling import Step, Visibility, restart, table, writing
 
 pytestmark = pytest.mark.long
@@ -23,7 +26,7 @@ REPORT = "OUTBOX_TEST_PAUSES"
 """Variable with a file that takes the pauses of each run."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
     """Servers of which any broker may be ended."""
     with Stack(brokers=BROKERS) as running:
@@ -38,6 +41,29 @@ def site(own: Stack) -> Iterator[Site]:
         made.create("halves", "rows", partitions=PARTITIONS)
         create(made)
         yield made
+
+
+@pytest.mark.parametrize("mode", ["half", "table"])
+def test_an_owner_does_not_wait_for_a_coordinator_that_has_left(own: Stack, site: Site, mode: Mode) -> None:
+    """Its producer has asked for the group's coordinator before, and would take the broker that is away for it."""
+    site.checker()
+    site.relay(extra=relay_settings(site))
+    group = site.channel.relay_group if mode == "half" else site.channel.table_group(SOURCE)
+    with site.outbox(mode=mode) as outbox:
+        _publish(site, outbox)
+        site.wait_visible(1, "halves")
+        node = site.admin.describe_consumer_groups([group])[group].result(20.0).coordinator.id - 1
+        own.kafka.stop(node)
+        try:
+            _publish(site, outbox)
+            site.wait_visible(2, "halves", timeout=MOST_SECONDS)
+        finally:
+            own.kafka.start(node)
+
+
+def _publish(site: Site, outbox: Outbox) -> None:
+    with psycopg.connect(site.postgres_url) as connection, outbox.transaction(connection) as transaction:
+        transaction.publish(Message(site.topic("halves"), "tea", "key"))
 
 
 def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site) -> None:

@@ -10,11 +10,12 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+import relay.kafka.call_watch
 import relay.kafka.producer
 import relay.kafka.transactional_delivery
 from outbox.protocol.record import Record
-from relay.kafka.error_policy import Remedy
-from relay.kafka.producer import DeliveryError
+from relay.kafka.call_watch import look
+from relay.kafka.producer import BatchProducer, DeliveryError
 from relay.kafka.transactional_delivery import TransactionalDelivery, rest_ms
 from tests.support.transaction_model import Coordinator, Producer
 
@@ -87,15 +88,27 @@ def test_when_a_broker_left_the_next_batch_has_a_fresh_producer(monkeypatch: pyt
     assert coordinator.epoch == 2
 
 
-def test_when_a_broker_left_in_the_midst_no_offsets_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_left", [True, False])
+def test_who_waits_for_the_groups_coordinator_is_woken(monkeypatch: pytest.MonkeyPatch, *, has_left: bool) -> None:
+    """At once if a broker has left, else after half the time-out of a request: librdkafka itself has no limit (R79)."""
     coordinator = Coordinator()
     found = delivery(coordinator, monkeypatch)
-    found._producer.client_log.broker_left = True
-    monkeypatch.setattr(coordinator, "commit_offset", Mock(side_effect=AssertionError))
-    with pytest.raises(DeliveryError, match="a broker has left the cluster") as caught:
-        write(found, 0)
-    assert caught.value.remedy is Remedy.ABORT
-    assert not coordinator.visible
+    found._producer.client_log.broker_left = has_left
+    woken: list[float] = []
+    monkeypatch.setattr(BatchProducer, "wake", lambda _self: woken.append(coordinator.now))
+    monkeypatch.setattr(relay.kafka.call_watch, "time", coordinator)
+
+    def wait(_epoch: int, offset: int) -> None:
+        while not woken:
+            assert coordinator.now < 60, "nobody wakes it"
+            coordinator.now += 0.25
+            look("")
+        coordinator.offset = offset
+
+    monkeypatch.setattr(coordinator, "commit_offset", wait)
+    write(found, 0)
+    assert woken == [0.25 if has_left else 2.5]
+    assert coordinator.visible == MESSAGES[:BATCH]
 
 
 @pytest.mark.parametrize("is_stable", [True, False])

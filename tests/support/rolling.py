@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self
 
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    PartitionMetadata,
+)
 
 from outbox import Message, Outbox, OutboxError
 from outbox._kafka.record_headers import headers_of
@@ -20,11 +23,12 @@ from stack.kafka import Kafka
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE
 
-THINKING_SECONDS = 0.05
+THINKING_SECONDS = 0.1
 """Between two transactions of a writer."""
 
 _IN_SYNC_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
 _QUICK = {
     "fetch.wait.max.ms": 50,
     "log_level": 0,
@@ -52,30 +56,73 @@ class Step(NamedTuple):
         return f"node {self.node} {'killed' if self.kills else 'stopped'}"
 
 
-def restart(kafka: Kafka, admin: AdminClient, step: Step, wait: Callable[[float], object] = time.sleep) -> None:
-    """End a node and start it again; return when all replicas are in sync, as an operator waits for before he goes on.
+class Restarts:
+    """Restarts nodes, and notes when Kafka could not take records: a partition had no leader that lives.
+
+    Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
 
     Args:
         kafka: The nodes.
         admin: Client of them.
-        step: What to do.
-        wait: Passes the time that the node is away.
-
-    Raises:
-        AssertionError: The replicas were not in sync within a minute.
     """
-    (kafka.kill if step.kills else kafka.stop)(step.node)
-    wait(step.away_seconds)
-    kafka.start(step.node)
-    wait_until(lambda: _are_in_sync(admin), _IN_SYNC_SECONDS)
 
+    def __init__(self, kafka: Kafka, admin: AdminClient) -> None:
+        self._kafka, self._admin = kafka, admin
+        self._away: int | None = None
+        self._leaderless: list[tuple[float, float]] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-def _are_in_sync(admin: AdminClient) -> bool:
-    try:
-        topics = admin.list_topics(timeout=_ANSWER_SECONDS).topics.values()
-    except KafkaException:
-        return False
-    return all(len(part.isrs) == len(part.replicas) for topic in topics for part in topic.partitions.values())
+    def restart(self, step: Step) -> None:
+        """End a node and start it again; return when all replicas are in sync, as an operator waits for each time.
+
+        Raises:
+            AssertionError: The replicas were not in sync within a minute.
+        """
+        if step.kills:
+            self._away = step.node
+            self._kafka.kill(step.node)
+        else:
+            self._kafka.stop(step.node)  # it hands its partitions over before it ends
+            self._away = step.node
+        time.sleep(step.away_seconds)
+        self._kafka.start(step.node)
+        self._away = None
+        wait_until(self._is_in_sync, _IN_SYNC_SECONDS)
+
+    def _is_in_sync(self) -> bool:
+        found = list(self._partitions())
+        return bool(found) and all(len(part.isrs) == len(part.replicas) for part in found)
+
+    def leaderless(self, since: float, until: float) -> float:
+        """Return for how long of a span of monotonic time some partition had no leader, s."""
+        return sum(max(0.0, min(end, until) - max(began, since)) for began, end in self._leaderless)
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._end.wait(_LOOK_SECONDS):
+            away = None if self._away is None else self._away + 1
+            found = list(self._partitions())
+            now = time.monotonic()
+            if not found or any(part.leader in {-1, away} for part in found):
+                self._leaderless.append((before, now))
+            before = now
+
+    def _partitions(self) -> Iterator[PartitionMetadata]:
+        """Yield all partitions; of none if no broker answers."""
+        with suppress(KafkaException):
+            for topic in self._admin.list_topics(timeout=_ANSWER_SECONDS).topics.values():
+                yield from topic.partitions.values()
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._end.set()
+        self._thread.join()
 
 
 class Seen(NamedTuple):
@@ -211,18 +258,29 @@ def _write(site: Site, outbox: Outbox, topic: str, name: str, visibility: Visibi
             visibility.committed[receipt.message_id] = time.monotonic()
 
 
-def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility) -> list[str]:
+def beyond_kafka(one: Seen, restarts: Restarts) -> float:
+    """Return how long a message took while each partition had a leader, s."""
+    return one.seconds - restarts.leaderless(one.committed, one.visible)
+
+
+def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, restarts: Restarts) -> list[str]:
     """Return for people: the slowest message of each step, and the longest pause of each owner.
 
     Args:
         steps: Each with the times at which it began and ended.
         visibility: What was seen.
+        restarts: What Kafka did.
     """
     seen = visibility.seen()
     lines = []
     for step, began, ended in steps:
-        times = [one.seconds for one in seen if began <= one.committed < ended]
-        lines.append(f"{step}: {ended - began:.1f} s, {len(times)} messages, slowest {max(times, default=0):.1f} s")
+        of_it = [one for one in seen if began <= one.committed < ended]
+        slowest = max((one.seconds for one in of_it), default=0.0)
+        beyond = max((beyond_kafka(one, restarts) for one in of_it), default=0.0)
+        lines.append(
+            f"{step}: {ended - began:.1f} s, partitions without a leader {restarts.leaderless(began, ended):.1f} s, "
+            f"{len(of_it)} messages, slowest {slowest:.1f} s, beyond Kafka's own time {beyond:.1f} s"
+        )
     longest = pauses([one for one in seen if steps[0][1] <= one.committed])
-    of = {place: f"half partition {place}" if place != SOURCE else f"table source {place}" for place in longest}
-    return [*lines, *(f"{of[place]}: longest pause {seconds:.1f} s" for place, seconds in longest.items())]
+    names = {place: f"half partition {place}" if place != SOURCE else f"table source {place}" for place in longest}
+    return [*lines, *(f"{names[place]}: longest pause {seconds:.1f} s" for place, seconds in longest.items())]

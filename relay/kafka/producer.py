@@ -244,12 +244,17 @@ class BatchProducer:
         self.client.poll(0)
         return self.client_log.broker_left
 
-    def wake(self) -> None:
+    def wake(self, client: Producer) -> None:
         """Break the connection to the transaction coordinator, which librdkafka makes again at once (R79).
 
         librdkafka asks who coordinates the group only when a connection comes or goes. While it waits for that, this
-        connection is idle. Any thread may call it.
+        connection is idle. Another thread than that of the call does it.
+
+        Args:
+            client: The client of this producer, which may be closed in the midst of a call.
         """
+        with suppress(KafkaException, SystemError):  # the call raises it, too
+            client.poll(0)  # its log has the newest connection
         if self.client_log.coordinator is None:
             return
         port, number = self.client_log.coordinator

@@ -195,13 +195,13 @@ class TransactionalDelivery:
         failpoint("relay.offsets_sent")
 
     def _send_offsets(self, offsets: list[TopicPartition], group_metadata: bytes) -> None:
-        client = self._producer.client
+        producer, client = self._producer, self._producer.client
         try:
             call_again(
                 Step.OFFSETS,
                 OFFSETS_SECONDS,
                 lambda left: client.send_offsets_to_transaction(offsets, group_metadata, left),
-                Wake(self._wake_seconds(), self._producer.wake),
+                Wake(self._wake_seconds(), lambda: producer.wake(client)),
             )
         except DeliveryError as error:
             if error.cause is None or error.cause.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:

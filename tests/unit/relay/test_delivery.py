@@ -95,7 +95,7 @@ def test_who_waits_for_the_groups_coordinator_is_woken(monkeypatch: pytest.Monke
     found = delivery(coordinator, monkeypatch)
     found._producer.client_log.broker_left = has_left
     woken: list[float] = []
-    monkeypatch.setattr(BatchProducer, "wake", lambda _self: woken.append(coordinator.now))
+    monkeypatch.setattr(BatchProducer, "wake", lambda *_: woken.append(coordinator.now))
     monkeypatch.setattr(relay.kafka.call_watch, "time", coordinator)
 
     def wait(_epoch: int, offset: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,10 @@ MOST_SECONDS = 10.0
 """A message takes no longer, beside the time in which Kafka itself has no leader for some partition."""
 REPORT = "OUTBOX_TEST_PAUSES"
 """Variable with a file that takes the pauses of each run."""
+RUNS = "OUTBOX_TEST_RUNS"
+"""Variable with the number of runs of the rolling restart; `make rolling` repeats it."""
+LOOPS = "OUTBOX_TEST_LOOPS"
+"""Variable with the number of endless loops beside them."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +47,17 @@ def site(own: Stack) -> Iterator[Site]:
         made.create("halves", "rows", partitions=PARTITIONS)
         create(made)
         yield made
+
+
+@pytest.fixture
+def loops() -> Iterator[None]:
+    """Keep the machine busy."""
+    command = [sys.executable, "-c", "while True: pass"]
+    running = [subprocess.Popen(command) for _ in range(int(os.environ.get(LOOPS, "0")))]
+    yield
+    for loop in running:
+        loop.kill()
+        loop.wait()
 
 
 @pytest.mark.parametrize("mode", ["half", "table"])
@@ -66,7 +83,9 @@ def _publish(site: Site, outbox: Outbox) -> None:
         transaction.publish(Message(site.topic("halves"), "tea", "key"))
 
 
-def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site) -> None:
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("run", range(int(os.environ.get(RUNS, "1"))))
+def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run: int) -> None:
     steps = [Step(0, False, 8.0), Step(1, False, 8.0), Step(2, False, 8.0), Step(0, True, 8.0)]
     site.checker()
     for _ in range(2):
@@ -83,7 +102,7 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site) -> N
         found = table(done, visibility, restarts)
         if report := os.environ.get(REPORT):
             with Path(report).open("a") as file:
-                file.write("\n".join([*found, "", ""]))
+                file.write("\n".join([f"run {run}", *found, "", ""]))
         assert not visibility.doubled()
         slowest = max(beyond_kafka(one, restarts) for one in visibility.seen() if one.committed >= done[0][1])
         assert slowest <= MOST_SECONDS, "\n".join([*found, site.logs()])

@@ -51,7 +51,7 @@ class Call:
         self.progressed()
 
     def progressed(self) -> None:
-        """Count its time anew: something came of it."""
+        """Count its time from now on: something came of it."""
         self.since = time.monotonic()
 
 

@@ -122,6 +122,13 @@ STALLED_SECONDS = ChannelGauge(
     registry=REGISTRY,
 )
 
+LONGEST_CALL = ChannelGauge(
+    "outbox_relay_longest_call_seconds",
+    "Time that the longest call to Kafka has taken by now without any progress",
+    [CHANNEL],
+    registry=REGISTRY,
+)
+
 LOST_HALVES = ChannelCounter(
     "outbox_relay_lost_halves",
     "Halves deleted from the half topic before they were settled, and skipped because of skip_lost",
@@ -303,6 +310,7 @@ _OF_A_PARTITION = (
 
 
 _WITHOUT_LABELS = (
+    LONGEST_CALL,
     MESSAGES,
     PARKED,
     SERVED,

@@ -24,6 +24,7 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
 from relay.batching.allow_list import CurrentAllowList
+from relay.kafka.call_watch import watch_calls
 from relay.kafka.check_sender import CheckSender
 from relay.kafka.log_ends import LogEnds
 from relay.kafka.offset_commits import OffsetCommits
@@ -86,6 +87,7 @@ class RelayService:
         self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed)
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
+        self._calls = watch_calls()
         topics = self._read_topics()
         self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
@@ -149,6 +151,7 @@ class RelayService:
         self._subscribe()
         self._contract.start()
         self._real_topics.start()
+        self._calls.start()
         self._ends.watch.start()
         if self._tables is not None:
             self._tables.start()
@@ -172,6 +175,7 @@ class RelayService:
                 self._tables.stop()
             self._contract.stop()
             self._real_topics.stop()
+            self._calls.stop()
             self._ends.watch.stop()
             self._served.give_up(list(self._served.workers), DRAIN_SECONDS)
             self._membership.leave()
@@ -205,6 +209,7 @@ class RelayService:
         self._look_at_progress()
         self._contract.check()
         self._real_topics.check()
+        self._calls.check()
         if self._tables is not None:
             self._tables.check()
         self._ends.watch.check()

@@ -245,11 +245,13 @@ def start_offsets(
     return _of_topics(partitions, _offsets(admin, _places(partitions), earliest, timeout, stable=False))
 
 
-def end_offset(admin: AdminClient, topic: str, partition: int, *, stable: bool = False) -> int | None:
+def end_offset(
+    admin: AdminClient, topic: str, partition: int, timeout: float = REQUEST_TIMEOUT, *, stable: bool = False
+) -> int | None:
     """Return the end offset of one partition; None if it does not answer in time. As `end_offsets()`."""
     place = (topic, partition)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    return _offsets(admin, [place], latest, REQUEST_TIMEOUT, stable=stable).get(place)
+    return _offsets(admin, [place], latest, timeout, stable=stable).get(place)
 
 
 def end_offsets_of(

@@ -27,6 +27,7 @@ NO_ANSWER = frozenset(
         KafkaError._TIMED_OUT_QUEUE,  # noqa: SLF001 - as above
         KafkaError._MSG_TIMED_OUT,  # noqa: SLF001 - as above
         KafkaError._TRANSPORT,  # noqa: SLF001 - as above
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - as above
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001 - as above
         KafkaError._RESOLVE,  # noqa: SLF001 - as above
         KafkaError._WAIT_COORD,  # noqa: SLF001 - as above

@@ -33,6 +33,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from outbox._kafka.admin import reconnecting
 from outbox._kafka.client_log import ClientLog
 from outbox._kafka.topic_contract import Contract, contract_of
 from outbox._postgres.foreign_layout import After, Layout, LayoutName, make_layout
@@ -285,7 +286,7 @@ class KafkaSettings(LayeredSettings):
         Raises:
             ConfigurationError: A file cannot be read, or the token provider cannot be loaded.
         """
-        return {"bootstrap.servers": self.bootstrap_servers, **usable_properties(self.kafka)}
+        return {"bootstrap.servers": self.bootstrap_servers, **reconnecting(usable_properties(self.kafka))}
 
 
 class OperatorName(LayeredSettings):

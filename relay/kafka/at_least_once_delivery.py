@@ -35,7 +35,7 @@ class PlainDelivery:
 
     Raises:
         ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 10 s.
+        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     rest_ms = 0
@@ -56,6 +56,9 @@ class PlainDelivery:
         self._config = {**usual, **with_patience(usual, patience), "client.id": transactional_id}
         self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = BatchProducer(self._config)
+
+    def renew(self) -> None:
+        """See `Delivery`: this producer needs no coordinator."""
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """See `Delivery`."""

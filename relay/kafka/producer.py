@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
+import re
+import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
@@ -13,6 +18,7 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.produce import produce
 from outbox.protocol.record import Record
+from relay.kafka.call_watch import calling
 from relay.kafka.error_policy import TIME_OUTS, Fault, Remedy, Step, Undelivered, remedy
 
 SETTINGS: dict[str, str | int | bool] = {
@@ -40,6 +46,9 @@ UNENDED = (
 
 FLUSH_MARGIN_SECONDS = 5.0
 """Every record is reported on within `message.timeout.ms`; a flush waits longer."""
+
+FLUSH_LOOK_SECONDS = 1.0
+"""Between two looks at whether a flush makes progress."""
 
 log = structlog.get_logger()
 
@@ -105,15 +114,23 @@ class ClientLog:
     _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
     _ENDED = "(_DESTROY"
     """In the debug line of a connection that the client itself has ended."""
+    _LEFT = re.compile(r".*Sending TERMINATE to \S+/\d+")
+    """The debug line of a broker that is in the cluster's metadata no longer; its address is no bootstrap one's."""
+    _CONNECTS = re.compile(r"\[thrd:TxnCoordinator\].*Connecting to .*:(\d+) \(.*\) with socket (\d+)")
 
     def __init__(self, *, debug: bool = False) -> None:
-        self.trouble = self.timed_out = False
+        self.trouble = self.timed_out = self.broker_left = False
+        self.coordinator: tuple[int, int] | None = None
+        """Port and socket of the newest connection to the transaction coordinator."""
         self._least = logging.DEBUG if debug else logging.INFO
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Take a log line; called by confluent-kafka while the producer is polled."""
         self.trouble = self.trouble or (facility in self._TROUBLE and self._ENDED not in text)
         self.timed_out = self.timed_out or facility == "REQTMOUT"
+        self.broker_left = self.broker_left or (facility == "DESTROY" and self._LEFT.match(text) is not None)
+        if facility == "CONNECT" and (found := self._CONNECTS.match(text)):
+            self.coordinator = int(found[1]), int(found[2])
         if level < self._least:
             return
         say = log.warning if level >= logging.WARNING else log.info
@@ -172,7 +189,12 @@ class BatchProducer:
         Raises:
             DeliveryError: A message was not, or not within 5 s after `message.timeout.ms`.
         """
-        left = self.client.flush(self._flush_seconds)
+        deadline, before = time.monotonic() + self._flush_seconds, math.inf
+        with calling(Step.FLUSH) as call:
+            while (left := self.client.flush(FLUSH_LOOK_SECONDS)) and time.monotonic() < deadline:
+                if left < before:
+                    call.progressed()
+                before = left
         if self._undelivered:
             raise self._failure(Step.FLUSH)
         if left:
@@ -212,6 +234,33 @@ class BatchProducer:
         self.client.poll(0)
         trouble, self.client_log.trouble = self.client_log.trouble, False
         return trouble
+
+    def saw_broker_leave(self) -> bool:
+        """Return whether a broker has left the cluster since this producer was made: it is of no further use (R79).
+
+        librdkafka goes on to take that broker for the group's coordinator. `send_offsets_to_transaction` then waits
+        without any time limit (librdkafka #5456, #5511), and the thread of that broker never rests.
+        """
+        self.client.poll(0)
+        return self.client_log.broker_left
+
+    def wake(self, client: Producer) -> None:
+        """Break the connection to the transaction coordinator, which librdkafka makes again at once (R79).
+
+        librdkafka asks who coordinates the group only when a connection comes or goes. While it waits for that, this
+        connection is idle. Another thread than that of the call does it.
+
+        Args:
+            client: The client of this producer, which may be closed in the midst of a call.
+        """
+        with suppress(KafkaException, SystemError):  # the call raises it, too
+            client.poll(0)  # its log has the newest connection
+        if self.client_log.coordinator is None:
+            return
+        port, number = self.client_log.coordinator
+        with suppress(OSError), socket.socket(fileno=os.dup(number)) as connection:  # it may be closed by now
+            if connection.getpeername()[1] == port:
+                connection.shutdown(socket.SHUT_RDWR)
 
     def take_timed_out(self) -> bool:
         """Return whether librdkafka's log reports a request that timed out since the last call."""

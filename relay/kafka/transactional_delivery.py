@@ -21,12 +21,13 @@ from outbox._service.rights import refuse_missing_right
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.batching.batch_size import BatchSize
+from relay.kafka.call_watch import Wake, calling
 from relay.kafka.commit_check import is_committed
 from relay.kafka.error_policy import Fault, Remedy, Step, remedy
 from relay.kafka.producer import SETTINGS, BatchProducer, DeliveryError, delivery_error
 
 TRANSACTION_TIMEOUT_MS = 15_000
-TAKE_OVER_SECONDS = 10.0
+TAKE_OVER_SECONDS = 5.0
 OFFSETS_SECONDS = 10.0
 COMMIT_SECONDS = TRANSACTION_TIMEOUT_MS / 1000
 ABORT_SECONDS = 2.0
@@ -51,6 +52,15 @@ class Delivery(Protocol):
     @property
     def timed_out(self) -> bool:
         """Whether a request of the last batch timed out, and was repeated."""
+
+    def renew(self) -> None:
+        """Replace a producer that waits for a broker that has left the cluster (R79).
+
+        Call it between batches only, also while there are none.
+
+        Raises:
+            DeliveryError: Kafka does not answer. This object is of no further use.
+        """
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
@@ -95,7 +105,7 @@ class TransactionalDelivery:
 
     Raises:
         ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 10 s.
+        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1, group: str = "") -> None:
@@ -114,6 +124,14 @@ class TransactionalDelivery:
         self.timed_out = False
         self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = take_over(self._config)
+
+    def renew(self) -> None:
+        """See `Delivery`."""
+        with self._producer.fatal_errors():
+            is_stale = self._producer.saw_broker_leave()
+        if is_stale:
+            log.info("A broker has left the cluster, producer replaced", client=self._config["client.id"])
+            self._replace()
 
     def limit_batches(self, max_message_bytes: int) -> None:
         """See `Delivery`."""
@@ -177,12 +195,13 @@ class TransactionalDelivery:
         failpoint("relay.offsets_sent")
 
     def _send_offsets(self, offsets: list[TopicPartition], group_metadata: bytes) -> None:
-        client = self._producer.client
+        producer, client = self._producer, self._producer.client
         try:
             call_again(
                 Step.OFFSETS,
                 OFFSETS_SECONDS,
                 lambda left: client.send_offsets_to_transaction(offsets, group_metadata, left),
+                Wake(self._wake_seconds(), lambda: producer.wake(client)),
             )
         except DeliveryError as error:
             if error.cause is None or error.cause.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -191,6 +210,10 @@ class TransactionalDelivery:
             raise DeliveryError(
                 f"{Step.OFFSETS} failed: {lacks}. Grant it.", error.remedy, cause=error.cause
             ) from error
+
+    def _wake_seconds(self) -> float:
+        """After how long librdkafka is woken: soon, if it may wait for a broker that has left the cluster."""
+        return 0.0 if self._producer.saw_broker_leave() else int(self._config["socket.timeout.ms"]) / 2_000
 
     def write_and_abort(self, record: Record) -> None:
         """Write a record in a Kafka transaction that is aborted.
@@ -268,7 +291,7 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
 
     Raises:
         ConfigurationError: Properties do not go together, or the right on the transactional id is missing.
-        DeliveryError: The transaction coordinator could not be reached within 10 s.
+        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
     producer = BatchProducer(config)
     try:
@@ -320,7 +343,7 @@ def request_seconds(kafka: Mapping[str, str]) -> float:
     return int({**SETTINGS, **kafka}["socket.timeout.ms"]) / 1_000
 
 
-def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> None:
+def call_again(step: Step, seconds: float, call: Callable[[float], object], wake: Wake | None = None) -> None:
     """Make a call, and again while it may be; it is given the seconds that are left.
 
     Raises:
@@ -329,7 +352,8 @@ def call_again(step: Step, seconds: float, call: Callable[[float], object]) -> N
     deadline = time.monotonic() + seconds
     while True:
         try:
-            call(max(deadline - time.monotonic(), PAUSE_SECONDS))
+            with calling(step, wake):
+                call(max(deadline - time.monotonic(), PAUSE_SECONDS))
         except KafkaException as error:
             cause: KafkaError = error.args[0]
             if remedy(Fault.of(cause), step) is not Remedy.RETRY or time.monotonic() >= deadline:

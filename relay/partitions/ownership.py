@@ -14,7 +14,7 @@ from relay.partitions.halts import LOOK_AGAIN_SECONDS
 
 RETRY_SECONDS = 1.0
 """Before the first attempt to take a partition over again; each further one waits twice as long."""
-RETRY_SECONDS_MAX = 16.0
+RETRY_SECONDS_MAX = 4.0
 FENCED_SECONDS = 5.0
 """How long a fenced partition waits for a new generation of the group before this process asks for one."""
 

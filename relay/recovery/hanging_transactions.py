@@ -35,6 +35,8 @@ LOOKS = 4
 PAUSE_SECONDS = 0.05
 """Between looks: most of what is open belongs to a process at work, and is ended soon."""
 READ_AT_ONCE = 1_000
+ANSWER_SECONDS = 4.0
+"""For the ends of topics: an owner that waits for a broker that is away holds up what goes to the others."""
 
 NO_ANSWER = "not every partition of it has a leader that answers"
 
@@ -145,18 +147,18 @@ class OwnHangingTransactions:
 
     def _first_ends(self, topics: Mapping[str, int]) -> Offsets:
         unknown = {name: count for name, count in topics.items() if len(self._ends.get(name, ())) != count}
-        self._ends |= end_offsets(self._admin, unknown)
+        self._ends |= end_offsets(self._admin, unknown, ANSWER_SECONDS)
         return {name: self._ends[name] for name, count in topics.items() if len(self._ends.get(name, ())) == count}
 
     def _stable(self, ends: Offsets) -> Offsets:
         """Up to where readers see everything, when what is being written now has had a moment to be ended."""
         partitions = {name: len(offsets) for name, offsets in ends.items()}
-        stable = end_offsets(self._admin, partitions, stable=True)
+        stable = end_offsets(self._admin, partitions, ANSWER_SECONDS, stable=True)
         for _ in range(LOOKS):
             if not any(held_back(ends, stable)):
                 break
             time.sleep(PAUSE_SECONDS)
-            stable = end_offsets(self._admin, partitions, stable=True)
+            stable = end_offsets(self._admin, partitions, ANSWER_SECONDS, stable=True)
         for name in partitions.keys() - stable.keys():
             del self._ends[name]  # it may be another topic when it answers again
         return stable

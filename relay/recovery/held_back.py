@@ -10,7 +10,8 @@ from outbox._kafka.group_offsets import is_group_refused
 from outbox.errors import KafkaUnreachable
 
 CHECKPOINT_SECONDS = 4.0
-"""For committed offsets. Their transactions have ended when they are asked for, so that Kafka need not wait for any."""
+"""For committed offsets, and the ends of their topics. Their transactions have ended when they are asked for, so that
+Kafka need not wait for any."""
 
 HELD_BACK = "holds the checkpoint back for a transaction that is still open"
 """What Kafka does then. After the former owner was fenced none should be open."""

@@ -28,7 +28,6 @@ from relay.state.body_cache import BodyPolicy
 from relay.state.check_schedule import CheckPolicy
 from relay.state.parking import ParkingPolicy
 
-_TIMEOUT = 10.0
 log = structlog.get_logger()
 
 
@@ -117,7 +116,7 @@ def verify_checkpoints(
         UnsafeError: A checkpoint cannot be trusted; the message names the reason.
     """
     half, op, verdict = committed
-    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), _TIMEOUT)
+    start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), CHECKPOINT_SECONDS)
     try:
         half_checkpoint = parse_half_checkpoint(_string(half), half.offset, channel.half.id, number)
     except ProtocolError as error:
@@ -176,7 +175,7 @@ def lost_ops(consumer: Consumer, topic: str, number: int, checkpoint: OpCheckpoi
     Raises:
         KafkaException: The beginning of the partition cannot be seen now.
     """
-    start, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), _TIMEOUT)
+    start, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), CHECKPOINT_SECONDS)
     return max(start - checkpoint.offset, 0)
 
 
@@ -224,7 +223,7 @@ def _begin_anew(
             f"Partition {number}: {error} Find out who committed it. If duplicates are better than standing still, "
             "start one relay with distrusted_checkpoint = deliver_again."
         ) from error
-    offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), _TIMEOUT)
+    offset, _ = consumer.get_watermark_offsets(TopicPartition(place.topic, number), CHECKPOINT_SECONDS)
     log.warning(
         "Checkpoint not trusted, its whole topic is delivered again",
         topic=place.topic,
@@ -243,7 +242,8 @@ def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int
         KafkaUnreachable: Kafka does not answer.
     """
     topic = channel.channel.discard_topic
-    end, stable = end_offset(admin, topic, number), end_offset(admin, topic, number, stable=True)
+    end = end_offset(admin, topic, number, CHECKPOINT_SECONDS)
+    stable = end_offset(admin, topic, number, CHECKPOINT_SECONDS, stable=True)
     if end is None or stable is None:
         raise KafkaUnreachable(f"{topic}/{number} does not answer")
     if stable < end:

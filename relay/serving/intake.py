@@ -29,7 +29,8 @@ ARRIVALS = 10_000
 """Records of one partition that may wait for its worker; then it is paused, and librdkafka throws away what it has
 fetched. Each of them takes about a kilobyte."""
 
-_TIMEOUT = 2.0
+_TIMEOUT = 0.5
+"""For the end of a partition: while its leader is away, no worker gets records in this time."""
 
 
 class Unreadable(NamedTuple):

@@ -16,6 +16,7 @@ from outbox.errors import KafkaUnreachable, OutboxError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Place
 from relay import metrics
+from relay.kafka.call_watch import calling
 from relay.kafka.offset_commits import OffsetCommits
 from relay.kafka.producer import DeliveryError
 from relay.kafka.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery
@@ -104,7 +105,8 @@ class ServedPartitions:
 
     def _fence(self, number: int) -> Delivery | None:
         try:
-            return self._take_over.fence(number)
+            with calling(f"taking over half partition {number}"):
+                return self._take_over.fence(number)
         except DeliveryError as error:
             self._take_over.feedback_of(number).volume.be_impatient()
             self.try_later(number, str(error))
@@ -116,7 +118,8 @@ class ServedPartitions:
 
     def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[Place, int]:
         try:
-            ledger, committed = self._take_over.restore(number)
+            with calling(f"reading the checkpoint of half partition {number}"):
+                ledger, committed = self._take_over.restore(number)
             if not assign:
                 self._intake.read_from(committed)
             worker = self._take_over.worker(ledger, delivery, began)

@@ -238,6 +238,7 @@ class PartitionWorker(threading.Thread):
     def _settle(self) -> None:
         now = self._clock.now(_ms())
         self._ledger.bodies.let_go(now)
+        self._commits.delivery.renew()
         self._lookup.describe_closed(_ms())
         self._ledger.release_crowding()
         if self._pacing.leaves(self._ledger.deliveries.queue.estimate(), _ms()):

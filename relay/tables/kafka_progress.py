@@ -11,6 +11,7 @@ from outbox._kafka.admin import checked_properties
 from outbox._rules.source_progress import Committed
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
+from relay.kafka.call_watch import calling
 from relay.recovery.hanging_checkpoint import Checkpointed, Word, refuse_undone_end
 from relay.recovery.held_back import CHECKPOINT_SECONDS, why_unreadable
 
@@ -48,7 +49,8 @@ class KafkaProgress:
             UnsafeError: The end of a hanging transaction was cut off (R51).
         """
         try:
-            (place,) = self._consumer.committed([TopicPartition(*self.owner.place)], CHECKPOINT_SECONDS)
+            with calling(f"reading the progress of {self.owner.name}"):
+                (place,) = self._consumer.committed([TopicPartition(*self.owner.place)], CHECKPOINT_SECONDS)
         except KafkaException as error:
             raise why_unreadable(error, self._kafka, self.group, self.owner.place) from error
         if place.error is not None:

@@ -25,7 +25,7 @@ class PlainRows(PlainDelivery):
 
     Raises:
         ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 10 s.
+        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     def __init__(
@@ -37,6 +37,10 @@ class PlainRows(PlainDelivery):
 
     def _commit_progress(self, offsets: Sequence[TopicPartition]) -> None:
         self._progress.commit((), offsets, self._metadata)
+
+    def renew(self) -> None:
+        """See `Delivery`."""
+        self._progress.renew()
 
     def close(self) -> None:
         """See `Delivery`."""

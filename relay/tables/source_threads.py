@@ -45,7 +45,7 @@ OWNER_SECONDS = 0.5
 INTRUDER_TRIES = 20
 """Tries between two looks at who holds the owner's lock."""
 PAUSE_SECONDS = 0.5
-PAUSE_SECONDS_MAX = 15.0
+PAUSE_SECONDS_MAX = 4.0
 """Pause after a failure; it doubles up to this."""
 HALTED_SECONDS = 5.0
 """Pause before a halted source is looked at again: an operator may have acted."""

@@ -139,6 +139,7 @@ class TableSource:
     def _turn(self) -> bool:
         """Deliver one batch; return whether there was anything to do."""
         now = _ms()
+        self._delivery.renew()
         self._lookup.describe_closed(now)
         self._lookup.describe_stale()
         self._admission.release_crowding()

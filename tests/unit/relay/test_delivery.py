@@ -10,10 +10,12 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+import relay.kafka.call_watch
 import relay.kafka.producer
 import relay.kafka.transactional_delivery
 from outbox.protocol.record import Record
-from relay.kafka.producer import DeliveryError
+from relay.kafka.call_watch import look
+from relay.kafka.producer import BatchProducer, DeliveryError
 from relay.kafka.transactional_delivery import TransactionalDelivery, rest_ms
 from tests.support.transaction_model import Coordinator, Producer
 
@@ -71,6 +73,42 @@ def test_without_a_slow_commit_the_producer_is_kept(monkeypatch: pytest.MonkeyPa
     coordinator = Coordinator()
     assert deliver_all(coordinator, monkeypatch) == MESSAGES
     assert coordinator.epoch == 1
+
+
+def test_when_a_broker_left_the_next_batch_has_a_fresh_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former one may take that broker for the group's coordinator, and wait for it without end (R79)."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    found.renew()
+    assert (coordinator.epoch, found.take_overs) == (1, 1)
+    found._producer.client_log.broker_left = True
+    found.renew()
+    assert (coordinator.epoch, found.take_overs) == (2, 2), "what the former one left open is looked for (R31)"
+    found.renew()
+    assert coordinator.epoch == 2
+
+
+@pytest.mark.parametrize("has_left", [True, False])
+def test_who_waits_for_the_groups_coordinator_is_woken(monkeypatch: pytest.MonkeyPatch, *, has_left: bool) -> None:
+    """At once if a broker has left, else after half the time-out of a request: librdkafka itself has no limit (R79)."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+    found._producer.client_log.broker_left = has_left
+    woken: list[float] = []
+    monkeypatch.setattr(BatchProducer, "wake", lambda *_: woken.append(coordinator.now))
+    monkeypatch.setattr(relay.kafka.call_watch, "time", coordinator)
+
+    def wait(_epoch: int, offset: int) -> None:
+        while not woken:
+            assert coordinator.now < 60, "nobody wakes it"
+            coordinator.now += 0.25
+            look("")
+        coordinator.offset = offset
+
+    monkeypatch.setattr(coordinator, "commit_offset", wait)
+    write(found, 0)
+    assert woken == [0.25 if has_left else 2.5]
+    assert coordinator.visible == MESSAGES[:BATCH]
 
 
 @pytest.mark.parametrize("is_stable", [True, False])

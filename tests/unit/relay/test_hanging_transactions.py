@@ -52,7 +52,7 @@ class Cluster:
         self.halves = {10: SETTLED, 20: OWED, HEAD: AHEAD, ELSEWHERE: SETTLED, DEFERRED: LATER}
 
     def ends(
-        self, _admin: object, partitions: Mapping[str, int], *, stable: bool = False
+        self, _admin: object, partitions: Mapping[str, int], _timeout: float, *, stable: bool = False
     ) -> dict[str, tuple[int, ...]]:
         """Stands in for `end_offsets`; each look at the stable offset takes the next one.
 

@@ -90,6 +90,26 @@ def test_a_lost_connection_is_trouble_where_only_a_debug_line_has_it() -> None:
         assert problems.trouble is trouble
 
 
+def test_a_broker_that_left_the_cluster_is_noticed_and_a_bootstrap_address_is_none() -> None:
+    for facility, text, left in (
+        ("DESTROY", "[thrd:main]: Sending TERMINATE to 127.0.0.1:9092/2", True),
+        ("DESTROY", "[thrd:main]: Sending TERMINATE to sasl_ssl://kafka-0.example:9092/12", True),
+        ("DESTROY", "[thrd:main]: Sending TERMINATE to 127.0.0.1:9092/bootstrap", False),
+        ("STATE", "[thrd:main]: 127.0.0.1:9092/2: Broker changed state UP -> DOWN", False),
+    ):
+        noted = ClientLog()
+        noted.log(10, "%s [%s] %s", facility, "producer", text)
+        assert noted.broker_left is left
+
+
+def test_the_connection_to_the_transaction_coordinator_is_known_by_its_debug_line() -> None:
+    noted = ClientLog()
+    for thread, number in (("TxnCoordinator", 43), ("127.0.0.1:9092/1", 44)):
+        text = f"[thrd:{thread}]: {thread}: Connecting to ipv4#127.0.0.1:9092 (plaintext) with socket {number}"
+        noted.log(10, "%s [%s] %s", "CONNECT", "producer", text)
+    assert noted.coordinator == (9092, 43)
+
+
 def test_debug_lines_are_logged_if_the_settings_ask_for_them() -> None:
     for debug, lines in ((False, 0), (True, 1)):
         with capture_logs() as logged:

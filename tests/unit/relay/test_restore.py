@@ -117,5 +117,5 @@ def test_what_lies_in_the_discard_topic_must_be_told_whole(
     monkeypatch.setattr(relay.recovery.restore, "end_offset", both)
     with pytest.raises(KafkaUnreachable, match=told) if told else nullcontext():
         verify_discards(Mock(), DESCRIPTION, 2)
-    assert [call.args[1:] for call in both.call_args_list] == [(CHANNEL.discard_topic, 2)] * 2
+    assert [call.args[1:3] for call in both.call_args_list] == [(CHANNEL.discard_topic, 2)] * 2
     assert [call.kwargs for call in both.call_args_list] == [{}, {"stable": True}]

@@ -1,0 +1,286 @@
+"""Rolling restarts of brokers, and how long committed messages take to become visible meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple, Self
+
+import psycopg
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AdminClient,
+    PartitionMetadata,
+)
+
+from outbox import Message, Outbox, OutboxError
+from outbox._kafka.record_headers import headers_of
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
+from stack.kafka import Kafka
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE
+
+THINKING_SECONDS = 0.1
+"""Between two transactions of a writer."""
+
+_IN_SYNC_SECONDS = 60.0
+_ANSWER_SECONDS = 5.0
+_LOOK_SECONDS = 0.1
+_QUICK = {
+    "fetch.wait.max.ms": 50,
+    "log_level": 0,
+    "reconnect.backoff.max.ms": 250,
+    "topic.metadata.refresh.interval.ms": 250,
+}
+"""Of a reader that finds new leaders sooner than who it watches."""
+
+
+class Step(NamedTuple):
+    """One step of a rolling restart.
+
+    Args:
+        node: Number of the node, from 0.
+        kills: Whether it is killed; else it is asked to stop, and hands over what it leads.
+        away_seconds: From its end until it is started again.
+    """
+
+    node: int
+    kills: bool
+    away_seconds: float
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"node {self.node} {'killed' if self.kills else 'stopped'}"
+
+
+class Restarts:
+    """Restarts nodes, and notes when Kafka could not take records: a partition had no leader that lives.
+
+    Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
+
+    Args:
+        kafka: The nodes.
+        admin: Client of them.
+    """
+
+    def __init__(self, kafka: Kafka, admin: AdminClient) -> None:
+        self._kafka, self._admin = kafka, admin
+        self._away: int | None = None
+        self._leaderless: list[tuple[float, float]] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def restart(self, step: Step) -> None:
+        """End a node and start it again; return when all replicas are in sync, as an operator waits for each time.
+
+        Raises:
+            AssertionError: The replicas were not in sync within a minute.
+        """
+        if step.kills:
+            self._away = step.node
+            self._kafka.kill(step.node)
+        else:
+            self._kafka.stop(step.node)  # it hands its partitions over before it ends
+            self._away = step.node
+        time.sleep(step.away_seconds)
+        self._kafka.start(step.node)
+        self._away = None
+        wait_until(self._is_in_sync, _IN_SYNC_SECONDS)
+
+    def _is_in_sync(self) -> bool:
+        found = list(self._partitions())
+        return bool(found) and all(len(part.isrs) == len(part.replicas) for part in found)
+
+    def leaderless(self, since: float, until: float) -> float:
+        """Return for how long of a span of monotonic time some partition had no leader, s."""
+        return sum(max(0.0, min(end, until) - max(began, since)) for began, end in self._leaderless)
+
+    def _watch(self) -> None:
+        before = time.monotonic()
+        while not self._end.wait(_LOOK_SECONDS):
+            away = None if self._away is None else self._away + 1
+            found = list(self._partitions())
+            now = time.monotonic()
+            if not found or any(part.leader in {-1, away} for part in found):
+                self._leaderless.append((before, now))
+            before = now
+
+    def _partitions(self) -> Iterator[PartitionMetadata]:
+        """Yield all partitions; of none if no broker answers."""
+        with suppress(KafkaException):
+            for topic in self._admin.list_topics(timeout=_ANSWER_SECONDS).topics.values():
+                yield from topic.partitions.values()
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._end.set()
+        self._thread.join()
+
+
+class Seen(NamedTuple):
+    """A message that is visible.
+
+    Args:
+        owner: Its half partition, or the table source.
+        committed: When its COMMIT returned, monotonic s.
+        visible: When a reader got it.
+    """
+
+    owner: str
+    committed: float
+    visible: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.visible - self.committed
+
+
+class Visibility:
+    """When each message was committed, and when a reader got it.
+
+    Args:
+        site: Where the topics are.
+        topics: Their short names.
+    """
+
+    def __init__(self, site: Site, topics: Sequence[str]) -> None:
+        self.committed: dict[str, float] = {}
+        self.found: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        """By message id: when it became visible, and its owner; more than one is a double."""
+        self._consumer = Consumer(
+            {**site.kafka(), **_QUICK, "group.id": f"{site.name}-watch", "isolation.level": "read_committed"}
+        )
+        known = site.admin.list_topics(timeout=_ANSWER_SECONDS).topics
+        names = [site.topic(name) for name in topics]
+        self._consumer.assign([TopicPartition(name, part, 0) for name in names for part in known[name].partitions])
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def _read(self) -> None:
+        while not self._end.is_set():
+            for message in self._consumer.consume(1_000, 0.05):
+                if message.error() is None:
+                    headers = dict(headers_of(message))
+                    place, _, _ = (headers.get(ORIGIN_HEADER) or b"").decode().partition("/")
+                    id_ = (headers[MESSAGE_ID_HEADER] or b"").decode()
+                    self.found[id_].append((time.monotonic(), place))
+
+    def missing(self) -> dict[str, float]:
+        """Return for how long committed messages are not visible yet, s, by message id."""
+        now = time.monotonic()
+        return {id_: now - at for id_, at in list(self.committed.items()) if id_ not in self.found}
+
+    def seen(self) -> list[Seen]:
+        """Return all that were committed and are visible."""
+        return [
+            Seen(self.found[id_][0][1], at, self.found[id_][0][0])
+            for id_, at in list(self.committed.items())
+            if id_ in self.found
+        ]
+
+    def doubled(self) -> list[str]:
+        """Return the ids of messages that came more than once."""
+        return [id_ for id_, times in self.found.items() if len(times) > 1]
+
+    def __enter__(self) -> Self:
+        """Begin to read."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._end.set()
+        self._thread.join()
+        self._consumer.close()
+
+
+def pauses(seen: Sequence[Seen]) -> Mapping[str, float]:
+    """Return the longest time in which nothing of an owner became visible although something waited, by owner, s."""
+    by_owner: defaultdict[str, list[Seen]] = defaultdict(list)
+    for one in sorted(seen, key=lambda one: one.visible):
+        by_owner[one.owner].append(one)
+    return {owner: max(_pauses_of(of_it)) for owner, of_it in sorted(by_owner.items())}
+
+
+def _pauses_of(seen: Sequence[Seen]) -> Iterator[float]:
+    before = seen[0].committed
+    for one in seen:
+        yield one.visible - max(before, one.committed)
+        before = one.visible
+
+
+@contextmanager
+def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[None]:
+    """Write while the block lasts, in half and in table mode, to the topics `halves` and `rows`.
+
+    Args:
+        site: The site, with a message table.
+        visibility: Takes the times of commits.
+        threads: Of each mode.
+    """
+    stop = threading.Event()
+    outboxes = {"halves": site.outbox(), "rows": site.outbox(mode="table")}
+    writers = [
+        threading.Thread(target=_write, args=(site, outbox, mode, f"{mode}{number}", visibility, stop))
+        for mode, outbox in outboxes.items()
+        for number in range(threads)
+    ]
+    for writer in writers:
+        writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for writer in writers:
+            writer.join()
+
+
+def _write(site: Site, outbox: Outbox, topic: str, name: str, visibility: Visibility, stop: threading.Event) -> None:
+    """Publish one number after another; one whose transaction fails is given up, and the next one is tried."""
+    with psycopg.connect(site.postgres_url) as connection:
+        number = 0
+        while not stop.wait(THINKING_SECONDS):
+            number += 1
+            try:
+                with outbox.transaction(connection) as transaction:
+                    receipt = transaction.publish(Message(site.topic(topic), str(number), f"{name}-{number % 8}"))
+            except OutboxError:
+                continue
+            visibility.committed[receipt.message_id] = time.monotonic()
+
+
+def beyond_kafka(one: Seen, restarts: Restarts) -> float:
+    """Return how long a message took while each partition had a leader, s."""
+    return one.seconds - restarts.leaderless(one.committed, one.visible)
+
+
+def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, restarts: Restarts) -> list[str]:
+    """Return for people: the slowest message of each step, and the longest pause of each owner.
+
+    Args:
+        steps: Each with the times at which it began and ended.
+        visibility: What was seen.
+        restarts: What Kafka did.
+    """
+    seen = visibility.seen()
+    lines = []
+    for step, began, ended in steps:
+        of_it = [one for one in seen if began <= one.committed < ended]
+        slowest = max((one.seconds for one in of_it), default=0.0)
+        beyond = max((beyond_kafka(one, restarts) for one in of_it), default=0.0)
+        lines.append(
+            f"{step}: {ended - began:.1f} s, partitions without a leader {restarts.leaderless(began, ended):.1f} s, "
+            f"{len(of_it)} messages, slowest {slowest:.1f} s, beyond Kafka's own time {beyond:.1f} s"
+        )
+    longest = pauses([one for one in seen if steps[0][1] <= one.committed])
+    names = {place: f"half partition {place}" if place != SOURCE else f"table source {place}" for place in longest}
+    return [*lines, *(f"{names[place]}: longest pause {seconds:.1f} s" for place, seconds in longest.items())]

@@ -24,6 +24,7 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
 from relay.batching.allow_list import CurrentAllowList
+from relay.kafka.broker_watch import shared_watch
 from relay.kafka.check_sender import CheckSender
 from relay.kafka.log_ends import LogEnds
 from relay.kafka.offset_commits import OffsetCommits
@@ -83,7 +84,8 @@ class RelayService:
         require_rights(admin, _needed_rights(self._channel.channel))
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
-        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed)
+        brokers = shared_watch(settings)
+        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed, brokers)
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         topics = self._read_topics()

@@ -15,7 +15,7 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.topic_cache import TopicCache
 from outbox._service.channels.service_control import ServiceControl
-from outbox._service.channels.shared_admin import shared_admin
+from outbox._service.channels.shared_admin import connection_key, shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.membership import Membership, not_joined
@@ -84,7 +84,7 @@ class RelayService:
         require_rights(admin, _needed_rights(self._channel.channel))
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
-        brokers = shared_watch(settings)
+        brokers = shared_watch(connection_key(settings), settings.polled_connection())
         self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed, brokers)
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
@@ -175,7 +175,7 @@ class RelayService:
             self._contract.stop()
             self._real_topics.stop()
             self._ends.watch.stop()
-            self._served.give_up(list(self._served.workers), DRAIN_SECONDS)
+            self._served.give_up_all(DRAIN_SECONDS)
             self._membership.leave()
             metrics.end()
             log.info("Relay stopped")

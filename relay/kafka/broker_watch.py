@@ -17,8 +17,7 @@ import structlog
 from confluent_kafka import Producer
 
 from outbox._kafka.admin import checked_properties, reconnecting
-from outbox._service.channels.shared_admin import ConnectionKey, connection_key
-from relay.settings import RelaySettings
+from outbox._service.channels.shared_admin import ConnectionKey
 
 LOOK_MS = 500
 DISBELIEF_SECONDS = 30.0
@@ -111,13 +110,16 @@ class BrokerWatch:
             log.warning("Connections to brokers changed", lost=sorted(self._states.view.lost))
 
 
-def shared_watch(settings: RelaySettings) -> BrokerWatch:
-    """Return the watch of this process for the connection of a channel, see `shared_admin`.
+def shared_watch(key: ConnectionKey, kafka: Mapping[str, Any]) -> BrokerWatch:
+    """Return the watch of this process for all channels that connect to Kafka in the same way.
+
+    Args:
+        key: What is equal for them.
+        kafka: librdkafka properties for the connection.
 
     Raises:
-        ConfigurationError: librdkafka does not know a property, or its value; or the file of a secret cannot be read.
+        ConfigurationError: Properties do not go together.
     """
-    key = connection_key(settings)
     if key not in _watches:
-        _watches.setdefault(key, BrokerWatch(settings.polled_connection()))
+        _watches.setdefault(key, BrokerWatch(kafka))
     return _watches[key]

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
+from outbox._kafka.client_log import Repeats
 from outbox._kafka.produce import produce
 from outbox.protocol.record import Record
 from relay.kafka.error_policy import TIME_OUTS, Fault, Remedy, Step, Undelivered, remedy
@@ -40,6 +41,8 @@ UNENDED = (
 
 FLUSH_MARGIN_SECONDS = 5.0
 """Every record is reported on within `message.timeout.ms`; a flush waits longer."""
+
+_repeats = Repeats()
 
 log = structlog.get_logger()
 
@@ -116,10 +119,15 @@ class ClientLog:
         self.timed_out = self.timed_out or facility == "REQTMOUT"
         if level < self._least:
             return
+        who, _, _ = client.partition("#")  # the next producer of the same owner has the next number
+        passed = 0 if self._least == logging.DEBUG else _repeats.passed(f"{who} {facility}", text)
+        if passed is None:
+            return
         say = log.warning if level >= logging.WARNING else log.info
         if facility == "CONFWARN":  # a property of the consumer, given for all clients
             say = log.debug
-        say("Producer error", client=client, facility=facility, text=text)
+        more = {"more_like_it": passed} if passed else {}
+        say("Producer error", client=client, facility=facility, text=text, **more)
 
 
 class BatchProducer:

@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 from outbox._kafka.admin import checked_properties, reconnecting
 from outbox._service.channels.shared_admin import ConnectionKey
 
-LOOK_MS = 500
+LOOK_MS = 200
 DISBELIEF_SECONDS = 30.0
 """Time after which a broker that the controller goes on counting counts: this process alone does not reach it."""
 

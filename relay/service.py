@@ -15,7 +15,7 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.topic_cache import TopicCache
 from outbox._service.channels.service_control import ServiceControl
-from outbox._service.channels.shared_admin import shared_admin
+from outbox._service.channels.shared_admin import connection_key, shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.membership import Membership, not_joined
@@ -24,6 +24,7 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
 from relay.batching.allow_list import CurrentAllowList
+from relay.kafka.broker_watch import shared_watch
 from relay.kafka.call_watch import watch_calls
 from relay.kafka.check_sender import CheckSender
 from relay.kafka.log_ends import LogEnds
@@ -84,7 +85,8 @@ class RelayService:
         require_rights(admin, _needed_rights(self._channel.channel))
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
-        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed)
+        brokers = shared_watch(connection_key(settings), settings.polled_connection())
+        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed, brokers)
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         self._calls = watch_calls()
@@ -177,7 +179,7 @@ class RelayService:
             self._real_topics.stop()
             self._calls.stop()
             self._ends.watch.stop()
-            self._served.give_up(list(self._served.workers), DRAIN_SECONDS)
+            self._served.give_up_all(DRAIN_SECONDS)
             self._membership.leave()
             metrics.end()
             log.info("Relay stopped")

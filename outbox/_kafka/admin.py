@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import NO_ANSWER, UNKNOWN_CAUSE, ExplainingAdmin, cause_of, forget_causes
 from outbox._kafka.forks import creation
-from outbox._rules.topic_description import TopicDescription
+from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.names import sibling_topic
 
@@ -174,7 +174,7 @@ def _is_forbidden(future: Future[Any]) -> bool:
 def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
     operations = topic.authorized_operations  # None if they were not asked for
     configuration = {setting: entry.value for setting, entry in settings.items()}
-    few = [_has_few(partition, int(configuration["min.insync.replicas"])) for partition in topic.partitions]
+    min_isr = int(configuration["min.insync.replicas"])
     return TopicDescription(
         name,
         str(uuid.UUID(bytes=_topic_id(topic.topic_id))),
@@ -182,16 +182,14 @@ def _description(name: str, topic: Any, settings: Any) -> TopicDescription:
         min(len(partition.replicas) for partition in topic.partitions),
         configuration,
         "" if operations is None or AclOperation.WRITE in operations else _on("WRITE", name),
-        sum(few),
-        tuple(
-            partition.leader is not None and not short for partition, short in zip(topic.partitions, few, strict=True)
-        ),
+        tuple(_replicas(partition, min_isr) for partition in topic.partitions),
     )
 
 
-def _has_few(partition: Any, min_isr: int) -> bool:
-    """Return whether a partition is under the limit; Kafka lowers the limit to the number of replicas."""
-    return len(partition.isr) < min(min_isr, len(partition.replicas))
+def _replicas(partition: Any, min_isr: int) -> Replicas:
+    """Return where a partition is; Kafka lowers `min.insync.replicas` to the number of replicas."""
+    leader = None if partition.leader is None else partition.leader.id
+    return Replicas(leader, frozenset(node.id for node in partition.isr), min(min_isr, len(partition.replicas)))
 
 
 def _topic_id(topic_id: Any) -> bytes:

@@ -20,6 +20,37 @@ _KINDS = 256
 _VARYING = re.compile(r"\d+")
 
 
+class Repeats:
+    """Counts lines that are like others of a moment ago, and are not logged. Threads share it."""
+
+    def __init__(self) -> None:
+        self.start_afresh()
+        follow(self)
+
+    def start_afresh(self) -> None:
+        """Have logged nothing yet."""
+        self._lock = threading.Lock()
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}  # s, monotonic, and how many were passed since
+
+    def passed(self, about: str, text: str) -> int | None:
+        """Count a line; return how many of its kind were passed since the last one, None if it is to be passed, too.
+
+        Args:
+            about: What it is about: lines are alike only if this is equal.
+            text: The line; numbers in it do not count.
+        """
+        kind, now = (about, _VARYING.sub("#", text)), time.monotonic()
+        with self._lock:
+            at, passed = self._kinds.get(kind, (now - EACH_SECONDS, 0))
+            if now < at + EACH_SECONDS:
+                self._kinds[kind] = (at, passed + 1)
+                return None
+            if len(self._kinds) >= _KINDS:
+                self._kinds.clear()
+            self._kinds[kind] = (now, 0)
+            return passed
+
+
 class ClientLog:
     """Takes librdkafka's lines in place of a `logging.Logger`; clients and threads share it.
 
@@ -31,35 +62,16 @@ class ClientLog:
 
     def __init__(self, logger: logging.Logger = log) -> None:
         self._logger = logger
-        self.start_afresh()
-        follow(self)
-
-    def start_afresh(self) -> None:
-        """Have logged nothing yet."""
-        self._lock = threading.Lock()
-        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}  # s, monotonic, and how many were passed since
+        self._repeats = Repeats()
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Log a line, unless one of its kind was logged a moment ago. Called by confluent-kafka."""
         if facility == "CONFWARN":  # a property of another kind of client, given for all of them
             level = logging.DEBUG
-        passed = self._passed((facility, _VARYING.sub("#", text)))
+        passed = self._repeats.passed(facility, text)
         if passed is not None:
             more = f" ({passed} more lines like it since the last one)" if passed else ""
             self._logger.log(level, "librdkafka %s [%s] %s%s", facility, client, text, more)
-
-    def _passed(self, kind: tuple[str, str]) -> int | None:
-        """Count a line; return how many of its kind were passed since the last one, None if it is to be passed, too."""
-        now = time.monotonic()
-        with self._lock:
-            at, passed = self._kinds.get(kind, (now - EACH_SECONDS, 0))
-            if now < at + EACH_SECONDS:
-                self._kinds[kind] = (at, passed + 1)
-                return None
-            if len(self._kinds) >= _KINDS:
-                self._kinds.clear()
-            self._kinds[kind] = (now, 0)
-            return passed
 
 
 _shared = ClientLog()

@@ -32,18 +32,22 @@ class TopicCache:
         self._lock = threading.Lock()
         self._changing = threading.Lock()  # never held while the cluster is asked
 
-    def describe(self, names: Collection[str]) -> dict[str, TopicDescription]:
+    def describe(self, names: Collection[str], since: float = -math.inf) -> dict[str, TopicDescription]:
         """Return the descriptions of those topics that exist; they are at most `REMEMBER_SECONDS` old.
+
+        Args:
+            names: Of the topics.
+            since: Older descriptions do not count; monotonic s.
 
         Raises:
             KafkaUnreachable: The cluster does not answer.
             ConfigurationError: It refuses.
         """
-        found = self._fresh(names)
+        found = self._fresh(names, since)
         if len(found) < len(names):
             with self._one_thread():
                 # What was found stays found: meanwhile it may expire, or another thread may have all forgotten.
-                found |= self._fresh(names)
+                found |= self._fresh(names, since)
                 found |= self._fetch(set(names) - set(found))
         return found
 
@@ -75,8 +79,8 @@ class TopicCache:
         with self._changing:
             self._remembered = {name: (-math.inf, topic) for name, (_, topic) in self._remembered.items()}
 
-    def _fresh(self, names: Collection[str]) -> dict[str, TopicDescription]:
-        since = time.monotonic() - REMEMBER_SECONDS
+    def _fresh(self, names: Collection[str], since: float) -> dict[str, TopicDescription]:
+        since = max(time.monotonic() - REMEMBER_SECONDS, since)
         found = {name: self._remembered.get(name, (-math.inf, None)) for name in names}
         return {name: topic for name, (at, topic) in found.items() if topic is not None and at >= since}
 

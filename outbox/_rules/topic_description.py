@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _COMPRESSED_BY_CLIENTS = frozenset({"producer", "uncompressed"})
 """Values of `compression.type` with which a broker does not compress batches."""
+
+
+class Replicas(NamedTuple):
+    """Where a partition is.
+
+    Args:
+        leader: The broker that leads it; None: there is none.
+        in_sync: Brokers with an in-sync replica.
+        needed: How many in-sync replicas it needs to take records that are sent with acks=all.
+    """
+
+    leader: int | None
+    in_sync: frozenset[int]
+    needed: int
+
+    def are_few(self, lost: AbstractSet[int] = frozenset()) -> bool:
+        """Return whether too few are in sync, without those on lost brokers."""
+        return len(self.in_sync - lost) < self.needed
+
+    def are_led(self, lost: AbstractSet[int] = frozenset()) -> bool:
+        """Return whether a broker leads it that is not lost."""
+        return self.leader is not None and self.leader not in lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +45,7 @@ class TopicDescription:
         settings: Its configuration.
         lacks: A right that this client lacks to write to it, such as `WRITE on topic orders`; empty if it may, or was
             not asked for. Where it may not even describe the topic, the rest is empty.
-        under_min_isr: Number of its partitions with fewer in-sync replicas than `min.insync.replicas`. They refuse
-            records that are sent with acks=all.
-        writable: Whether each partition has a leader and `min.insync.replicas` in-sync replicas; empty if that was not
-            asked for.
+        replicas: Of each partition; empty if that was not asked for.
         of_channel: Whether it has the name of a channel's topic and that channel exists; only `describe_targets` sets
             it.
     """
@@ -35,9 +56,18 @@ class TopicDescription:
     replication: int
     settings: Mapping[str, str]
     lacks: str = ""
-    under_min_isr: int = 0
-    writable: tuple[bool, ...] = ()
+    replicas: tuple[Replicas, ...] = ()
     of_channel: bool = False
+
+    @property
+    def under_min_isr(self) -> int:
+        """Number of its partitions with fewer in-sync replicas than `min.insync.replicas`."""
+        return sum(replicas.are_few() for replicas in self.replicas)
+
+    @property
+    def writable(self) -> list[bool]:
+        """Whether each partition has a leader and `min.insync.replicas` in-sync replicas."""
+        return [replicas.are_led() and not replicas.are_few() for replicas in self.replicas]
 
     @property
     def max_message_bytes(self) -> int:

@@ -10,7 +10,7 @@ from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
 from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed, remove, remove_halves
-from relay.batching.preflight import RealTopic, inspect
+from relay.batching.preflight import LookAgain, RealTopic, inspect, refused
 from relay.batching.topic_gate import Gate
 from relay.ledger.ledger import Ledger
 from relay.state.discard_index import ParkedHalves, record_keys, to_manifest
@@ -148,6 +148,7 @@ def settle_batch(
     channel: Channel,
     now: int,
     allowed: AllowList = EVERYTHING,
+    look_again: LookAgain = set,
 ) -> Outcome:
     """Return the records of a batch. What pre-flight refuses is put into the ledger's discard index.
 
@@ -158,16 +159,17 @@ def settle_batch(
         channel: The channel.
         now: The broker's time, ms.
         allowed: Who may write where.
+        look_again: Brings `topics` up to date.
     """
+    findings = refused(batch.ready, lambda found: inspect(found, topics, channel, now, allowed), look_again)
     outcome = Outcome()
     for transaction in batch.removed:
         outcome.records.extend(remove(transaction, channel.discard_topic, ledger.partition))
     for transaction in batch.ready:
-        finding = inspect(transaction, topics, channel, now, allowed)
-        if finding is None:
-            _deliver(transaction, ledger.partition, channel, outcome)
+        if transaction in findings:
+            _refuse(transaction, findings[transaction], ledger, channel, outcome)
         else:
-            _refuse(transaction, finding, ledger, channel, outcome)
+            _deliver(transaction, ledger.partition, channel, outcome)
     for move in batch.moves:
         if move.transaction.discarded:
             manifest = to_manifest(move.transaction, move.transaction.discarded, ledger.topic_id, ledger.partition)

@@ -6,8 +6,10 @@ again and again, because of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import TypeVar
 
 from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.discard import DiscardReason
@@ -19,6 +21,7 @@ from relay.batching.allow_list import EVERYTHING, AllowList
 from relay.state.half_records import Half, Target
 from relay.state.message_transaction import Finding, Transaction
 
+LEADER_LOST = "the leader of one of its partitions does not answer"
 UNDER_MIN_ISR = "it has partitions with fewer in-sync replicas than min.insync.replicas"
 
 PASSING = frozenset(
@@ -30,6 +33,16 @@ PASSING = frozenset(
     }
 )
 """Reasons that may pass by themselves: the transaction waits, see `relay.batching.topic_gate`. All others are final."""
+
+_OF_NO_TOPIC = frozenset(
+    {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED, DiscardReason.FORBIDDEN, DiscardReason.PLATFORM_TOPIC}
+)
+"""Reasons that do not depend on how the cluster describes a topic."""
+
+LookAgain = Callable[[set[str]], object]
+"""Has real topics described again, whatever is remembered."""
+
+T = TypeVar("T", bound=Transaction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +75,22 @@ class RealTopic:
         return is_open and (partition == ANY_PARTITION or partition < self.partitions)
 
 
-def real_topic(description: TopicDescription, unavailable: str = "") -> RealTopic:
+def real_topic(description: TopicDescription, unavailable: str = "", lost: AbstractSet[int] = frozenset()) -> RealTopic:
     """Return what pre-flight must know of a topic that the cluster describes.
 
     Args:
         description: The topic.
         unavailable: Why nothing can be written to it now, if so.
+        lost: Brokers that count as dead, whatever the description says.
     """
     if description.of_channel:
         return RealTopic(0, 0, internal=True)
     if description.lacks:
         return RealTopic(0, 0, lacks=description.lacks)
-    if description.under_min_isr:
+    if any(replicas.are_few(lost) for replicas in description.replicas):
         unavailable = unavailable or UNDER_MIN_ISR
+    if any(replicas.leader in lost for replicas in description.replicas):
+        unavailable = unavailable or LEADER_LOST
     settings = description.settings
     oldest = newest = MAX_INT64
     if settings.get("message.timestamp.type") != "LogAppendTime":  # there the broker writes its own time
@@ -120,6 +136,25 @@ def inspect(
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
+
+
+def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], look_again: LookAgain) -> dict[T, Finding]:
+    """Return those of some transactions that cannot be delivered, and why.
+
+    What was remembered of a topic may be older than its mending: before anything is refused for it, all such topics are
+    described once more (R83).
+
+    Args:
+        transactions: The transactions.
+        judge: Returns what is against one, by what is known of its topics.
+        look_again: Brings that up to date.
+    """
+    found = {transaction: finding for transaction in transactions if (finding := judge(transaction))}
+    topics = {name for one, finding in found.items() if finding.reason not in _OF_NO_TOPIC for name in targets(one)}
+    if not topics:
+        return found
+    look_again(topics)
+    return {transaction: finding for transaction in found if (finding := judge(transaction))}
 
 
 def inspect_targets(

@@ -168,17 +168,22 @@ class Gate:
 
     # --- which topics to describe -------------------------------------------------------------------------------
 
-    def turn(self, now: int) -> set[str]:
+    def turn(self, now: int, *, is_stale: bool = False) -> set[str]:
         """Begin a turn; return the topics that are to be described again. Old metadata is dropped.
 
         The allow-list in force now counts until the next turn.
 
         Args:
             now: Monotonic ms.
+            is_stale: Whether all metadata is from before a broker was lost or came back (R80).
         """
         self._now = now
         self.allowed = self._in_force.value
-        if now - self._fetched_at >= METADATA_MAX_AGE_MS:
+        if is_stale:
+            self._arrived.clear()
+            for closed in self._closed.values():
+                closed.due = now
+        if is_stale or now - self._fetched_at >= METADATA_MAX_AGE_MS:
             kept = self._closed.keys() | self._arrived
             self._topics = {name: topic for name, topic in self._topics.items() if name in kept}
             self._fetched_at = now

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
+from outbox._kafka.client_log import Repeats
 from outbox._kafka.produce import produce
 from outbox.protocol.record import Record
 from relay.kafka.call_watch import calling
@@ -49,6 +50,8 @@ FLUSH_MARGIN_SECONDS = 5.0
 
 FLUSH_LOOK_SECONDS = 1.0
 """Between two looks at whether a flush makes progress."""
+
+_repeats = Repeats()
 
 log = structlog.get_logger()
 
@@ -133,10 +136,15 @@ class ClientLog:
             self.coordinator = int(found[1]), int(found[2])
         if level < self._least:
             return
+        who, _, _ = client.partition("#")  # the next producer of the same owner has the next number
+        passed = 0 if self._least == logging.DEBUG else _repeats.passed(f"{who} {facility}", text)
+        if passed is None:
+            return
         say = log.warning if level >= logging.WARNING else log.info
         if facility == "CONFWARN":  # a property of the consumer, given for all clients
             say = log.debug
-        say("Producer error", client=client, facility=facility, text=text)
+        more = {"more_like_it": passed} if passed else {}
+        say("Producer error", client=client, facility=facility, text=text, **more)
 
 
 class BatchProducer:

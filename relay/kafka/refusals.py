@@ -30,6 +30,12 @@ _OF_THE_PRODUCER = FENCED | frozenset(
 )
 """Errors that name a record's topic but are not about it."""
 
+_OF_A_BROKER = frozenset(
+    KafkaError(code).name()
+    for code in TIME_OUTS | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
+"""Errors that another set of brokers may end."""
+
 
 class Blame(NamedTuple):
     """The reports on a failed batch.
@@ -73,11 +79,13 @@ class _Closed(NamedTuple):
         failures: How often, since a record was delivered there.
         until: When it is tried again, monotonic ms.
         error: Name of Kafka's error.
+        at: When it failed last, monotonic ms.
     """
 
     failures: int
     until: int
     error: str
+    at: int
 
 
 class Refusals:
@@ -108,8 +116,18 @@ class Refusals:
             failures = self._closed[topic].failures + 1 if topic in self._closed else 1
             if found.is_certain or failures > 1:
                 pauses[topic] = min(max(cost, PAUSE_MS_MIN) << min(failures, 20), PAUSE_MS_MAX)
-            self._closed[topic] = _Closed(failures, now + pauses.get(topic, 0), error)
+            self._closed[topic] = _Closed(failures, now + pauses.get(topic, 0), error, now)
         return pauses
+
+    def brokers_changed(self, at: int) -> None:
+        """Forget failures before a broker was lost or came back, and of which that may be the cause (R80).
+
+        Args:
+            at: When, monotonic ms.
+        """
+        for topic, closed in list(self._closed.items()):
+            if closed.at < at and closed.error in _OF_A_BROKER:
+                del self._closed[topic]
 
     def delivered(self, topics: Collection[str]) -> None:
         """Forget the failures of topics that took records."""

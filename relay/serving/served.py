@@ -24,12 +24,15 @@ from relay.partitions.halts import Halts
 from relay.partitions.ownership import Ownership
 from relay.partitions.stalls import Stalls
 from relay.recovery.held_back import HeldBackError
+from relay.serving.fencing import Fencing
 from relay.serving.group_metadata import GroupMetadata
 from relay.serving.intake import Intake
 from relay.serving.take_over import TakeOver
 from relay.serving.worker import PartitionWorker
 
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
+FENCE_SECONDS = 3.0
+"""Time for which an assignment waits for producers; one that takes longer is served when it is there."""
 
 log = structlog.get_logger()
 
@@ -64,6 +67,7 @@ class ServedPartitions:
         self.halts = Halts()
         self._stalls = Stalls()
         self._take_over = take_over
+        self._fencing = Fencing(self._fence)
         self._consumer = consumer
         self._intake = intake
         self._group = group
@@ -75,7 +79,7 @@ class ServedPartitions:
     # --- taken over
 
     def take_over(self, numbers: Sequence[int], *, assign: bool = False) -> dict[Place, int]:
-        """Fence the former owners, read the checkpoints, and serve.
+        """Fence the former owners, read the checkpoints, and serve; those that Kafka lets wait are served later.
 
         Args:
             numbers: Partition numbers.
@@ -86,14 +90,14 @@ class ServedPartitions:
         """
         if not numbers or self._stopping():
             return {}
-        began = time.monotonic()
-        with thread_pool(len(numbers)) as pool:
-            deliveries = dict(zip(numbers, pool.map(self._fence, numbers), strict=True))
+        self._fencing.begin(numbers)
         starts: dict[Place, int] = {}
-        for number, delivery in deliveries.items():
-            if delivery is None:
-                continue
-            if self._stopping():  # each may wait for Kafka's time-outs
+        for number, began, delivery in self._fencing.take_done(FENCE_SECONDS if assign else 0.0):
+            if isinstance(delivery, DeliveryError):
+                self._not_fenced(number, delivery)
+            elif isinstance(delivery, Exception):
+                self._halt_unforeseen(number, delivery)
+            elif self._stopping():  # each may wait for Kafka's time-outs
                 delivery.close()
             else:
                 starts |= self._serve(number, delivery, began, assign=assign)
@@ -103,18 +107,15 @@ class ServedPartitions:
         """Take over what is due."""
         self.take_over(self.ownership.due(time.monotonic(), self._group.generation()))
 
-    def _fence(self, number: int) -> Delivery | None:
-        try:
-            with calling(f"taking over half partition {number}"):
-                return self._take_over.fence(number)
-        except DeliveryError as error:
-            self._take_over.feedback_of(number).volume.be_impatient()
-            self.try_later(number, str(error))
-            if error.fenced:
-                self._give_way(number)
-        except Exception as error:  # noqa: BLE001 - it must not reach the other ones
-            self._halt_unforeseen(number, error)
-        return None
+    def _fence(self, number: int) -> Delivery:
+        with calling(f"taking over half partition {number}"):
+            return self._take_over.fence(number)
+
+    def _not_fenced(self, number: int, error: DeliveryError) -> None:
+        self._take_over.feedback_of(number).volume.be_impatient()
+        self.try_later(number, str(error))
+        if error.fenced:
+            self._give_way(number)
 
     def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[Place, int]:
         try:
@@ -170,12 +171,18 @@ class ServedPartitions:
 
     def revoke(self, numbers: Collection[int]) -> None:
         """Give half partitions up that the group has given to others, or may."""
+        self._fencing.drop(numbers)
         self.halts.end(numbers)
         self._forget_stalls(numbers)
         self.give_up(numbers)
         for number in numbers:
             self._take_over.forget(number)
             self._intake.pause(number)  # one of the two may stay ours until the next step of the assignment
+
+    def give_up_all(self, seconds: float) -> None:
+        """Stop all workers, and take nothing over any more; see `give_up`."""
+        self.give_up(list(self.workers), seconds)
+        self._fencing.drop_all()
 
     def give_up(self, numbers: Iterable[int], seconds: float = STOP_SECONDS) -> None:
         """Stop workers.

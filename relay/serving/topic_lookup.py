@@ -15,6 +15,7 @@ from outbox.protocol.names import Channel
 from relay.batching.allow_list import CurrentAllowList
 from relay.batching.preflight import RealTopic, real_topic, targets
 from relay.batching.topic_gate import Gate, GateChange, GatePolicy
+from relay.kafka.broker_watch import BrokerView, BrokerWatch
 from relay.kafka.refusals import Refusals
 from relay.recovery.hanging_transactions import HangingTransactions
 from relay.state.message_transaction import Transaction
@@ -45,6 +46,7 @@ class TopicLookup:
         topics: Descriptions of real topics.
         hanging: What former transactions of the producer may have left open.
         refusals: Topics that are closed because their records failed.
+        brokers: Which brokers are lost.
     """
 
     def __init__(
@@ -54,12 +56,15 @@ class TopicLookup:
         topics: TopicCache,
         hanging: HangingTransactions,
         refusals: Refusals,
+        brokers: BrokerWatch,
     ) -> None:
         self.gate = gate
         self._waiting = waiting
         self._topics = topics
         self._hanging = hanging
         self._refusals = refusals
+        self._brokers = brokers
+        self._view = BrokerView()
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -68,12 +73,15 @@ class TopicLookup:
         self._hanging.stop()
 
     def describe_closed(self, now: int) -> None:
-        """Describe closed topics again whose pause is over.
+        """Describe closed topics again whose pause is over. What was known before a broker was lost is dropped (R80).
 
         Args:
             now: Monotonic ms.
         """
-        if names := self.gate.turn(now):
+        before, self._view = self._view, self._brokers.view()
+        if is_stale := self._view != before:
+            self._refusals.brokers_changed(int(self._view.since * 1_000))
+        if names := self.gate.turn(now, is_stale=is_stale):
             try:
                 found = self._topics.describe_again(names)
             except KafkaUnreachable as error:
@@ -85,7 +93,7 @@ class TopicLookup:
     def describe_stale(self) -> None:
         """Describe the topics on which a Kafka transaction may have been left open since they were described."""
         if stale := self._hanging.take_stale():
-            self._update(stale, self._topics.describe(stale), ())
+            self._update(stale, self._topics.describe(stale, self._view.since), ())
 
     def describe_unknown(self, ready: Sequence[Transaction]) -> bool:
         """Describe the topics of which the gate has no metadata; return whether there were any.
@@ -95,7 +103,7 @@ class TopicLookup:
         """
         names = self.gate.unknown()
         if names:
-            self._update(names, self._topics.describe(names), ready)
+            self._update(names, self._topics.describe(names, self._view.since), ready)
         return bool(names)
 
     def describe_late(self, late: Sequence[Transaction], ready: Sequence[Transaction]) -> None:
@@ -107,13 +115,19 @@ class TopicLookup:
         """
         names = {name for transaction in late for name in targets(transaction)}
         deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
-        found = self._real_topics(self._topics.describe_again(names), ready)
-        while any(topic.unavailable for topic in found.values()) and time.monotonic() < deadline:
-            if self._is_stopping:
-                break
+        while self.describe_again(names, ready) and time.monotonic() < deadline and not self._is_stopping:
             time.sleep(PAUSE_SECONDS)
-            found = self._real_topics(self._topics.describe_again(names), ready)
+
+    def describe_again(self, names: Collection[str], ready: Sequence[Transaction] = ()) -> bool:
+        """Describe topics in the middle of a turn; return whether one of them is unavailable.
+
+        Args:
+            names: The topics.
+            ready: All transactions that are handed out.
+        """
+        found = self._real_topics(self._topics.describe_again(names), ready)
         self._release(self.gate.update_better(names, found, self._waited_for(names)))
+        return any(topic.unavailable for topic in found.values())
 
     def _update(
         self, names: Collection[str], found: Mapping[str, TopicDescription], ready: Sequence[Transaction]
@@ -132,7 +146,7 @@ class TopicLookup:
         partitions = {name: topic.partitions for name, topic in found.items() if not (topic.lacks or topic.of_channel)}
         closed, now = self._hanging.end(partitions, _offsets(ready)), time.monotonic_ns() // 1_000_000
         return {
-            name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now))
+            name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now), self._view.lost)
             for name, topic in found.items()
         }
 
@@ -145,9 +159,18 @@ class TopicLookups:
         channel: The channel.
         topics: Descriptions of real topics.
         in_force: Who may write where.
+        brokers: Which brokers are lost.
     """
 
-    def __init__(self, policy: GatePolicy, channel: Channel, topics: TopicCache, in_force: CurrentAllowList) -> None:
+    def __init__(
+        self,
+        policy: GatePolicy,
+        channel: Channel,
+        topics: TopicCache,
+        in_force: CurrentAllowList,
+        brokers: BrokerWatch,
+    ) -> None:
+        self._brokers = brokers
         self._policy = policy
         self._channel = channel
         self._topics = topics
@@ -161,7 +184,7 @@ class TopicLookups:
         self, waiting: WaitingTransactions, gate: Gate, hanging: HangingTransactions, refusals: Refusals
     ) -> TopicLookup:
         """Return the look-up for a gate; see `TopicLookup`."""
-        return TopicLookup(waiting, gate, self._topics, hanging, refusals)
+        return TopicLookup(waiting, gate, self._topics, hanging, refusals, self._brokers)
 
 
 def _offsets(transactions: Iterable[Transaction]) -> set[int]:

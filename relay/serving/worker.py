@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 
 import structlog
@@ -285,7 +286,8 @@ class PartitionWorker(threading.Thread):
 
     def _outcome(self, batch: Batch, now: int) -> Outcome:
         gate = self._lookup.gate
-        outcome = settle_batch(batch, self._ledger, gate.topics, self._commits.channel.channel, now, gate.allowed)
+        channel, look_again = self._commits.channel.channel, partial(self._lookup.describe_again, ready=batch.ready)
+        outcome = settle_batch(batch, self._ledger, gate.topics, channel, now, gate.allowed, look_again)
         topics = (gate.topics.get(name) for name in outcome.topics())
         limits = [topic.max_message_bytes for topic in topics if topic and not topic.lacks]
         if limits:

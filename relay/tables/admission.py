@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from outbox._rules.row_order import OrderingKey, behind_those
 from outbox.protocol.names import Channel
-from relay.batching.preflight import inspect
+from relay.batching.preflight import LookAgain, inspect, refused
 from relay.batching.topic_gate import Gate
 from relay.state.message_transaction import Finding
 from relay.tables.half_order import HalfOrder, HalfProgress, Which, which
@@ -139,13 +139,20 @@ class Admission:
 
     # --- a window
 
-    def take(self, window: Sequence[RowTransaction], beyond: Collection[RowTransaction], now: int) -> Admitted:
+    def take(
+        self,
+        window: Sequence[RowTransaction],
+        beyond: Collection[RowTransaction],
+        now: int,
+        look_again: LookAgain = set,
+    ) -> Admitted:
         """Decide on the transactions of a window.
 
         Args:
             window: Transactions in the order of their first rows.
             beyond: Those of them that have rows behind the window: they are not delivered in part.
             now: The broker's time, ms.
+            look_again: Has topics described again before something is refused for them.
         """
         whole = [transaction for transaction in window if transaction not in beyond]
         closed = {found: topic for found in whole if (topic := self._why_waiting(found)) is not None}
@@ -154,11 +161,9 @@ class Admission:
             if transaction in waiting:
                 self._wait(transaction, closed.get(transaction, ""))
         left = behind(window, {*waiting, *beyond}) if waiting or beyond else set()
-        admitted = Admitted()
-        for transaction in whole:
-            if transaction not in left:
-                self._decide(transaction, admitted, now)
-        return admitted
+        going = [transaction for transaction in whole if transaction not in left]
+        findings = refused(going, lambda transaction: self._inspect(transaction, now), look_again)
+        return Admitted([found for found in going if found not in findings], list(findings.items()))
 
     def _why_waiting(self, transaction: RowTransaction) -> str | None:
         """Return the real topic for which a transaction waits, empty if it waits behind another; None: it may go."""
@@ -180,15 +185,11 @@ class Admission:
             self._in_lanes += len(rows)
         self._blocked |= ordering_keys(transaction)
 
-    def _decide(self, transaction: RowTransaction, admitted: Admitted, now: int) -> None:
+    def _inspect(self, transaction: RowTransaction, now: int) -> Finding | None:
         gate = self._gate
         # Its origin header holds the source's name and a row's id; a late header, which counts, is never written.
         more = len(str(gate.owner)) + self._origin_bytes
-        finding = inspect(transaction, gate.topics, self._channel, now, gate.allowed, more)
-        if finding is None:
-            admitted.ready.append(transaction)
-        else:
-            admitted.refused.append((transaction, finding))
+        return inspect(transaction, gate.topics, self._channel, now, gate.allowed, more)
 
     def settled(self, admitted: Admitted) -> None:
         """Forget the transactions that were delivered or discarded."""

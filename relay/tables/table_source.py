@@ -148,7 +148,7 @@ class TableSource:
         beyond = self._beyond(window, found)
         if self._look_at_halves([transaction for transaction in found if transaction not in beyond]):
             return True  # what waited for them is before the window, which is read again
-        admitted = self._admission.take(found, beyond, window.now)
+        admitted = self._admission.take(found, beyond, window.now, self._lookup.describe_again)
         if self._lookup.describe_unknown(admitted.ready) and not admitted.ready:
             return True  # what waited for them may have been released: the window is read again
         report.at_gate(self._lookup.gate.take_news(), source=self._name)

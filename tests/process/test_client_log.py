@@ -51,7 +51,7 @@ def test_kinds_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     client_log = ClientLog()
     for number in range(1_000):
         client_log.log(logging.ERROR, _FORM, "FAIL", "rdkafka#1", "x" * number)
-    assert len(client_log._kinds) <= 256
+    assert len(client_log._repeats._kinds) <= 256
     assert len(_lines(caplog)) == 1_000
 
 

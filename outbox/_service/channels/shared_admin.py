@@ -7,7 +7,9 @@ from confluent_kafka.admin import AdminClient
 from outbox._kafka.admin import admin_client
 from outbox._service.settings import KafkaSettings
 
-_admins: dict[tuple[tuple[str, str], ...], AdminClient] = {}
+ConnectionKey = tuple[tuple[str, str], ...]
+
+_admins: dict[ConnectionKey, AdminClient] = {}
 
 
 def shared_admin(settings: KafkaSettings) -> AdminClient:
@@ -19,9 +21,17 @@ def shared_admin(settings: KafkaSettings) -> AdminClient:
     Raises:
         ConfigurationError: librdkafka does not know a property, or its value; or the file of a secret cannot be read.
     """
-    kafka = settings.connection()
-    # A token provider is another function after each load, so its name counts; a secret of a file counts as it is now.
-    key = tuple(sorted((name, str(settings.kafka.get(name, value))) for name, value in kafka.items()))
-    if key not in _admins:
-        _admins.setdefault(key, admin_client(kafka))  # may wait for a token: no lock, which others would wait for
+    key = connection_key(settings)
+    if key not in _admins:  # it may wait for a token: no lock, which others would wait for
+        _admins.setdefault(key, admin_client(settings.connection()))
     return _admins[key]
+
+
+def connection_key(settings: KafkaSettings) -> ConnectionKey:
+    """Return what is equal for all channels that connect to Kafka in the same way.
+
+    Raises:
+        ConfigurationError: The file of a secret cannot be read.
+    """
+    # A token provider is another function after each load, so its name counts; a secret of a file counts as it is now.
+    return tuple(sorted((name, str(settings.kafka.get(name, value))) for name, value in settings.connection().items()))

@@ -470,3 +470,25 @@ def test_events_are_reported_once() -> None:
     relay.cluster["late"] = TOPIC
     relay.turn(2 * POLICY.pause_max)
     assert relay.gate.take_news() == [TopicStatusChange("late", "")]
+
+
+def test_metadata_from_before_a_broker_was_lost_is_dropped() -> None:
+    """Also that of topics which were described a moment ago (R80)."""
+    gate = Gate(POLICY, CHANNEL, PARTITION)
+    gate.turn(0)
+    gate.update(["orders"], {"orders": TOPIC}, ())
+    assert not gate.turn(1)
+    assert "orders" in gate.topics
+    assert not gate.turn(2, is_stale=True)
+    assert "orders" not in gate.topics
+
+
+def test_closed_topic_is_described_as_soon_as_the_brokers_have_changed() -> None:
+    relay = GatedLedger("orders")
+    relay.cluster["orders"] = AWAY
+    relay.commit("orders")
+    assert relay.turn() == []
+    for _ in range(200):
+        relay.turn(50)
+    assert relay.gate.turn(relay.now + 1) == set()
+    assert relay.gate.turn(relay.now + 2, is_stale=True) == {"orders"}

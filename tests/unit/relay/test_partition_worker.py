@@ -25,6 +25,7 @@ from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from relay.batching.pacing import BatchPolicy
 from relay.batching.topic_gate import Gate, GatePolicy
+from relay.kafka.broker_watch import BrokerView, BrokerWatch
 from relay.kafka.check_sender import CheckSender
 from relay.kafka.decode import Decoder
 from relay.kafka.discard_reader import DiscardReader
@@ -121,10 +122,11 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedbac
     )
     topics = Mock(spec=TopicCache, **{"describe.return_value": {REAL.name: REAL}})
     gate = Gate(GatePolicy(), CHANNEL, PARTITION)
+    brokers = Mock(spec=BrokerWatch, **{"view.return_value": BrokerView()})
     return PartitionWorker(
         ledger,
         readers,
-        TopicLookup(ledger.deliveries.queue, gate, topics, NoHangingTransactions(), feedback.refusals),
+        TopicLookup(ledger.deliveries.queue, gate, topics, NoHangingTransactions(), feedback.refusals, brokers),
         Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,
@@ -346,6 +348,18 @@ def test_refused_topic_waits_and_the_others_go_on(
     turn(worker)
     assert written.pop() == ["sick"]
     assert not worker._feedback.refusals
+
+
+def test_before_a_dead_letter_the_topic_is_looked_at_once_more(worker: PartitionWorker, delivery: Mock) -> None:
+    """An administrator has raised the limit since the gate learned of it (R83)."""
+    small = replace(REAL, settings={"max.message.bytes": "5"})
+    worker._lookup._topics = topics = _topics(REAL.name)
+    topics.describe.return_value = {REAL.name: small}
+    worker.arrivals.feed(halves(0, 1), commits(0, 0, 1))
+    worker._read()
+    worker._settle()
+    assert [record.topic for record in delivery.commit.call_args.args[0]] == [REAL.name] * 2
+    topics.describe_again.assert_called_once_with({REAL.name})
 
 
 def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], PartitionWorker], delivery: Mock) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from outbox._rules.topic_description import TopicDescription
+from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, user_headers
@@ -19,7 +19,7 @@ from outbox.protocol.record import Record
 from outbox.protocol.size import real_record_size, record_size
 from relay.batching.allow_list import AllowList
 from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed
-from relay.batching.preflight import RealTopic, inspect, real_topic, targets
+from relay.batching.preflight import LEADER_LOST, UNDER_MIN_ISR, RealTopic, inspect, real_topic, targets
 from relay.state.discard_index import ParkedHalves, to_manifest
 from relay.state.half_records import Half
 from relay.state.message_transaction import Finding, Transaction
@@ -27,6 +27,7 @@ from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, TOPIC_ID, damaged, transaction_id
 
 CHANNEL = Channel("outbox")
+IN_SYNC = Replicas(1, frozenset({1, 2}), 2)
 TOPICS = {
     "orders": RealTopic(4, 10_000),
     "compacted": RealTopic(4, 10_000, key_required=True),
@@ -336,6 +337,17 @@ def test_a_malformed_half_is_discarded_under_an_id_made_from_its_place() -> None
 
 
 def test_topic_below_min_isr_is_unavailable() -> None:
-    description = TopicDescription("orders", TOPIC_ID, 6, 3, {"max.message.bytes": "1000"}, under_min_isr=1)
-    assert not real_topic(description).takes(0)
-    assert real_topic(replace(description, under_min_isr=0)).takes(0)
+    whole = TopicDescription("orders", TOPIC_ID, 2, 3, {"max.message.bytes": "1000"}, replicas=(IN_SYNC, IN_SYNC))
+    assert real_topic(whole).takes(0)
+    short = replace(whole, replicas=(IN_SYNC, IN_SYNC._replace(in_sync=frozenset({1}))))
+    assert real_topic(short).unavailable == UNDER_MIN_ISR
+
+
+def test_replicas_on_lost_brokers_are_not_in_sync() -> None:
+    """The controller counts a dead broker for as long as its session lasts (R80)."""
+    described = TopicDescription("orders", TOPIC_ID, 2, 3, {"max.message.bytes": "1000"}, replicas=(IN_SYNC,))
+    assert real_topic(described, lost={2}).unavailable == UNDER_MIN_ISR
+    spare = replace(described, replicas=(Replicas(1, frozenset({1, 2, 3}), 2),))
+    assert real_topic(spare, lost={2}).takes(0)
+    assert real_topic(spare, lost={1}).unavailable == LEADER_LOST
+    assert real_topic(spare, lost={2, 3}).unavailable == UNDER_MIN_ISR

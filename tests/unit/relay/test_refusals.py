@@ -102,3 +102,16 @@ def test_discard_topic_is_never_closed() -> None:
     undelivered = [*reports("outbox.discard", 1), *reports("sick", 1)]
     error = DeliveryError("failed", Remedy.ABORT, undelivered)
     assert feedback.failed(Batch([], [], [], []), records, error, 10.0, 0) == {"sick": 2 * COST}
+
+
+def test_time_out_is_forgotten_once_the_brokers_have_changed() -> None:
+    """A broker is back: what its absence closed for minutes is open again, and what failed since then is not."""
+    refusals = Refusals()
+    refusals.failed(SICK, COST, 1_000)
+    refusals.brokers_changed(1_000)
+    assert refusals.why_closed("sick", 2_000)
+    refusals.brokers_changed(1_001)
+    assert not refusals.why_closed("sick", 2_000)
+    refusals.failed(Blame({"full": "KAFKA_STORAGE_ERROR"}, is_certain=True), COST, 2_000)
+    refusals.brokers_changed(3_000)
+    assert refusals.why_closed("full", 4_000)

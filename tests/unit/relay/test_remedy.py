@@ -121,3 +121,14 @@ def test_a_former_transaction_without_its_end_is_a_fault_only_if_it_lasts() -> N
     error = delivery_error(Step.TAKE_OVER, KafkaError(KafkaError.CONCURRENT_TRANSACTIONS))
     assert str(error).startswith("taking over failed: CONCURRENT_TRANSACTIONS")
     assert "If it lasts, bring back the brokers" in str(error)
+
+
+def test_line_that_comes_again_is_logged_once() -> None:
+    """Librdkafka asks sixteen times while a take-over waits, and each take-over has a new client."""
+    with capture_logs() as logged:
+        for number in range(3):
+            problems = ClientLog()
+            for _ in range(16):
+                for owner in ("relay-0", "relay-1"):
+                    problems.log(30, "", "GETPID", f"{owner}#producer-{number}", f"PID not acquired {number}: retrying")
+    assert [line["client"] for line in logged] == ["relay-0#producer-0", "relay-1#producer-0"]

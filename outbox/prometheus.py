@@ -104,9 +104,24 @@ class PrometheusRecorder:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._metrics = _metrics(registry)
+        self._begun: set[str] = set()
+
+    def _begin(self, group: str) -> None:
+        """Show the counters of a group at 0, so that a rate includes the first event of each kind."""
+        self._begun.add(group)
+        for counter in (self._metrics.halves, self._metrics.ops_dropped):
+            counter.labels(group)
+        for outcome in CommitOutcome:
+            self._metrics.transactions.labels(group, outcome.value)
+        for reason in FallbackReason:
+            self._metrics.fell_back.labels(group, reason.value)
+        for state in ("open", "half_open", "closed"):
+            self._metrics.circuit_changes.labels(group, state)
 
     def messages_published(self, group: str, count: int) -> None:
         """Count messages."""
+        if group not in self._begun:
+            self._begin(group)
         self._metrics.published.labels(group).inc(count)
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from outbox._cli.channel_resume import resume
 from outbox._cli.options import ContractSettings, Given, connection
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
@@ -20,7 +21,10 @@ from outbox.errors import ConfigurationError
 NEW_PARTITIONS = 4
 _ID_WIDTH = 36
 
-app = typer.Typer(help="Create and verify a channel's internal topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create and verify a channel's internal topics; resume what has no checkpoint.", no_args_is_help=True
+)
+app.command("resume")(resume)
 
 
 @app.command()

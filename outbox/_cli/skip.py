@@ -10,7 +10,7 @@ from outbox._cli.options import Given, SkipSettings, connection
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._operations.skipping import refuse_readable, send_skip
+from outbox._kafka.skipping import refuse_readable, send_skip
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import UsageError

@@ -43,6 +43,10 @@ class ChannelDescription:
     discard: TopicDescription
     partitions: int
 
+    def numbers(self) -> range:
+        """Return the partition numbers."""
+        return range(self.partitions)
+
 
 def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:
     """Check that the channel's topics exist and are what the protocol needs.
@@ -132,7 +136,7 @@ def _commit_initial_checkpoints(
     initial = {
         (topic.name, partition): TopicPartition(topic.name, partition, 0, checkpoint.encode(topic.id, partition))
         for topic, checkpoint in ((half, HalfCheckpoint(0, 0)), (op, OpCheckpoint(0, 0)))
-        for partition in range(description.partitions)
+        for partition in description.numbers()
     }
     missing = missing_offsets(kafka, group, list(initial))
     new = {place for place in missing if _is_new(admin, place, created)}
@@ -167,5 +171,5 @@ def _lost_checkpoints(group: str, used: Sequence[tuple[str, int]]) -> str:
         f"{places}: group {group} has no checkpoint, although records were written there. "
         "Kafka deletes the offsets of a group that has had no member for offsets.retention.minutes. "
         "Nothing was changed there: an initial checkpoint would deliver every message again that the half topic still "
-        "has. See docs/operations/recovery.md, 'Lost checkpoints'"
+        "has. `outbox channel resume` finds out what was delivered; see docs/operations/recovery.md, 'Lost checkpoints'"
     )

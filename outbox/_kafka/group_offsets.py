@@ -78,17 +78,20 @@ def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple
     return set(places) - set(committed_offsets(kafka, group, places))
 
 
-def commit_missing(kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]) -> None:
-    """Commit offsets, with metadata, where the group has none yet.
+def commit_missing(
+    kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]
+) -> set[tuple[str, int]]:
+    """Commit offsets, with metadata, where the group has none yet; return where that was.
 
     Raises:
         ConfigurationError: The cluster does not answer, or refuses.
     """
     with _group_member(kafka, group) as member:
         committed = _committed(member, list(initial))
-        missing = [initial[place] for place in initial if place not in committed]
+        missing = {place: offset for place, offset in initial.items() if place not in committed}
         if missing:
-            _commit(member, missing)
+            _commit(member, list(missing.values()))
+        return set(missing)
 
 
 def is_group_refused(consumer: Consumer) -> bool:

@@ -1,9 +1,9 @@
-"""Search real topics for the rows of a message table that were delivered. What is not read is never called absent."""
+"""Search real topics for rows or halves that were delivered. What is not read is never called absent."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from confluent_kafka import Message
@@ -45,8 +45,8 @@ class Delivered(NamedTuple):
     """What a search found.
 
     Args:
-        transactions: Transaction ids by row id, of records of the table source.
-        gaps: What was not read; with one, a row that was not found may have been delivered.
+        transactions: Transaction ids by row id or half offset, of records of the owners.
+        gaps: What was not read; with one, what was not found may have been delivered.
     """
 
     transactions: dict[int, set[str]]
@@ -54,14 +54,14 @@ class Delivered(NamedTuple):
 
 
 class DeliveredSearch:
-    """Searches the real topics of a table source.
+    """Searches real topics for what some owners delivered: a table source, or half partitions.
 
     Args:
         kafka: librdkafka properties, with the rights to read and describe the topics.
         channel: The channel.
-        source: Name of the source.
+        origins: What the origin header of the records begins with: name of the source, or half partitions.
         most: Records that are read of a topic at most.
-        now_ms: The database's time, ms since 1970.
+        now_ms: The time, ms since 1970.
         passed: Called from time to time with the number of records read.
     """
 
@@ -69,23 +69,23 @@ class DeliveredSearch:
         self,
         kafka: Mapping[str, str],
         channel: Channel,
-        source: str,
+        origins: Collection[str],
         most: int,
         now_ms: int,
         passed: Callable[[int], None],
     ) -> None:
         self._kafka = kafka
         self._group = channel.relay_group
-        self._origin = f"{source}/".encode()
+        self._origins = frozenset(origin.encode() for origin in origins)
         self._most = most
         self._passed = passed
         self._now_ms = now_ms
 
     def search(self, since_ms: Mapping[str, int]) -> Delivered:
-        """Return the rows that were delivered, by the records that `read_committed` readers see.
+        """Return what was delivered, by the records that `read_committed` readers see.
 
         Args:
-            since_ms: The topics, and the lowest timestamp that a record of a row can have there, ms since 1970.
+            since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
 
         Raises:
             ConfigurationError: Kafka does not answer, or refuses.
@@ -135,16 +135,16 @@ class DeliveredSearch:
 
     def _read(self, reader: SpanReader, spans: list[Span], found: Delivered) -> None:
         for message in reader.read(spans, self._passed):
-            for row, transaction_id in self._rows(message):
-                found.transactions.setdefault(row, set()).add(transaction_id)
+            for place, transaction_id in self._delivered(message):
+                found.transactions.setdefault(place, set()).add(transaction_id)
 
-    def _rows(self, message: Message) -> Iterator[tuple[int, str]]:
-        """Yield row id and transaction id of a record of the source."""
+    def _delivered(self, message: Message) -> Iterator[tuple[int, str]]:
+        """Yield row id or half offset, and transaction id, of a record of the owners."""
         headers = dict(headers_of(message))
-        if (headers.get(ORIGIN_HEADER) or b"").startswith(self._origin):
-            transaction_id, _, row = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
-            if row.isascii() and row.isdecimal():
-                yield int(row), transaction_id
+        owner, _, place = (headers.get(ORIGIN_HEADER) or b"").rpartition(b"/")
+        if owner in self._origins and place.isdigit():
+            transaction_id, _, _ = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
+            yield int(place), transaction_id
 
 
 def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:

@@ -136,7 +136,7 @@ class Resumption:
 
     def _search(self, passed: Callable[[int], None]) -> Delivered:
         name = self.source.name
-        search = DeliveredSearch(self.kafka, self.channel, name, self.most, self._now_ms, passed)
+        search = DeliveredSearch(self.kafka, self.channel, [name], self.most, self._now_ms, passed)
         return search.search(self._since)
 
     def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[int]:

@@ -69,7 +69,7 @@ _MEANINGS = {
     Role.AUDIT: "`outbox audit`",
     Role.REPLAY: "`outbox replay`; the topics are those that it writes to",
     Role.WATCH: "`outbox watch`",
-    Role.ADMINISTRATOR: "`outbox channel create` and `verify`",
+    Role.ADMINISTRATOR: "`outbox channel create` and `verify`; together with `viewer`, `outbox channel resume`",
 }
 
 

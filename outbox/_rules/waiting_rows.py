@@ -23,9 +23,7 @@ class Waits(enum.StrEnum):
     NEXT = "NEXT"
 
 
-REFUSALS = frozenset(
-    {Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNAVAILABLE, Waits.PARTITION_OUT_OF_RANGE}
-)
+REFUSALS = frozenset({Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNAVAILABLE, Waits.PARTITION_OUT_OF_RANGE})
 """What a topic itself has against a row."""
 
 DETAILS = {

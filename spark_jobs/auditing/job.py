@@ -1,4 +1,4 @@
-"""The job `audit`: what the databases committed against what the topics show, a verdict for each message of a window."""
+"""The job `audit`: what the databases committed against what the topics show, a verdict for each message."""
 
 from __future__ import annotations
 

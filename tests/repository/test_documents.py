@@ -18,6 +18,13 @@ def test_the_readme_shows_the_quickstart_as_it_is() -> None:
     assert program in (ROOT / "README.md").read_text()
 
 
+def test_the_loop_of_the_library_page_is_that_of_the_example() -> None:
+    example = (ROOT / "examples/aiokafka_consumer.py").read_text()
+    page = (ROOT / "docs/library.md").read_text()
+    (loop,) = re.findall(r"^```python\n(async def consume.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert loop in example
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", document.read_text())

@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from types import SimpleNamespace
 
 import psycopg
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from psycopg.rows import dict_row
 from sqlalchemy import Engine, NullPool, create_engine, event
 from sqlalchemy.exc import OperationalError
@@ -32,10 +30,9 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from outbox._postgres.inbox_table import InboxTable
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
+from tests.support.billing import Billing
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
-
-PROGRAM = Path(__file__).parents[3] / "examples" / "consumer.py"
 
 
 @pytest.fixture
@@ -296,54 +293,6 @@ def test_the_printed_sql_makes_the_table(site: Site) -> None:
         assert Inbox("billing", site.tables).once(session, "a/0")
 
 
-class Billing:
-    """The example consumer, on a shop with a relay and a checker.
-
-    Args:
-        shop: The shop.
-        topic: What it consumes.
-    """
-
-    def __init__(self, shop: Shop, topic: str) -> None:
-        self.site = shop.site
-        self.topic = self.site.topic(topic)
-        self.schema = f"{self.site.name}_{topic}"
-        with self.site.connect() as connection:
-            InboxTable(self.site.tables).create(connection)
-            connection.execute(f"CREATE SCHEMA {self.schema}".encode())
-            connection.execute(f"CREATE TABLE {self.schema}.invoice (what text)".encode())
-
-    @contextmanager
-    def running(self, kafka: str) -> Iterator[subprocess.Popen[str]]:
-        """The program as a process; `kafka` is its OUTBOX_KAFKA."""
-        url = self.site.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
-        environment = {
-            **self.site.environment(),
-            "DATABASE_URL": f"{url}{'&' if '?' in url else '?'}options=-csearch_path%3D{self.schema},public",
-            "OUTBOX_KAFKA": kafka,
-            "TOPIC": self.topic,
-        }
-        with subprocess.Popen([sys.executable, PROGRAM], env=environment, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    def invoices(self) -> list[str]:
-        """What was invoiced."""
-        with self.site.connect() as connection:
-            return [what for (what,) in connection.execute(f"SELECT what FROM {self.schema}.invoice".encode())]
-
-    def committed(self) -> int:
-        """Records below the group's committed offsets."""
-        consumer = Consumer({**self.site.kafka(), "group.id": "billing"})
-        try:
-            places = consumer.committed([TopicPartition(self.topic, number) for number in range(3)], 20)
-            return sum(max(place.offset, 0) for place in places)
-        finally:
-            consumer.close()
-
-
 QUICK = '"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"'
 
 
@@ -351,7 +300,7 @@ QUICK = '"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"'
 def test_the_example_handles_a_redelivered_message_once(shop: Shop) -> None:
     """It is killed after the COMMIT of its transactions and before that of its offsets."""
     topic = shop.topic()
-    billing = Billing(shop, topic)
+    billing = Billing(shop.site, topic, "consumer.py")
     for number in range(3):
         with shop.session() as session:
             shop.publish(session, topic, f"order {number}", str(number))

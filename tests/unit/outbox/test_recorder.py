@@ -162,3 +162,17 @@ def test_no_recorder_hears_nothing() -> None:
     tell_everything(recorder)
     assert isinstance(recorder, NoRecorder)
     assert not isinstance(recorder, GuardedRecorder)
+
+
+def test_what_may_happen_is_counted_from_zero_once_a_group_publishes() -> None:
+    """`increase()` does not see a series that begins at 1."""
+    registry = CollectorRegistry()
+    PrometheusRecorder(registry).messages_published("orders", 1)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"outbox_{name}_total", {"group": "orders", **labels})
+
+    assert [value("transactions", outcome=one.value) for one in CommitOutcome] == [0.0] * len(CommitOutcome)
+    assert [value("messages_fell_back", reason=one.value) for one in FallbackReason] == [0.0] * len(FallbackReason)
+    assert [value("circuit_changes", state=one) for one in ("open", "half_open", "closed")] == [0.0] * 3
+    assert (value("ops_dropped"), value("messages_published")) == (0.0, 1.0)

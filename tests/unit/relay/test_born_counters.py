@@ -53,7 +53,7 @@ def _kinds() -> Iterator[str]:
     for path in LEDGER:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("counts"):
-                yield from (one.value for one in ast.walk(node.slice) if isinstance(one, ast.Constant))
+                yield from (str(one.value) for one in ast.walk(node.slice) if isinstance(one, ast.Constant))
 
 
 def test_what_a_ledger_counts_begins_at_zero() -> None:

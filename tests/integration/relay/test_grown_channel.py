@@ -1,0 +1,189 @@
+"""Half partitions that were written to before they had a checkpoint go on exactly once (R84)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from outbox import Message, Outbox
+from outbox._cli.channel import app
+from outbox._service.exit_codes import Exit
+from tests.support.commands import call_command
+from tests.support.harness import Site, wait_until
+
+GROWN = 4
+
+
+class Application(threading.Thread):
+    """Publishes a message in each transaction, of many keys, until it is stopped; each fifth is rolled back.
+
+    Args:
+        site: Where.
+        name: The beginning of its values.
+    """
+
+    def __init__(self, site: Site, name: str) -> None:
+        super().__init__(daemon=True)
+        self._site, self._name = site, name
+        self._stopping = threading.Event()
+        self._engine: Engine = site.engine()
+        self.outbox: Outbox = site.outbox(publish_timeout_seconds=20.0)
+        self.committed: list[bytes] = []
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        """Publish."""
+        number = 0
+        while not self._stopping.wait(0.01):
+            number += 1
+            value = f"{self._name} {number}"
+            try:
+                self._publish(value, number)
+            except BaseException as error:  # noqa: BLE001 - `stop` raises it
+                self.failure = error
+                return
+
+    def _publish(self, value: str, number: int) -> None:
+        with Session(self._engine) as session:
+            self.outbox.publish(session, Message(self._site.topic("orders"), value, f"key {number % 37}"))
+            if number % 5:
+                session.commit()
+                self.committed.append(value.encode())
+
+    def stop(self) -> list[bytes]:
+        """Stop, and return what was committed."""
+        self._stopping.set()
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+        return self.committed
+
+
+@pytest.fixture
+def grown(site: Site) -> Site:
+    """A channel of two partitions with a real topic and a checker."""
+    site.create("orders", partitions=2)
+    site.checker()
+    return site
+
+
+def _grow(site: Site) -> None:
+    channel = site.channel
+    for topic in (channel.verdict_topic, channel.op_topic, channel.discard_topic, channel.half_topic):
+        for future in site.admin.create_partitions([NewPartitions(topic, GROWN)]).values():
+            future.result(20)
+
+    def all_grew() -> bool:
+        topics = site.admin.list_topics(timeout=10).topics
+        return all(len(topics[name].partitions) == GROWN for name in channel.topics if name != channel.check_topic)
+
+    wait_until(all_grew)
+
+
+def _resume(site: Site, *words: str) -> tuple[int, str]:
+    return call_command(app, site, "resume", *words)
+
+
+def _document(site: Site, *words: str, code: int = Exit.OK) -> Any:
+    found, printed = _resume(site, *words, "--json")
+    assert found == code, printed
+    return json.loads(printed)
+
+
+def _assert_each_once(site: Site, committed: Sequence[bytes]) -> None:
+    site.wait_visible(len(committed), "orders")
+    site.wait_settled()
+    assert sorted(record.value or b"" for record in site.read("orders")) == sorted(committed)
+
+
+def _delete_offsets(site: Site) -> None:
+    """Let Kafka forget the checkpoints; the group has no member."""
+    group = site.channel.relay_group
+    site.admin.delete_consumer_groups([group])[group].result(20)
+
+
+def test_a_channel_that_grew_while_applications_ran_goes_on(grown: Site) -> None:
+    relay = grown.relay(extra={"OUTBOX_CONTRACT_INTERVAL_MS": "500"})
+    applications = [Application(grown, "old")]
+    applications[0].start()
+    grown.wait_visible(20, "orders")
+    _grow(grown)
+    assert relay.wait() == Exit.UNSAFE
+    applications.append(Application(grown, "new"))  # as in a rolling restart: one knows the new partitions
+    applications[1].start()
+    wait_until(lambda: len(applications[1].committed) > 60)
+    unknown = grown.relay()
+    wait_until(lambda: "has no checkpoint" in unknown.output(), explain=grown.logs)
+    code, created = call_command(app, grown, "create")
+    assert (code, "outbox channel resume" in created) == (Exit.CONFIGURATION, True)
+    code, said = _resume(grown, "--yes")
+    assert (code, "stop the relays of the channel" in said) == (Exit.CONFIGURATION, True), said
+    unknown.terminate()
+    tried = _document(grown, "--dry-run")
+    assert tried["outcome"] == "possible"
+    assert {one["partition"] for one in tried["partitions"]} <= {2, 3}
+    assert all(one["halves"] and not one["halves_found_delivered"] for one in tried["partitions"])
+    assert _document(grown, "--yes")["outcome"] == "resumed"
+    assert _document(grown, "--yes")["outcome"] == "nothing to resume"
+    grown.relay()
+    committed = [value for one in applications for value in one.stop()]
+    _assert_each_once(grown, committed)
+
+
+def test_what_was_delivered_before_a_checkpoint_was_lost_is_not_delivered_again(grown: Site) -> None:
+    relay = grown.relay()
+    application = Application(grown, "shop")
+    application.start()
+    grown.wait_visible(100, "orders")
+    relay.terminate()
+    behind = len(application.committed)
+    wait_until(lambda: len(application.committed) > behind + 30)
+    _delete_offsets(grown)
+    found = _document(grown, "--yes")
+    assert found["outcome"] == "resumed"
+    assert [one["halves"] > one["halves_found_delivered"] > 0 for one in found["partitions"]] == [True, True]
+    grown.relay()
+    _assert_each_once(grown, application.stop())
+
+
+def test_what_real_topics_cannot_prove_is_refused(grown: Site) -> None:
+    application = Application(grown, "shop")
+    application.start()
+    wait_until(lambda: len(application.committed) > 40)
+    application.stop()
+    _delete_offsets(grown)
+    cut = grown.admin.delete_records([TopicPartition(grown.channel.half_topic, 0, 1)])
+    assert [future.result(20).low_watermark for future in cut.values()] == [1]
+    producer = Producer(grown.kafka())
+    producer.produce(grown.channel.discard_topic, b"v", b"k", 1)
+    assert producer.flush(20) == 0
+    found = _document(grown, "--yes", code=Exit.UNPROVABLE)
+    assert [("begins at offset 1" in one["why"], "discard" in one["why"]) for one in found["partitions"]] == [
+        *((True, False), (False, True))
+    ]
+    assert found["outcome"] == "refused"
+
+
+def test_a_topic_that_does_not_exist_proves_nothing(grown: Site) -> None:
+    application = Application(grown, "shop")
+    application.start()
+    wait_until(lambda: len(application.committed) > 40)
+    committed = application.stop()
+    _delete_offsets(grown)
+    topic = grown.topic("orders")
+    grown.admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in grown.admin.list_topics(timeout=10).topics)
+    found = _document(grown, "--yes", code=Exit.UNPROVABLE)
+    assert (found["outcome"], [one["place"] for one in found["not_searched"]]) == ("refused", [topic])
+    assert _document(grown, "--not-delivered-to", topic, "--yes")["outcome"] == "resumed"
+    grown.create_topics("orders")
+    grown.relay()
+    _assert_each_once(grown, committed)

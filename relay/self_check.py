@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaException
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding
+from outbox._operations.finding import Finding, is_silent
 from outbox._operations.source_doctor import examine_sources
 from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.exit_codes import UnsafeError
@@ -35,7 +35,8 @@ def examine(settings: RelaySettings) -> Iterator[Finding]:
     if all(finding.fine for finding in found):
         channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
         yield from _checkpoints(settings, channel)
-        yield from examine_sources(settings.tables, settings.connection(), settings.channel_names())
+    silent = is_silent(found)
+    yield from examine_sources(settings.tables, settings.connection(), settings.channel_names(), is_silent=silent)
 
 
 def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +12,9 @@ from pydantic import Field
 
 from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
-from outbox._kafka.admin import admin_client
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.group_members import CHECKER, RELAY, count_members, nobody, start
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds, OperatorName
@@ -20,6 +22,7 @@ from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
+from outbox.protocol.names import Channel
 
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
@@ -58,14 +61,21 @@ class OperatorContext:
         operator: The name that the operator gave.
 
     Raises:
-        ConfigurationError: Kafka does not answer, or the channel is wrong.
+        KafkaUnreachable: Kafka does not answer.
+        ConfigurationError: The channel is wrong.
     """
 
     def __init__(self, settings: CheckerSettings, operator: str = "") -> None:
         self.kafka = settings.connection()
         self._operator = operator
-        self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
+        self._admin = admin_client(self.kafka)
+        names = settings.channel_names()
+        self.channel: ChannelDescription = verify_channel(self._admin, names, FIRST_ANSWER_SECONDS)
         self.databases = settings.all_databases()
+
+    def members(self) -> dict[str, int | None]:
+        """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
+        return count_members(self._admin, self.channel.channel)
 
     def by_hand(self, reason: str) -> str:
         """Return what the record of a decision has of the operator, the reason and the time.
@@ -79,6 +89,18 @@ class OperatorContext:
     def rows(self, database: str) -> DatabaseView:
         """Return the callback tables of a database, by its name in the settings."""
         return DatabaseView(database, self.databases[database], self.channel.channel.name)
+
+
+def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:
+    """Return a sentence for each service of a channel that does not run.
+
+    Args:
+        channel: The channel.
+        members: How many processes run, by service; None: not known.
+        halves: Whether halves wait, which need a checker, too.
+    """
+    services = (RELAY, CHECKER) if halves else (RELAY,)
+    return [f"{nobody(channel, one)}; {start(one)}" for one in services if members[one] == 0]
 
 
 def parse_id(text: str) -> tuple[str, int | None]:

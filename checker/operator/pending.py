@@ -19,11 +19,13 @@ from checker.operator.options import (
     OperatorContext,
     OperatorSettings,
     Records,
+    missing_services,
     parse_duration,
 )
 from checker.operator.table_sources import age, is_unread, report_tables, show_tables, table_fields
 from checker.operator.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox._cli.setting_options import setting_options
+from outbox._kafka.group_members import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
 from outbox._service.settings import NO_TABLES
@@ -56,6 +58,7 @@ def pending(
     gathering = Gathering(most, Choice(None, group, now - youngest), limit)
     with show_records_read() as passed:
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
+    members = desk.members()
     shown, tables = gathering.oldest()[:limit], report_tables(settings)
     rows = _look(desk, shown) if look else {}
     document = {
@@ -70,12 +73,15 @@ def pending(
         "not_listed": gathering.total() - len(shown),
         "malformed_halves": gathering.malformed,
         "not_read": [{"place": left.place, "why": left.why} for left in unread],
+        "members": members,
         "tables": [table_fields(one) for one in tables],
     }
     if as_json:
         print_json(document)
     else:
         _show(document, unread)
+        for missing in missing_services(desk.channel.channel, members, halves=bool(gathering.sums)):
+            PlainConsole().print(missing)
         show_tables(PlainConsole(), desk.channel.channel.name, tables)
         if not tables:
             PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
@@ -96,7 +102,7 @@ def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> Operator
         if as_json and tables:
             lists: dict[str, Any] = {"sums": [], "transactions": [], "not_listed": 0, "malformed_halves": 0}
             unread = [{"place": f"channel {settings.channel}", "why": str(error)}]
-            head = {"channel": settings.channel, "now_ms": now, **lists, "not_read": unread}
+            head = {"channel": settings.channel, "now_ms": now, **lists, "not_read": unread, "members": NOT_SEEN}
             print_json({**head, "tables": [table_fields(one) for one in tables]})
         if not as_json:
             show_tables(PlainConsole(), settings.channel, tables)

@@ -30,8 +30,39 @@ SKEW_MS = 600_000
 Take = Callable[[Message], None]
 
 
+def search_databases(databases: Mapping[str, DatabaseSettings], channel: str, found: Findings) -> list[Row]:
+    """Look up the row of a transaction in all databases; report each that does not answer.
+
+    Args:
+        databases: The databases.
+        channel: Name of the channel.
+        found: Takes what is found.
+    """
+    rows: list[Row] = []
+    for name, settings in databases.items():
+        try:
+            there = DatabaseView(name, settings, channel).rows_of([found.transaction_id])
+        except ConfigurationError as error:
+            found.unread.append((f"database {name}", str(error)))
+            continue
+        found.databases.append(name)
+        for row, created in there.values():
+            _note_row(found, name, row, created)
+            rows.append(row)
+    return rows
+
+
+def _note_row(found: Findings, database: str, row: Row, created: int) -> None:
+    kind = OpKind.COMMIT if row.committed else OpKind.ROLLBACK
+    what = "C, committed" if row.committed else "R, a rollback row"
+    what += f", damaged: {row.damage}" if row.damage else ""
+    detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
+    found.note(TimelineEvent(created, EventKind.ROW, database, None, None, None, detail, kind, row.positions))
+    found.committed_row = row.committed or bool(found.committed_row)
+
+
 class Search:
-    """One search.
+    """One search of topics.
 
     Args:
         kafka: librdkafka properties.
@@ -62,27 +93,18 @@ class Search:
         self._targets: dict[str, set[int]] = {}
         self._real_since: int | None = None
 
-    def databases(self, databases: Mapping[str, DatabaseSettings]) -> None:
-        """Look up its row in all databases; report each that does not answer."""
-        for name, settings in databases.items():
-            try:
-                rows = DatabaseView(name, settings, self._channel.channel.name).rows_of([self._found.transaction_id])
-            except ConfigurationError as error:
-                self._found.unread.append((f"database {name}", str(error)))
-                continue
-            self._found.databases.append(name)
-            for row, created in rows.values():
-                self._note_row(name, row, created)
-
-    def topics(self, more: Iterable[str] = ()) -> None:
+    def topics(self, rows: Iterable[Row], more: Iterable[str] = ()) -> None:
         """Read the channel's topics, and the real topics that its halves name.
 
         Args:
+            rows: Its rows, which name the place of its halves.
             more: Real topics to search, too: when the halves are gone, nothing else names them.
 
         Raises:
             ConfigurationError: Kafka does not answer, or refuses.
         """
+        for row in rows:
+            self._know_row(row)
         names, numbers = self._channel.channel, range(self._channel.partitions)
         with SpanReader(self._kafka, names.relay_group) as reader:
             for topic in (names.op_topic, names.verdict_topic):
@@ -174,13 +196,7 @@ class Search:
 
     # --- what is found ------------------------------------------------------------------------------------------
 
-    def _note_row(self, database: str, row: Row, created: int) -> None:
-        kind = OpKind.COMMIT if row.committed else OpKind.ROLLBACK
-        what = "C, committed" if row.committed else "R, a rollback row"
-        what += f", damaged: {row.damage}" if row.damage else ""
-        detail = f"{what}; half partition {row.partition}, offsets {row.first_offset} to {row.last_offset}"
-        self._found.note(TimelineEvent(created, EventKind.ROW, database, None, None, None, detail, kind, row.positions))
-        self._found.committed_row = row.committed or bool(self._found.committed_row)
+    def _know_row(self, row: Row) -> None:
         if row.topic_id == self._channel.half.id:
             self._know(row.partition, row.first_offset, row.last_offset)
         else:

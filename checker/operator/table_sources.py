@@ -19,6 +19,8 @@ _NEXT = {
     Condition.SERVED: "next to be delivered",
     Condition.HALTED: "waits for `outbox table resume`",
     Condition.NO_OWNER: "waits for a relay",
+    Condition.NO_KAFKA: "waits for Kafka",
+    Condition.READ_ONLY: "waits until the database takes writes",
     Condition.UNREACHABLE: "",
 }
 """What rows wait for that nothing else keeps."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -17,20 +18,26 @@ from checker.operator.options import (
     OperatorContext,
     OperatorSettings,
     Records,
+    missing_services,
     parse_id,
 )
-from checker.operator.row_story import conclude_rows
-from checker.operator.search import SKEW_MS, Search
+from checker.operator.row_story import RowFindings, conclude_rows
+from checker.operator.search import SKEW_MS, Search, search_databases
 from checker.operator.table_search import TableSearch
 from checker.operator.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
+from checker.rules.verdicts import Row
 from outbox._cli.setting_options import setting_options
+from outbox._kafka.group_members import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._service.redaction import visible
 from outbox._service.settings import NO_TABLES
-from outbox.errors import UsageError
+from outbox.errors import KafkaUnreachable, UsageError
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
+
+_OF_SERVICES = {Status.COMMITTED, Status.UNDECIDED, Status.PARTLY_VISIBLE, Status.PARKED}
+"""What a relay or a checker ends."""
 
 app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_COMMAND)
 
@@ -51,34 +58,62 @@ def trace(
 ) -> None:
     """Print all that databases and topics hold of it, in the order of time.
 
-    It ends with 2 if nothing is found, and with 6 if decisions contradict each other or what readers see.
+    It ends with 2 if nothing is found, and with 6 if decisions contradict each other or what readers see. Without Kafka
+    it shows what the databases hold, and ends with 4.
     """
     transaction_id, position = parse_id(id_)
     start = _start(transaction_id, since)
     settings, found = OperatorSettings(**given), Findings(transaction_id, position)
-    desk = OperatorContext(settings)
-    if not desk.databases and not settings.tables:
-        found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
-    rows = TableSearch(desk.kafka, desk.channel.channel, found).search(settings.tables)
-    with show_records_read() as passed:
-        search = Search(desk.kafka, desk.channel, found, start, records, passed)
-        if rows.applies:
-            found.unread.append(("halves", _OF_ROWS))
-            search.real_topics({*rows.topics, *(topic or ())}, rows.since_ms)
-        else:
-            search.databases(desk.databases)
-            search.topics(topic or ())
+    desk, silence = _desk(settings, found)
+    members = NOT_SEEN if desk is None else desk.members()
+    rows, own = _search_databases(settings, found, is_silent=desk is None)
+    if desk is not None:
+        with show_records_read() as passed:
+            search = Search(desk.kafka, desk.channel, found, start, records, passed)
+            if rows.applies:
+                search.real_topics({*rows.topics, *(topic or ())}, rows.since_ms)
+            else:
+                search.topics(own, topic or ())
     if not settings.tables and not found.events:
         found.unread.append(("rows of table mode", NO_TABLES))
     conclusion = conclude_rows(found, rows) if rows.applies else conclude(found)
     if as_json:
-        print_json({"channel": settings.channel} | _document(found, conclusion, start))
+        print_json({"channel": settings.channel} | _document(found, conclusion, start) | {"members": members})
     else:
         _show(settings.channel, found, conclusion, start)
+        if conclusion.state in _OF_SERVICES and not rows.applies:
+            for missing in missing_services(settings.channel_names(), members, halves=True):
+                typer.echo(missing)
+    if silence is not None:
+        raise silence
     if conclusion.state is Status.NOT_FOUND:
         raise SystemExit(Exit.FINDINGS)
     if conclusion.state is Status.CONTRADICTION:
         raise SystemExit(Exit.CONTRADICTION)
+
+
+def _desk(settings: OperatorSettings, found: Findings) -> tuple[OperatorContext | None, KafkaUnreachable | None]:
+    """Return the channel as it is; if Kafka does not answer, None and why."""
+    try:
+        return OperatorContext(settings), None
+    except KafkaUnreachable as error:
+        found.unread.append(("Kafka", str(error)))
+        return None, error
+
+
+def _search_databases(
+    settings: OperatorSettings, found: Findings, *, is_silent: bool
+) -> tuple[RowFindings, Sequence[Row]]:
+    """Return what message tables hold of a transaction, and its callback rows if it may be one of half mode."""
+    databases = settings.all_databases()
+    if not databases and not settings.tables:
+        found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
+    kafka = None if is_silent else settings.connection()
+    rows = TableSearch(kafka, settings.channel_names(), found).search(settings.tables)
+    if rows.applies:
+        found.unread.append(("halves", _OF_ROWS))
+        return rows, ()
+    return rows, search_databases(databases, settings.channel, found)
 
 
 def _start(transaction_id: str, since: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from confluent_kafka import Message
 
 from outbox._cli.options import TableCommandSettings, connection
-from outbox._kafka.admin import admin_client
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.discard_topic import Discarded, decide, read_discarded, read_manifests, why_not
 from outbox._operations.discarded_rows import DiscardedMessageRow, DiscardedTable, DiscardedTransaction, Moved
@@ -19,7 +19,7 @@ from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import signed, utc
 from outbox._service.settings import TableSettings
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import message_id
@@ -209,12 +209,23 @@ class TopicStore:
     def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.kafka = connection(settings)
         self._operator = operator
-        self.channel: ChannelDescription = verify_channel(admin_client(self.kafka), settings.channel_names())
+        self._names = settings.channel_names()
         self.unread: set[str] = set()
+        self._channel = self._look()
+
+    def _look(self) -> ChannelDescription | None:
+        """Return the channel; None: Kafka does not answer. Message tables can be looked at all the same."""
+        try:
+            return verify_channel(admin_client(self.kafka), self._names, FIRST_ANSWER_SECONDS)
+        except KafkaUnreachable as error:
+            self.unread.add(f"topic {self._names.discard_topic}")
+            warn(str(error))
+            return None
 
     def read(self) -> Iterator[HalfEntry]:
         """Yield the transactions that are there now, one at a time."""
-        return map(HalfEntry, read_manifests(self.kafka, self.channel, self._cannot_read))
+        if self._channel is not None:
+            yield from map(HalfEntry, read_manifests(self.kafka, self._channel, self._cannot_read))
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
         place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
@@ -223,13 +234,15 @@ class TopicStore:
             warn(f"{place} is passed over: {error}")
 
     def read_one(self, transaction_id: str) -> Discarded | None:
-        """Return one transaction; None if it is not there."""
-        return read_discarded(self.kafka, self.channel, transaction_id)
+        """Return one transaction; None if it is not there, or Kafka does not answer."""
+        return None if self._channel is None else read_discarded(self.kafka, self._channel, transaction_id)
 
     def decide(self, chosen: Sequence[Entry], kind: OpKind, comment: str) -> None:
         """Send op markers."""
         manifests = [entry.manifest for entry in chosen if isinstance(entry, HalfEntry)]
-        decide(self.kafka, self.channel, manifests, kind, signed(recorded_name(self.kafka, self._operator), comment))
+        if self._channel is not None:  # without Kafka nothing of it can be chosen
+            by = signed(recorded_name(self.kafka, self._operator), comment)
+            decide(self.kafka, self._channel, manifests, kind, by)
 
     def left(self, chosen: Sequence[Entry]) -> list[Entry]:
         """Return what no relay has taken from the topic."""

@@ -19,7 +19,7 @@ from outbox._operations.discarded_rows import DiscardedMessageRow
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, utc
 from outbox._service.settings import NO_TABLES
-from outbox.errors import UsageError
+from outbox.errors import ConfigurationError, OutboxError, UsageError
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
@@ -168,8 +168,12 @@ def _transaction(id_: str) -> str:
     return id_.strip().partition("/")[0]
 
 
-def _not_there(ids: Iterable[str]) -> UsageError:
-    return UsageError(f"transaction {', '.join(ids)} is not in the discard topic, nor in a table of discarded messages")
+def _not_there(ids: Iterable[str], unread: Sequence[str]) -> OutboxError:
+    """Return the error that transactions are nowhere, or may be where nothing could be read."""
+    named = ", ".join(ids)
+    if unread:
+        return ConfigurationError(f"transaction {named} was not found; {', '.join(unread)} could not be read")
+    return UsageError(f"transaction {named} is not in the discard topic, nor in a table of discarded messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ class _Places:
 
         Raises:
             UsageError: A transaction that is named is nowhere.
+            ConfigurationError: It was not found, and something could not be read.
         """
         ids = frozenset(choice.ids or ())
         named = {
@@ -220,7 +225,7 @@ class _Places:
             for store in self.stores()
         }
         if missing := sorted(ids - {entry.transaction_id for some in named.values() for entry in some}):
-            raise _not_there(missing)
+            raise _not_there(missing, self.unread())
         return {store: list(choice.of(some)) for store, some in named.items()}
 
     def rows_of(self, transaction_id: str) -> list[tuple[RowEntry, list[DiscardedMessageRow]]]:
@@ -228,6 +233,7 @@ class _Places:
 
         Raises:
             UsageError: It is nowhere.
+            ConfigurationError: It was not found, and something could not be read.
         """
         found = [
             (entry, table.messages(entry))
@@ -236,7 +242,7 @@ class _Places:
             if entry.transaction_id == transaction_id
         ]
         if not found:
-            raise _not_there([transaction_id])
+            raise _not_there([transaction_id], self.unread())
         return found
 
 

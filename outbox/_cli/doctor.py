@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -19,10 +20,11 @@ from outbox._operations.doctor import (
     examine_kafka,
     examine_versions,
 )
-from outbox._operations.finding import Finding
+from outbox._operations.finding import Finding, is_silent
 from outbox._operations.rights_doctor import RightsDoctor
-from outbox._operations.source_doctor import examine_sources, examine_unnamed
+from outbox._operations.source_doctor import Place, examine_sources, examine_unnamed, named_places
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.dsn import connection_remedy
 from outbox._rules.role_rights import Role, rights_of
 from outbox._service.channels.channel_settings import load_all
 from outbox._service.findings import of_channel, show_findings
@@ -66,11 +68,13 @@ def _no_rights(roles: list[Role]) -> Iterator[Finding]:
 def _examine(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]:
     yield from examine_allow_list(settings.profile, settings.allowed_topics)
     yield from examine_encryption(connection(settings), _databases(settings))
-    yield from examine_kafka(connection(settings), settings.channel_names(), settings.contract())
+    kafka, channel = connection(settings), settings.channel_names()
+    of_kafka = list(examine_kafka(kafka, channel, settings.contract()))
+    yield from of_kafka
     yield from _database(settings, is_shared=is_shared)
     for name, one in settings.databases.items():
-        yield from examine_checker_database(name, one)
-    yield from examine_sources(settings.tables, connection(settings), settings.channel_names())
+        yield from examine_checker_database(name, one, partial(examine_unnamed, named=_named(settings)))
+    yield from examine_sources(settings.tables, kafka, channel, is_silent=is_silent(of_kafka))
 
 
 def _databases(settings: DoctorSettings) -> dict[str, Callable[[], str]]:
@@ -92,9 +96,18 @@ def _database(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]
     try:
         opened = database(settings)
     except ConfigurationError as error:
-        yield Finding("postgres", str(error), "start Postgres, or correct OUTBOX_POSTGRES_URL")
+        url = settings.connection_string()
+        fix = connection_remedy(url, "OUTBOX_POSTGRES_URL") if url else "name it in OUTBOX_POSTGRES_URL"
+        yield Finding("postgres", str(error), fix)
         return
     with opened:
         yield from examine_database(opened, CallbackTable(settings.table_names()))
-        if not settings.tables:
-            yield from examine_unnamed(opened, settings.table_names())
+        yield from examine_unnamed(opened, settings.table_names(), _named(settings))
+
+
+def _named(settings: DoctorSettings) -> set[Place]:
+    """Return the message tables of the settings; without those whose connection string cannot be read."""
+    try:
+        return named_places(settings.tables)
+    except ConfigurationError:
+        return set()

@@ -28,6 +28,9 @@ from outbox.protocol.names import sibling_topic
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
 
+FIRST_ANSWER_SECONDS = 5.0
+"""Seconds that a command waits for Kafka's first answer. Without one it goes on with what else answers."""
+
 _FRESH = {"topic.metadata.refresh.interval.ms": 1_000}
 """librdkafka sends admin requests to the broker that the last metadata names. Without a refresh, a client whose broker
 died gets no answer for minutes, although the others are up."""

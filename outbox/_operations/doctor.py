@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -11,7 +11,15 @@ import psycopg
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import admin_client, broker_setting, describe_topics, start_offsets
+from outbox._kafka.admin import (
+    FIRST_ANSWER_SECONDS,
+    admin_client,
+    broker_setting,
+    describe_topics,
+    end_offsets,
+    start_offsets,
+)
+from outbox._kafka.group_members import RELAY, count_members, group_of, nobody, start
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -22,11 +30,11 @@ from outbox._kafka.topic_contract import (
     contract_problems,
     offsets_problem,
 )
-from outbox._operations.finding import Finding
+from outbox._operations.finding import Finding, Silence
 from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import ADD_BOUNDS, written
-from outbox._postgres.dsn import connect_dsn, connection_problem, unverified_hosts
+from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, unverified_hosts
 from outbox._rules.allowed_topics import (
     NO_LIST,
     NO_LIST_FIX,
@@ -37,7 +45,7 @@ from outbox._rules.allowed_topics import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
@@ -119,9 +127,9 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract
     """
     admin = admin_client(kafka)
     try:
-        topics = describe_topics(admin, channel.topics)
+        topics = describe_topics(admin, channel.topics, FIRST_ANSWER_SECONDS)
     except ConfigurationError as error:
-        yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS")
+        yield broker_problem(error)
         return
     yield Finding("broker", "", "answers")
     problems = channel_problems(channel, topics)
@@ -138,6 +146,13 @@ def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield from examine_warnings(admin, channel, topics, contract)
     yield from _checkpoints(kafka, admin, channel, topics)
+
+
+def broker_problem(error: ConfigurationError) -> Finding:
+    """Return the finding that Kafka does not answer, or that it refuses."""
+    if isinstance(error, KafkaUnreachable):
+        return Silence("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
+    return Finding("broker", str(error), "correct OUTBOX_KAFKA, or the rights of this client")
 
 
 def examine_warnings(
@@ -199,6 +214,31 @@ def _checkpoints(
     yield from _damaged(channel, checkpoints, topics)
     yield from _lost(channel, committed, starts)
     yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+    ends = end_offsets(admin, {channel.half_topic: partitions}).get(channel.half_topic, ())
+    waits = any(end > committed[channel.half_topic, number] for number, end in enumerate(ends))
+    yield from examine_members(channel, count_members(admin, channel), waits=waits)
+
+
+def examine_members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
+    """Yield whether relays and checkers run. Where halves wait, no relay is a problem; listeners may do for checkers.
+
+    Args:
+        channel: The channel.
+        members: How many members their groups have, by service; None: not known.
+        waits: Whether the half topic has halves that are not settled.
+    """
+    for service, count in members.items():
+        group = group_of(channel, service)
+        if count is None:
+            yield Finding(service, "", f"whether one runs is not shown: this client may not DESCRIBE group {group}")
+        elif count:
+            yield Finding(service, "", f"group {group} has {count} member{'' if count == 1 else 's'}")
+        elif waits and service == RELAY:
+            yield Finding(service, f"{nobody(channel, service)}; halves wait", start(service))
+        elif waits:
+            yield Finding(service, "", f"warning: {nobody(channel, service)}; {start(service)}")
+        else:
+            yield Finding(service, "", f"group {group} has no member, and no half waits")
 
 
 def _damaged(
@@ -278,12 +318,17 @@ class CallbackDatabase(Protocol):
         """Return the connection string of the checker's role."""
 
 
-def examine_checker_database(name: str, database: CallbackDatabase) -> Iterator[Finding]:
+def examine_checker_database(
+    name: str,
+    database: CallbackDatabase,
+    more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]],
+) -> Iterator[Finding]:
     """Yield whether a database of the checker answers, and has the callback tables.
 
     Args:
         name: Its name in the settings.
         database: How to reach it.
+        more: Looks at the message table beside them.
     """
     what, table = f"database {name}", CallbackTable(database.tables())
     try:
@@ -296,8 +341,9 @@ def examine_checker_database(name: str, database: CallbackDatabase) -> Iterator[
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)
             unbounded = None if problems else table.unbounded(opened)
+            beside = list(more(opened, database.tables()))
     except psycopg.Error as error:
-        yield Finding(what, connection_problem(error, url), "start it, or correct its DSN or its tables")
+        yield Finding(what, connection_problem(error, url), connection_remedy(url, "the setting databases"))
         return
     for problem in problems:
         found, _, fix = problem.partition(": ")
@@ -306,6 +352,7 @@ def examine_checker_database(name: str, database: CallbackDatabase) -> Iterator[
         yield Finding(what, unbounded, ADD_BOUNDS)
     elif not problems:
         yield Finding(what, "", f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too")
+    yield from beside
 
 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:

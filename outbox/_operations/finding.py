@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -23,3 +24,14 @@ class Finding:
     def fine(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problem
+
+
+class Silence(Finding):
+    """Kafka does not answer. What else could be asked of it would take as long, and is not asked."""
+
+    __slots__ = ()
+
+
+def is_silent(found: Iterable[Finding]) -> bool:
+    """Return whether an examination found that Kafka does not answer."""
+    return any(isinstance(one, Silence) for one in found)

@@ -7,7 +7,7 @@ from typing import LiteralString
 
 from outbox._operations.finding import Finding
 from outbox._operations.source_report import Condition, SourceReporter
-from outbox._operations.table_connection import table_connection
+from outbox._operations.table_connection import remedy, table_connection
 from outbox._operations.table_doctor import examine_discarded
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.notifications import NOTIFIED, has_trigger
@@ -48,7 +48,7 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
             owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
             is_notified = has_trigger(connection, source_name(*foreign.table))
     except ConfigurationError as error:
-        yield Finding(what, str(error), "correct the settings of the table, or the rights of this role")
+        yield Finding(what, str(error), remedy(error, dsn))
         return
     if owner not in {None, (source, foreign.full_name)}:
         of = "source {!r} and table {}".format(*owner)

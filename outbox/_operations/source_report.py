@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox._kafka.group_offsets import committed_checkpoints
-from outbox._operations.table_connection import table_connection
+from outbox._operations.table_connection import refusal_to_write, table_connection
 from outbox._operations.table_view import DiscardedRows, Owner, TableView
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
@@ -48,6 +48,8 @@ class Condition(enum.StrEnum):
     SERVED = "served"
     HALTED = "halted"
     NO_OWNER = "no owner"
+    NO_KAFKA = "no Kafka"
+    READ_ONLY = "read-only"
     UNREACHABLE = "unreachable"
 
 
@@ -131,7 +133,16 @@ class SourceReporter:
                 self._look(found, TableView(table, connection))
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, str(error)
+        if found.condition is Condition.NO_OWNER and not found.why:
+            self._explain(found, dsn)
         return found
+
+    def _explain(self, found: SourceReport, dsn: str) -> None:
+        """Find out what keeps every relay from a source without an owner; nothing: none runs that names it."""
+        if refusal := refusal_to_write(dsn):
+            found.condition, found.why = Condition.READ_ONLY, f"the database takes no writes of a relay: {refusal}"
+        elif self.is_unreachable:
+            found.condition = Condition.NO_KAFKA
 
     def _look(self, found: SourceReport, view: TableView) -> None:
         found.now_ms = view.now_ms()

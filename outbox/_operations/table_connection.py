@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from outbox._postgres.ddl import written
-from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
+from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem
 from outbox._postgres.server_limits import server_limits
 from outbox._postgres.table_errors import explanation_of
 from outbox.errors import CallbackTableError, ConfigurationError
@@ -23,8 +23,37 @@ IDLE_SECONDS = 60
 _OPTIONS = "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
 
 
+IN_TABLES = "the setting tables"
+"""Where an operator corrects the connection string of a table source."""
+
+
 class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of the database
-    """The database of a message table does not answer, or is a standby."""
+    """The database of a message table does not answer, refuses the session, or is a standby."""
+
+
+def remedy(error: ConfigurationError, dsn: str) -> str:
+    """Return what helps after an error of `table_connection()`.
+
+    Args:
+        error: The error.
+        dsn: Connection string.
+    """
+    if isinstance(error, DatabaseUnreachable):
+        return connection_remedy(dsn, IN_TABLES)
+    return f"correct {IN_TABLES}, or the rights of this role"
+
+
+def refusal_to_write(dsn: str) -> str:
+    """Return why a relay, which writes, gets no session in a database; empty: it gets one.
+
+    Args:
+        dsn: Connection string.
+    """
+    try:
+        connect_dsn(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, target_session_attrs="read-write").close()
+    except psycopg.Error as error:
+        return connection_problem(error, dsn)
+    return ""
 
 
 @contextmanager
@@ -40,7 +69,7 @@ def table_connection(
         writes: False: nothing is written, and the server sees to it.
 
     Raises:
-        DatabaseUnreachable: The database does not answer.
+        DatabaseUnreachable: The database does not answer, or refuses.
         ConfigurationError: The tables or rights on them are missing, or a statement failed.
     """
     read_only = "" if writes else " -c default_transaction_read_only=on"
@@ -56,7 +85,7 @@ def table_connection(
         )
     except psycopg.Error as error:
         problem = connection_problem(error, dsn)
-        raise DatabaseUnreachable(f"The database of table source {source} does not answer: {problem}") from error
+        raise DatabaseUnreachable(f"The database of table source {source} gives no session: {problem}") from error
     with connection:
         try:
             yield connection

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
 from outbox._operations.finding import Finding
 from outbox._operations.source_report import Condition, SourceReport, SourceReporter
-from outbox._operations.table_connection import table_connection
+from outbox._operations.table_connection import IN_TABLES, remedy, table_connection
 from outbox._postgres.ddl import ADD_BOUNDS, BOUNDS, has_bounds, may_use_schema, missing_rights, written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
@@ -113,7 +113,7 @@ class TableDoctor:
             with table_connection(self._source, self._names, self._dsn) as connection:
                 found = list(self._database(connection))
         except ConfigurationError as error:
-            yield Finding(self._what, str(error), "start Postgres, or correct the setting tables")
+            yield Finding(self._what, str(error), remedy(error, self._dsn))
             return
         yield from found
         if any(not finding.fine for finding in found):
@@ -233,8 +233,14 @@ class TableDoctor:
             yield Finding(self._what, f"not read: {problem}", "correct it, and run this again")
         if found.condition is Condition.HALTED:
             yield Finding(self._what, f"halted: {found.why}", "see docs/table_mode.md, 'A source that stops'")
+        elif found.condition is Condition.READ_ONLY:
+            fix = f"set default_transaction_read_only = off for database and role, or name the primary in {IN_TABLES}"
+            yield Finding(self._what, f"{found.condition}: {found.why}; {found.rows} rows wait", fix)
         elif found.why:
             yield Finding(self._what, f"{found.condition}: {found.why}", "REVOKE EXECUTE as the page shows")
+        elif found.rows and found.condition is Condition.NO_KAFKA:
+            problem = f"{found.condition}: no relay can deliver the {found.rows} rows that wait"
+            yield Finding(self._what, problem, "start Kafka: a relay that runs takes the table over by itself")
         elif is_late(found):
             minutes = (found.oldest_ms or 0) // 60_000
             problem = f"{found.rows} rows wait, the oldest for {minutes} minutes; {found.condition}"

@@ -8,12 +8,14 @@ from urllib.parse import unquote
 
 import psycopg
 from psycopg import conninfo
-from psycopg.pq import Conninfo
+from psycopg.pq import Conninfo, PGconn, Ping
 
 from outbox._security.encryption import is_loopback
 from outbox.errors import ConfigurationError
 
 _SQLALCHEMY = re.compile(r"(postgres(?:ql)?)(?:\+\w+)?(://.*)", re.IGNORECASE | re.DOTALL)
+
+PING_SECONDS = 3
 
 _MALFORMED = (
     "The Postgres connection string is malformed; it is not shown because it may hold a password. "
@@ -60,6 +62,19 @@ def connect_dsn(text: str, **parameters: Any) -> psycopg.Connection[Any]:
     return psycopg.connect(libpq_dsn(text), **parameters)
 
 
+def database_name(text: str) -> str:
+    """Return the name of the database of a connection string.
+
+    Args:
+        text: The string as the user wrote it.
+
+    Raises:
+        ConfigurationError: libpq cannot parse it.
+    """
+    given = _parsed(libpq_dsn(text))
+    return str(given.get("dbname") or given.get("user") or "")
+
+
 def unverified_hosts(text: str) -> list[str]:
     """Return the hosts on other machines to which a connection string connects without `sslmode=verify-full`.
 
@@ -94,6 +109,21 @@ def connection_problem(error: psycopg.Error, text: str) -> str:
     if not _is_unambiguous(libpq_dsn(text)):
         return _AMBIGUOUS
     return query_problem(error)
+
+
+def connection_remedy(text: str, where: str) -> str:
+    """Return what helps where a connection failed: to start the server is no remedy if it answers.
+
+    Args:
+        text: The connection string as the user wrote it.
+        where: Where the user wrote it.
+    """
+    found = PGconn.ping(conninfo.make_conninfo(libpq_dsn(text), connect_timeout=PING_SECONDS).encode())
+    if found == Ping.OK:
+        return f"the server answers: correct user, password, database or pg_hba.conf, or name the primary in {where}"
+    if found == Ping.REJECT:
+        return "wait until Postgres has started"
+    return f"start Postgres, or correct host and port in {where}"
 
 
 def query_problem(error: psycopg.Error) -> str:

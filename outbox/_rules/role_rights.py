@@ -97,14 +97,15 @@ def _topic(name: str, *operations: Operation, otherwise: str = "") -> Need:
     return Need(Kind.TOPIC, name, operations, otherwise=otherwise)
 
 
-def _group(name: str, *operations: Operation) -> Need:
-    return Need(Kind.GROUP, name, operations)
+def _group(name: str, *operations: Operation, otherwise: str = "") -> Need:
+    return Need(Kind.GROUP, name, operations, otherwise=otherwise)
 
 
 HALF, OP, VERDICT = "{channel}.half", "{channel}.op", "{channel}.verdict"
 CHECK, DISCARD = "{channel}.check", "{channel}.discard"
 _CLUSTER_NAME = "kafka-cluster"
 _RELAY_GROUP = "{channel}-relay"
+_CHECKER_GROUP = "{channel}-checker"
 _TABLE_GROUP = "{channel}-table.{source}"
 _SIBLING = _topic("{sibling}", DESCRIBE)
 _CONTRACT = "the settings of Kafka's own topics are not checked"
@@ -120,6 +121,7 @@ _VIEWER = (
     *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, CHECK, DISCARD)),
     _topic("{topic}", READ, DESCRIBE_CONFIGS, otherwise="`trace` does not find messages on the real topic"),
     _group(_RELAY_GROUP, DESCRIBE),
+    _group(_CHECKER_GROUP, DESCRIBE, otherwise="whether a checker runs is not shown"),
     _group(_TABLE_GROUP, DESCRIBE),
     *_KAFKAS_OWN,
     _OFFSETS_RETENTION,
@@ -169,7 +171,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         _topic(VERDICT, READ, otherwise="the settlement audit does not compare verdicts with rows"),
         _topic(CHECK, READ, DESCRIBE_CONFIGS),
         _topic(DISCARD, READ, DESCRIBE_CONFIGS),
-        _group("{channel}-checker", READ),
+        _group(_CHECKER_GROUP, READ),
         _group(_RELAY_GROUP, DESCRIBE),
         *_KAFKAS_OWN,
         _OFFSETS_RETENTION,

@@ -9,7 +9,7 @@ import structlog
 from confluent_kafka.admin import AdminClient
 from prometheus_client import CollectorRegistry
 
-from outbox._kafka.admin import describe_topics
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_topics
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -44,14 +44,19 @@ def contract_gauge(registry: CollectorRegistry) -> ChannelGauge:
     )
 
 
-def describe_all(admin: AdminClient, channel: Channel) -> dict[str, TopicDescription]:
+def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> dict[str, TopicDescription]:
     """Return the channel's topics, and Kafka's own as far as this client may see them.
+
+    Args:
+        admin: Client of the cluster.
+        channel: The channel.
+        timeout: Seconds for each request about the channel's topics.
 
     Raises:
         KafkaUnreachable: The cluster does not answer.
         ConfigurationError: It refuses to describe the channel's topics.
     """
-    topics = describe_topics(admin, channel.topics)
+    topics = describe_topics(admin, channel.topics, timeout)
     try:
         return topics | describe_topics(admin, KAFKAS_OWN)
     except KafkaUnreachable:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from rich.table import Table
 from rich.text import Text
 
-from outbox._kafka.admin import admin_client
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.topic_contract import channel_problems, contract_problems
-from outbox._operations.doctor import examine_warnings
+from outbox._operations.doctor import broker_problem, examine_warnings
 from outbox._operations.finding import Finding
 from outbox._service.contract_monitor import describe_all
 from outbox._service.exit_codes import Exit
@@ -70,9 +70,9 @@ def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:
     channel = settings.channel_names()
     try:
         admin = admin_client(settings.connection())
-        topics = describe_all(admin, channel)
+        topics = describe_all(admin, channel, FIRST_ANSWER_SECONDS)
     except ConfigurationError as error:
-        yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
+        yield broker_problem(error)
         return
     yield Finding("broker", "", "answers")
     problems = [*channel_problems(channel, topics), *contract_problems(channel, topics, settings.contract())]

@@ -1,0 +1,52 @@
+"""Who looks at half mode is told where no relay, or no checker, runs."""
+
+from __future__ import annotations
+
+import pytest
+
+import checker.operator.pending
+import checker.operator.trace
+import outbox._cli.doctor
+from outbox import Message
+from outbox._service.exit_codes import Exit
+from tests.support.bulk import publish_bulk
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site, wait_until
+
+DOCTOR = outbox._cli.doctor.app
+PENDING = checker.operator.pending.app
+TRACE = checker.operator.trace.app
+
+
+def of(site: Site, service: str) -> tuple[int, dict[str, object]]:
+    """Return the doctor's exit code, and what it says of a service."""
+    code, document = call_for_json(DOCTOR, site)
+    (found,) = [one for one in document["findings"] if one["what"] == service]
+    return code, found
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site: Site, protocol: str) -> None:
+    site.create("orders")
+    code, idle = of(site, "relay")
+    assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
+    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+        (id_,) = publish_bulk(site, outbox, [Message(site.topic("orders"), b"v")])
+    group = f"group {site.channel.relay_group} has no member: no relay runs"
+    code, missing = of(site, "relay")
+    assert (code, missing["fine"], missing["fix"]) == (Exit.FINDINGS, False, "start one: `outbox relay`")
+    assert group in str(missing["finding"])
+    assert "start one: `outbox checker`" in str(of(site, "checker")[1]["finding"])
+    for app, words in ((PENDING, ()), (TRACE, (id_,))):
+        printed = call_command(app, site, *words)[1]
+        assert group in printed
+        assert "start one: `outbox relay`" in printed
+        assert "start one: `outbox checker`" in printed
+        assert call_for_json(app, site, *words)[1]["members"] == {"relay": 0, "checker": 0}
+    site.relay(extra={"OUTBOX_GROUP_PROTOCOL": protocol})
+    site.checker()
+    site.wait_visible(1, "orders")
+    wait_until(lambda: of(site, "checker")[1]["finding"] == f"group {site.channel.checker_group} has 1 member")
+    code, there = of(site, "relay")
+    assert (code, there["finding"]) == (Exit.OK, f"group {site.channel.relay_group} has 1 member")
+    assert "has no member" not in call_command(PENDING, site)[1]

@@ -1,0 +1,195 @@
+"""Each command answers from what answers, names what does not, and says what helps."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+import checker.operator.pending
+import checker.operator.trace
+import outbox._cli.discarded
+import outbox._cli.doctor
+from outbox import Message, Outbox
+from outbox._service.exit_codes import Exit
+from stack import Stack
+from tests.support.commands import call_command, call_for_json, run_command
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create, relay_settings
+
+DOCTOR = outbox._cli.doctor.app
+DISCARDED = outbox._cli.discarded.app
+PENDING = checker.operator.pending.app
+TRACE = checker.operator.trace.app
+
+AWAY_SECONDS = 15.0
+"""For a whole command, of which Kafka's silence takes about a third; a question for each thing took 44 s."""
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table, of which one row waits and another is discarded."""
+    site.create("orders", partitions=1)
+    create(site)
+    with site.connect() as connection:
+        connection.execute(
+            f"INSERT INTO {site.tables.message} (producer_group, topic) VALUES ('orders', 'a b')".encode()
+        )
+    relay = site.relay(extra=relay_settings(site))
+    wait_until(lambda: "Transaction discarded" in relay.output(), explain=site.logs)
+    relay.terminate()
+    return site
+
+
+def publish(site: Site) -> str:
+    """Publish one row; return the id of its transaction."""
+    with (
+        Outbox("orders", mode="table", tables=site.tables) as published,
+        site.connect() as connection,
+        connection.transaction(),
+    ):
+        return published.publish(connection, Message(site.topic("orders"), b"v")).transaction_id
+
+
+@pytest.fixture
+def waiting(shop: Site) -> str:
+    """The id of a transaction whose row waits."""
+    return publish(shop)
+
+
+def without_kafka(site: Site) -> dict[str, str | None]:
+    """Return the settings of a site whose Kafka does not answer."""
+    return {**relay_settings(site), "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+
+
+def document_of(printed: str) -> dict[str, Any]:
+    """Return the document of a command that also wrote a line on standard error."""
+    found: dict[str, Any] = json.JSONDecoder().raw_decode(printed, printed.index("{"))[0]
+    return found
+
+
+def findings(site: Site, environ: dict[str, str | None]) -> list[tuple[str, str, str]]:
+    """Return what the doctor says of what is not fine: what, problem, and remedy."""
+    code, document = call_for_json(DOCTOR, site, environ=environ)
+    assert code == Exit.FINDINGS
+    return [(one["what"], one["finding"], one["fix"]) for one in document["findings"] if not one["fine"]]
+
+
+# --- Kafka is away ----------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_waits_once_for_kafka_and_asks_for_no_relay(shop: Site, waiting: str) -> None:
+    del waiting
+    began = time.monotonic()
+    found = findings(shop, without_kafka(shop))
+    assert time.monotonic() - began < AWAY_SECONDS
+    assert found[0][0] == "broker"
+    of_table = {fix for what, _, fix in found if what == f"table source {SOURCE}"}
+    assert "start Kafka" in " ".join(of_table)
+    assert "start a relay" not in " ".join(of_table)
+
+
+def test_a_check_of_the_relay_looks_at_tables_without_kafka(shop: Site, waiting: str) -> None:
+    del waiting
+    environ = {name: value for name, value in without_kafka(shop).items() if value is not None}
+    done = run_command(shop, "relay", "--check", environ=environ)
+    assert done.returncode == Exit.FINDINGS
+    assert f"table source {SOURCE}" in done.stdout
+
+
+def test_the_story_of_a_row_needs_no_kafka(shop: Site, waiting: str) -> None:
+    began = time.monotonic()
+    code, printed = call_command(TRACE, shop, waiting, environ=without_kafka(shop))
+    assert time.monotonic() - began < AWAY_SECONDS
+    assert code == Exit.CONFIGURATION
+    assert "waiting: 1 row of it waits in the message table" in printed
+    assert "not searched: Kafka" in printed
+    code, printed = call_command(TRACE, shop, waiting, "--json", environ=without_kafka(shop))
+    assert (code, document_of(printed)["state"]) == (Exit.CONFIGURATION, "waiting")
+
+
+def test_discarded_rows_are_listed_and_shown_without_kafka(shop: Site) -> None:
+    began = time.monotonic()
+    code, printed = call_command(DISCARDED, shop, "list", "--json", environ=without_kafka(shop))
+    document = document_of(printed)
+    assert time.monotonic() - began < AWAY_SECONDS
+    assert code == Exit.UNPROVABLE
+    (row,) = document["transactions"]
+    assert (row["reason"], row["source"]) == ("MALFORMED", SOURCE)
+    assert document["not_read"] == [f"topic {shop.channel.discard_topic}"]
+    code, printed = call_command(DISCARDED, shop, "show", row["transaction"], environ=without_kafka(shop))
+    assert (code, "MALFORMED" in printed) == (Exit.OK, True)
+    code, printed = call_command(DISCARDED, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
+    assert (code, "1 of 1 have left" in printed) == (Exit.OK, True), printed
+    code, printed = call_command(DISCARDED, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
+    assert (code, "could not be read" in printed) == (Exit.CONFIGURATION, True), printed
+
+
+@pytest.mark.long
+def test_kafka_that_was_stopped_is_told_as_one_that_never_was(servers: object) -> None:
+    """A broker that is gone, with a relay that runs: nobody is told to start one."""
+    del servers
+    with Stack() as own, Site(own.bootstrap_servers, own.postgres_url) as site:
+        site.create("orders", partitions=1)
+        create(site)
+        relay = site.relay(extra=relay_settings(site))
+        wait_until(lambda: "Table source taken over" in relay.output(), explain=site.logs)
+        own.kafka.stop()
+        id_ = publish(site)
+        began = time.monotonic()
+        found = findings(site, relay_settings(site))
+        code, printed = call_command(TRACE, site, id_, environ=relay_settings(site))
+        assert time.monotonic() - began < 2 * AWAY_SECONDS
+        assert "start a relay" not in json.dumps(found)
+        assert (code, "1 row of it waits" in printed) == (Exit.CONFIGURATION, True)
+
+
+# --- Postgres refuses, or takes no writes -----------------------------------------------------------------------------
+
+
+def test_a_wrong_password_is_no_server_that_must_be_started(shop: Site) -> None:
+    dsn = make_conninfo(shop.postgres_url, user=f"{shop.name}_nobody", password="wrong")
+    environ = {name: value for name, value in relay_settings(shop, {"dsn": dsn}).items() if value is not None}
+    done = run_command(shop, "relay", "--check", environ=environ)
+    assert done.returncode == Exit.FINDINGS
+    assert ("start Postgres" in done.stdout, "correct user, password" in done.stdout) == (False, True), done.stdout
+    url = "postgresql://{user}:wrong@{host}:{port}/{dbname}".format(
+        **{**conninfo_to_dict(shop.postgres_url), "user": "nobody"}
+    )
+    found = findings(shop, {**relay_settings(shop), "OUTBOX_POSTGRES_URL": url})
+    (fix,) = [fix for what, _, fix in found if what == "postgres"]
+    assert "correct user, password" in fix
+
+
+def test_a_server_that_is_away_must_be_started(shop: Site) -> None:
+    away = {"dsn": "postgresql://nobody@127.0.0.1:1/none"}
+    (found,) = [one for one in findings(shop, relay_settings(shop, away)) if one[0] == f"table source {SOURCE}"]
+    assert found[2].startswith("start Postgres")
+
+
+def test_a_database_that_takes_no_writes_is_told_as_such(shop: Site, waiting: str) -> None:
+    """A relay is not what is missing: it could not write there."""
+    del waiting
+    with shop.connect() as connection:
+        connection.execute("CREATE ROLE reads SUPERUSER LOGIN PASSWORD 'reads'")
+        connection.execute("ALTER ROLE reads SET default_transaction_read_only = on")
+    try:
+        dsn = make_conninfo(shop.postgres_url, user="reads", password="reads")
+        environ = relay_settings(shop, {"dsn": dsn})
+        code, document = call_for_json(PENDING, shop, environ=environ)
+        (table,) = document["tables"]
+        assert (code, table["condition"], table["rows"]) == (Exit.OK, "read-only", 1)
+        assert "read-only" in table["why"]
+        printed = call_command(PENDING, shop, environ=environ)[1]
+        assert "waits until the database takes writes" in printed
+        assert "waits for a relay" not in printed
+        found = [one for one in findings(shop, environ) if one[0] == f"table source {SOURCE}"]
+        (told,) = [one for one in found if "read-only" in one[1]]
+        assert "default_transaction_read_only" in told[2]
+        assert "start a relay" not in json.dumps(found)
+    finally:
+        with shop.connect() as connection:
+            connection.execute("DROP ROLE reads")

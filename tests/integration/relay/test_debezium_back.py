@@ -24,8 +24,8 @@ KIND = Kind("debezium", "uuid", "delete")
 def program(site: Site) -> str:
     """The program of the page, for a site."""
     (text,) = re.findall(r"<!-- program: back -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    text = text.replace("postgresql://owner@db/shop", site.postgres_url).replace("outbox_back", f"{site.name}_back")
-    return re.sub(r"\boutbox\b", KIND.table(site), text)
+    text = re.sub(r"\boutbox\b", KIND.table(site), text)
+    return text.replace("postgresql://owner@db/shop", site.postgres_url).replace("outbox_back", f"{site.name}_back")
 
 
 def connector(site: Site) -> dict[str, object]:

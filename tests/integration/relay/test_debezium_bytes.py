@@ -11,7 +11,7 @@ from tests.support.debezium_cases import CASES, EXAMPLES, ROWS, Case, Form, form
 from tests.support.foreign_tables import run, variables
 from tests.support.harness import Site, wait_until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 
 
 def both_sides(site: Site) -> dict[str, tuple[list[Form], list[Form]]]:

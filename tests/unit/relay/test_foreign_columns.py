@@ -74,7 +74,7 @@ def test_ids_without_an_order_need_a_column_for_it() -> None:
 
 
 def test_ids_of_text_are_refused_where_text_has_no_encoding() -> None:
-    with pytest.raises(ConfigurationError, match="Ids of table public.events are text, which has no encoding"):
+    with pytest.raises(ConfigurationError, match=r"Ids of table public.events are text, which has no encoding"):
         fits(replace(FACTS, encoding="SQL_ASCII", types={**FACTS.types, "id": "text"}))
     fits(replace(FACTS, encoding="SQL_ASCII"))
 
@@ -95,7 +95,7 @@ def test_types_of_which_debezium_writes_something_else_are_refused(type_: str, r
 def test_arrays_are_no_keys_of_debezium() -> None:
     """With a StringConverter they come without quotation marks."""
     layout = make_layout("debezium", {"key": "k"}, "orders", "", "")
-    with pytest.raises(ConfigurationError, match="Column k of table public.events has type _text"):
+    with pytest.raises(ConfigurationError, match=r"Column k of table public.events has type _text"):
         text_forms("public.events", layout, replace(FACTS, types={**FACTS.types, "k": "_text"}))
 
 
@@ -119,7 +119,7 @@ def test_names_are_quoted_in_all_statements() -> None:
 
 
 def test_names_of_columns_that_are_only_copied_may_be_any() -> None:
-    """psycopg takes a single % for a placeholder; a column named t is not the row."""
+    """A single % would be a placeholder of psycopg; a column named t is not the row."""
     layout = make_layout("mapping", {"value": "t"}, "orders", "", "")
     types = {"id": "int8", "t": "text", "tax%t": "numeric"}
     made = make_statements(layout, TableNames(), QualifiedName("public", "events"), types, "", {})

@@ -31,11 +31,14 @@ from spark_jobs.runtime.settings import CompactSettings, LandSettings
 from spark_jobs.watching.settings import WatchSettings
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
+from tests.support.debezium_cases import documented
 
 END = "<!-- end of table -->"
 WARNED = "goes on; `doctor` and `--check` warn"
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = sorted(path for folder in ("operations", "reference", "spark") for path in (DOCS / folder).glob("*.md"))
+PAGES = sorted(
+    path for folder in ("migrate", "operations", "reference", "spark") for path in (DOCS / folder).glob("*.md")
+)
 
 
 def filled(pages: Mapping[Path, str]) -> dict[Path, str]:
@@ -102,6 +105,7 @@ def _tables() -> dict[str, str]:
         "metrics of the watch": _metrics(spark_jobs.watching.metrics),
         "metrics of land": _metrics(spark_jobs.landing.metrics),
         "attacks": _attacks(),
+        "bytes of Debezium": _table(("part", "converter", "column", "Debezium", "relay"), documented()),
         "licences": _table(("package", "version", "licence"), licences()),
     }
 

@@ -32,10 +32,10 @@ from stack.kafka import LOG4J
 from stack.ports import HOST
 from tests.support.harness import wait_until
 
-_OPTIONS = ("-Xmx1g", f"-Dlog4j2.configurationFile={LOG4J}")
+CONNECT_OPTIONS = ("-Xmx1g", f"-Dlog4j2.configurationFile={LOG4J}")
 _ANSWER_SECONDS = 10.0
 _END_SECONDS = 10.0
-_MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
+MAIN = "org.apache.kafka.connect.cli.ConnectStandalone"
 _INSERT = "INSERT INTO {table} (aggregatetype, aggregateid, type, payload) VALUES (:topic, :key, 'changed', :payload)"
 # As an application writes them, in many small transactions.
 _FILL = """
@@ -97,7 +97,7 @@ class Debezium:
             PeerError: It does not.
         """
         files = [str(self._room.folder / f"{name}.properties") for name in ("worker", "connector")]
-        self._room.run_java("connect", CONNECT_LOCK, _OPTIONS, [_MAIN, *files])
+        self._room.run_java("connect", CONNECT_LOCK, CONNECT_OPTIONS, [MAIN, *files])
         self._room.wait_for("connect", self._reads)
 
     def kill(self) -> None:

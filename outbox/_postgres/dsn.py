@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -48,18 +50,52 @@ def libpq_dsn(text: str) -> str:
     return dsn
 
 
-def connect_dsn(text: str, **parameters: Any) -> psycopg.Connection[Any]:
+SESSION_SETTINGS: Mapping[str, str] = {
+    "TimeZone": "UTC",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "standard_conforming_strings": "on",
+    "array_nulls": "on",
+    "lc_monetary": "C",
+    "xmlbinary": "base64",
+    "quote_all_identifiers": "off",
+    "row_security": "off",
+}
+"""What decides the text of a value, and which rows are seen, in each session of relay, checker and operators (R77).
+
+With `row_security` off, a statement fails from which a policy would hide rows.
+"""
+
+_OVERRIDING = ("PGTZ", "PGDATESTYLE")
+"""Variables that libpq sends as settings of their own, which come after those in `options`."""
+
+
+def connect_dsn(text: str, *, options: str = "", **parameters: Any) -> psycopg.Connection[Any]:
     """Connect to a database by a connection string that a user wrote.
+
+    No setting of a role, a database, a server or an environment decides bytes: `SESSION_SETTINGS` come last.
 
     Args:
         text: The string; see `libpq_dsn`.
+        options: Startup options of the session; they come after those of the string.
         parameters: Further arguments of `psycopg.connect`.
 
     Raises:
         ConfigurationError: libpq cannot parse the string.
         psycopg.Error: The server cannot be reached, or refuses.
     """
-    return psycopg.connect(libpq_dsn(text), **parameters)
+    dsn = libpq_dsn(text)
+    given = f"{_parsed(dsn).get('options', '')} {options}"
+    return psycopg.connect(dsn, **(parameters | _session_parameters(given)))
+
+
+def _session_parameters(options: str) -> dict[str, str]:
+    for name in _OVERRIDING:
+        os.environ.pop(name, None)
+    ours = (f"-c {name}={value}" for name, value in SESSION_SETTINGS.items())
+    return {"options": " ".join([options, *ours]), "client_encoding": "UTF8"}
 
 
 def database_name(text: str) -> str:

@@ -128,14 +128,13 @@ def _group(group: str) -> str:
 def _placements(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield column, place and header of each part of a text such as `type:header:eventType,shard:partition`."""
     for part in filter(None, (part.strip() for part in text.split(","))):
-        column, _, rest = part.partition(":")
-        place, _, header = rest.partition(":")
+        column, place, header, *more = (*(piece.strip() for piece in part.split(":")), "", "")
         if place == "envelope":
             raise ValueError(
                 f"additional_placement has {part!r}: the relay writes the payload alone, without an envelope. "
                 "Place the column into a header, or build the envelope in the payload."
             )
-        if place not in {"header", "partition"}:
+        if place not in {"header", "partition"} or any(more):
             raise ValueError(
                 f"additional_placement has {part!r}. Write column:header, column:header:name or column:partition."
             )

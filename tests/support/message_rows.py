@@ -13,7 +13,8 @@ import psycopg
 
 from outbox import Message
 from outbox._postgres.message_table import MessageTable
-from tests.support.harness import Site, wait_until
+from outbox.testing import VisibleRecord
+from tests.support.harness import WAIT_SECONDS, Site, wait_until
 
 SOURCE = "shop"
 PAUSE_SECONDS = 0.005
@@ -169,7 +170,7 @@ def wait_empty(site: Site, timeout: float = 60.0) -> None:
 
 
 def assert_exactly(site: Site, topic: str) -> None:
-    """Check that each key has all its numbers, each once, in order.
+    """Check that each key has all its numbers, each once, in order, and each message an id of its own.
 
     A row is deleted when Kafka has acknowledged its transaction; readers may see the end of that a moment later.
 
@@ -177,11 +178,18 @@ def assert_exactly(site: Site, topic: str) -> None:
         site: The site, with nothing left in its message table.
         topic: Short name of the real topic.
     """
+    found = assert_numbers(site, topic)
+    assert len({record.message_id for record in found}) == len(found)
+
+
+def assert_numbers(site: Site, topic: str, timeout: float = WAIT_SECONDS) -> list[VisibleRecord]:
+    """Check that each key has all its numbers, each once, in order, whoever wrote the records; return them."""
     expected = numbers(site)
-    found = site.wait_visible(sum(expected.values()), topic)
+    found = site.wait_visible(sum(expected.values()), topic, timeout=timeout)
     by_key: defaultdict[str, list[int]] = defaultdict(list)
     for record in found:
         by_key[(record.key or b"").decode()].append(int(record.value or b""))
     wrong = {key: by_key[key] for key, last in expected.items() if by_key[key] != list(range(1, last + 1))}
     assert not wrong, f"{wrong}\n{site.logs()}"
-    assert len({record.message_id for record in found}) == len(found) == sum(expected.values())
+    assert len(found) == sum(expected.values())
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import LiteralString
 
 from outbox._postgres.foreign_layout import Layout
@@ -24,6 +24,73 @@ TIMES = frozenset({"timestamptz", "timestamp"})
 MARKS = frozenset({*TIMES, "bool"})
 
 
+PLAIN: LiteralString = "{}::text"
+_CLIENTS: Mapping[str, LiteralString] = {"bpchar": "textin(bpcharout({}))", "inet": "textin(inet_out({}))"}
+"""Types of which a cast to text is not what clients read: it cuts blanks off, and adds a netmask."""
+
+_MICROSECONDS: LiteralString = "CAST(extract(epoch FROM {0}) * 1000000 AS bigint)::text"
+_ZONED: LiteralString = (
+    'CASE WHEN isfinite({0}) THEN to_char({0}, \'YYYY-MM-DD"T"HH24:MI:SS.%s"Z"\') ELSE {0}::text END'
+)
+_DEBEZIUM: Mapping[str, LiteralString] = {
+    **dict.fromkeys(("text", "varchar", "int2", "int4", "int8", "bool", "uuid", "json", "jsonb", "enum"), PLAIN),
+    **_CLIENTS,
+    "numeric with a precision": PLAIN,
+    "money": "{}::numeric::text",
+    "date": "CASE WHEN isfinite({0}) THEN ({0} - date '1970-01-01')::text ELSE {0}::text END",
+    "time": _MICROSECONDS,
+    "time of ms": "CAST(extract(epoch FROM {0}) * 1000 AS bigint)::text",
+    "timestamp": f"CASE WHEN isfinite({{0}}) THEN {_MICROSECONDS} ELSE {{0}}::text END",
+    "timestamp of ms": (
+        "CASE WHEN isfinite({0}) THEN CAST(extract(epoch FROM {0}) * 1000 AS bigint)::text ELSE {0}::text END"
+    ),
+    "timestamptz": _ZONED.replace("%s", "US"),
+    "timestamptz of ms": _ZONED.replace("%s", "MS"),
+    "interval": (  # a month has 30.4375 days
+        "CASE WHEN isfinite({0}) THEN CAST((extract(year FROM {0}) * 12 + extract(month FROM {0})) * 2629800000000"
+        " + 1000000 * (extract(day FROM {0}) * 86400 + extract(hour FROM {0}) * 3600 + extract(minute FROM {0}) * 60"
+        " + extract(second FROM {0})) AS bigint)::text ELSE {0}::text END"
+    ),
+    **dict.fromkeys(("_text", "_varchar", "_int2", "_int4", "_int8"), "array_to_json({})::text"),
+    "bytea": "replace(encode({}, 'base64'), E'\\n', '')",
+}
+"""What Debezium's router writes of a type into a header, and of most into a key; no other type is the same."""
+
+
+def text_forms(table: str, layout: Layout, facts: TableFacts) -> dict[str, LiteralString]:
+    """Return the SQL of the text of columns, by name, where it is not a cast to text.
+
+    Args:
+        table: Its name, for people.
+        layout: Its layout.
+        facts: What the catalog has of it.
+
+    Raises:
+        ConfigurationError: A key or a header of the layout debezium has a type that the relay does not write as
+            Debezium does.
+    """
+    forms = {column: _CLIENTS[type_] for column, type_ in facts.types.items() if type_ in _CLIENTS}
+    if not layout.id_header:
+        return forms
+    placed = {column for column, _ in layout.placed}
+    for column in {*placed, *filter(None, (layout.column("key"),))}:
+        type_ = facts.types[column]
+        precision = facts.precisions.get(column, -1)
+        if type_ in {"time", "timestamp", "timestamptz"} and precision in range(4):
+            type_ = f"{type_} of ms"
+        elif type_ == "numeric" and precision >= 0:
+            type_ = "numeric with a precision"
+        elif column in facts.enums:
+            type_ = "enum"
+        if type_ not in _DEBEZIUM or (column not in placed and type_.startswith("_")):
+            raise ConfigurationError(
+                f"Column {column} of table {table} has type {facts.types[column]}, of which Debezium makes a key or "
+                "header that the relay does not write. Add a generated column of type text, and name that one."
+            )
+        forms[column] = _DEBEZIUM[type_]
+    return forms
+
+
 @dataclass(frozen=True, slots=True)
 class TableFacts:
     """What the catalog has of a table.
@@ -34,6 +101,9 @@ class TableFacts:
         types: Names of the types of its columns, domains resolved.
         unique: Columns that have a unique index of their own and are not null.
         indexed: Columns that an index begins with, each with its predicate, empty without one.
+        encoding: The database's encoding.
+        precisions: What `atttypmod` has of its columns.
+        enums: Columns whose type is an enum.
     """
 
     kind: str
@@ -41,6 +111,9 @@ class TableFacts:
     types: Mapping[str, str]
     unique: frozenset[str] = frozenset()
     indexed: frozenset[tuple[str, str]] = frozenset()
+    encoding: str = "UTF8"
+    precisions: Mapping[str, int] = field(default_factory=dict)
+    enums: frozenset[str] = frozenset()
 
 
 def check_fits(table: str, layout: Layout, facts: TableFacts | None, mark: str) -> TableFacts:
@@ -84,6 +157,11 @@ def _check_id(table: str, layout: Layout, facts: TableFacts) -> None:
         raise ConfigurationError(
             f"Column {column} of table {table} is not known to be unique: a row could be taken for another. "
             "Make it the primary key, or NOT NULL with a unique index of its own."
+        )
+    if facts.encoding == "SQL_ASCII" and facts.types[column] in {"text", "varchar"}:
+        raise ConfigurationError(
+            f"Ids of table {table} are text, which has no encoding in a database in SQL_ASCII. Use an id of type uuid "
+            "or bigint, or a database in UTF8."
         )
     if facts.types[column] not in INTEGERS and "order" not in layout.columns:
         raise ConfigurationError(

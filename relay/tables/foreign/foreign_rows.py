@@ -5,12 +5,14 @@ A row of any content becomes one: what cannot be a message has an error, and pre
 
 from __future__ import annotations
 
+import codecs
 import json
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from outbox._postgres.foreign_layout import Layout
+from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import ANY_PARTITION, Header
 from relay.tables.rows import Row
@@ -48,6 +50,9 @@ class RowId(int):
 class ForeignRow(NamedTuple):
     """A row as the database returns it, whatever the types of its columns are.
 
+    Text comes as the bytes that the database keeps: where it has no encoding (SQL_ASCII), or where a character has no
+    equivalent, the server would refuse to convert it, and the statement would fail for all rows (R60).
+
     Args:
         xmin: The local transaction that wrote it, modulo 2**32.
         is_beyond: Whether that local transaction has further rows behind the window.
@@ -69,14 +74,14 @@ class ForeignRow(NamedTuple):
     id: str
     size: int
     read_ms: int
-    topic: str | None
-    group: str | None
+    topic: bytes | None
+    group: bytes | None
     key: bytes | None
     value: bytes | None
-    headers: str | None
+    headers: bytes | None
     partition: int | None
     timestamp: int | None
-    placed: Sequence[str | None]
+    placed: Sequence[bytes | None]
 
 
 def deliverable(
@@ -100,15 +105,21 @@ class RowReader:
     Args:
         layout: Its layout.
         source: Name of the source, and producer group where the layout has none.
-        id_type: Type of the id column.
+        types: Names of the types of its columns.
         incarnation: Of the source table; ids of messages are made of it where the row's id is no UUID.
+        encoding: The database's encoding.
     """
 
-    def __init__(self, layout: Layout, source: str, id_type: str, incarnation: str) -> None:
+    def __init__(
+        self, layout: Layout, source: str, types: Mapping[str, str], incarnation: str, encoding: str = "UTF8"
+    ) -> None:
         self._layout = layout
         self._group = layout.group or source
-        self._is_uuid = id_type == "uuid"
+        self._is_uuid = types[layout.columns["id"]] == "uuid"
+        self._is_text = {role: types.get(layout.column(role)) != "bytea" for role in ("key", "value")}
         self._incarnation = uuid.UUID(incarnation)
+        self._encoding = encoding
+        self._codec = codec_of(encoding)
 
     def rows(self, found: Iterable[ForeignRow]) -> Iterator[Row]:
         """Yield rows in their order.
@@ -119,30 +130,44 @@ class RowReader:
         return (self._row(place, row) for place, row in enumerate(found))
 
     def _row(self, place: int, found: ForeignRow) -> Row:
-        error, topic = "", ""
+        error, topic, key, value = "", "", found.key, found.value
         headers: Sequence[Header] = ()
         try:
             _check_id(found.id)
-            topic = self._layout.routed(found.topic)
+            topic = self._layout.routed(self._text(found.topic, "topic"))
             headers = self._headers(found)
+            key, value = self._content(key, "key"), self._content(value, "value")
         except ProtocolError as why:
             error = str(why)
         names, values = zip(*headers, strict=True) if headers else ((), ())
+        group = (found.group or b"").decode(self._codec, "replace") if self._layout.column("group") else self._group
         return Row(
             found.xmin,
             RowId(place, found.id),
             found.read_ms * 1_000,
-            (found.group or "") if self._layout.column("group") else self._group,
+            group,
             topic,
             ANY_PARTITION if found.partition is None else found.partition,
             found.timestamp,
-            found.key,
-            found.value,
+            key,
+            value,
             names,
             values,
             message=self.message(found.id),
             error=error,
         )
+
+    def _text(self, stored: bytes | None, what: str) -> str | None:
+        try:
+            return None if stored is None else stored.decode(self._codec)
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"its {what} is no text in {self._codec}: {error.reason}") from None
+
+    def _content(self, stored: bytes | None, role: str) -> bytes | None:
+        """Return a key or a value: a bytea as it is, text in UTF-8."""
+        if stored is None or not self._is_text[role] or self._encoding == "UTF8":
+            return stored
+        return (self._text(stored, role) or "").encode()
 
     def message(self, id_: str) -> str:
         """Return the transaction id in the message id of a row: the row's id, or a UUID made of it (R59)."""
@@ -151,10 +176,26 @@ class RowReader:
     def _headers(self, found: ForeignRow) -> Sequence[Header]:
         own = [(self._layout.id_header, found.id.encode())] if self._layout.id_header else []
         placed = [
-            (name, None if value is None else value.encode())
-            for (_, name), value in zip(self._layout.placed, found.placed, strict=True)
+            (name, None if (value := self._text(stored, f"column {column}")) is None else value.encode())
+            for (column, name), stored in zip(self._layout.placed, found.placed, strict=True)
         ]
-        return [*own, *placed, *(() if found.headers is None else parsed_headers(found.headers))]
+        headers = self._text(found.headers, "headers")
+        return [*own, *placed, *(() if headers is None else parsed_headers(headers))]
+
+
+def codec_of(encoding: str) -> str:
+    """Return Python's name of a database's encoding. SQL_ASCII is none, and what is no UTF-8 there is no message.
+
+    Raises:
+        ConfigurationError: Python does not know it.
+    """
+    known = {"SQL_ASCII": "utf-8", "KOI8R": "koi8-r", "KOI8U": "koi8-u"}
+    try:
+        return codecs.lookup(known.get(encoding, encoding.replace("WIN", "cp"))).name
+    except LookupError:
+        raise ConfigurationError(
+            f"The encoding of the database is {encoding}, which the relay cannot read. Use a database in UTF8."
+        ) from None
 
 
 def _check_id(id_: str) -> None:
@@ -184,4 +225,4 @@ def parsed_headers(text: str) -> list[Header]:
 def _header(value: Any) -> bytes | None:
     if value is None:
         return None
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()

@@ -14,7 +14,7 @@ from psycopg import sql
 from outbox._postgres.foreign_layout import Layout
 from outbox._rules.qualified_name import QualifiedName
 from outbox.settings import TableNames
-from relay.tables.foreign.foreign_columns import ID_ARRAYS, TIMES
+from relay.tables.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES
 from relay.tables.foreign.foreign_rows import MAX_BYTES
 
 _STRINGS = frozenset({"bytea", "text", "varchar"})
@@ -91,7 +91,12 @@ class ForeignStatements(NamedTuple):
 
 
 def make_statements(
-    layout: Layout, names: TableNames, name: QualifiedName, types: Mapping[str, str], mark: str
+    layout: Layout,
+    names: TableNames,
+    name: QualifiedName,
+    types: Mapping[str, str],
+    mark: str,
+    forms: Mapping[str, LiteralString],
 ) -> ForeignStatements:
     """Return the statements.
 
@@ -101,16 +106,17 @@ def make_statements(
         name: The foreign table.
         types: Names of the types of its columns.
         mark: Column that is set after the delivery; empty: rows are deleted.
+        forms: See `text_forms`.
     """
     parts = _parts(layout, name, types, mark)
     settle = sql.SQL(_MARK if mark else _DELETE).format(**parts)
     discarded = sql.Identifier(names.schema, names.discarded)
     return ForeignStatements(
-        sql.SQL(_WINDOW).format(**parts, **_contents(layout, types, mark)),
+        sql.SQL(_WINDOW).format(**parts, **_contents(layout, types, mark, forms)),
         sql.SQL(_MOVE).format(
             **parts,
             settle=settle,
-            copy=sql.SQL("CAST(NULL AS json)" if mark else "row_to_json(t)"),
+            copy=sql.SQL("CAST(NULL AS json)" if mark else "row_to_json(t.*)"),
             source=sql.Identifier(names.schema, names.source),
             discarded=discarded,
         ),
@@ -119,7 +125,7 @@ def make_statements(
     )
 
 
-def waiting_rows(mark: sql.Identifier, type_: str) -> sql.Composed:
+def waiting_rows(mark: sql.Composable, type_: str) -> sql.Composed:
     """Return the condition of rows that wait for their mark; the index of the table must have the same one.
 
     Args:
@@ -147,41 +153,48 @@ def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: 
     }
 
 
-def _contents(layout: Layout, types: Mapping[str, str], mark: str) -> dict[str, sql.Composable]:
-    size = _size(layout, types, whole=not mark)
-    bounded = {role: _bounded(size, _bytes(layout.column(role), types)) for role in ("key", "value")}
+def _contents(
+    layout: Layout, types: Mapping[str, str], mark: str, forms: Mapping[str, LiteralString]
+) -> dict[str, sql.Composable]:
+    size = _size(layout, types, forms, whole=not mark)
+    bounded = {role: _bounded(size, _bytes(layout.column(role), types, forms)) for role in ("key", "value")}
     headers = layout.column("headers")
-    placed = sql.SQL("CAST(ARRAY[{}] AS text[])").format(sql.SQL(", ").join(_text(name) for name, _ in layout.placed))
+    placed = sql.SQL(", ").join(_stored(_text(name, forms)) for name, _ in layout.placed)
     return {
         **bounded,
         "size": size,
-        "headers": _bounded(size, _text(headers)),
-        "topic": sql.SQL("left({}, 1000)").format(_text(layout.column("topic"))),
-        "group": sql.SQL("left({}, 1000)").format(_text(layout.column("group"))),
+        "headers": _bounded(size, _stored(_text(headers, forms))),
+        "topic": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("topic"), forms))),
+        "group": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("group"), forms))),
         "partition": _integer(layout.column("partition")),
         "timestamp": _milliseconds(layout.column("timestamp"), types),
-        "placed": _bounded(size, placed),
+        "placed": _bounded(size, sql.SQL("CAST(ARRAY[{}] AS bytea[])").format(placed)),
     }
 
 
-def _column(name: str) -> sql.Identifier:
-    return sql.Identifier("t", name)
+def _column(name: str) -> sql.Composable:
+    return sql.SQL(sql.Identifier("t", name).as_string().replace("%", "%%"))
 
 
-def _text(column: str) -> sql.Composable:
-    return sql.SQL("{}::text").format(_column(column)) if column else sql.SQL("NULL::text")
+def _text(column: str, forms: Mapping[str, LiteralString]) -> sql.Composable:
+    return sql.SQL(forms.get(column, PLAIN)).format(_column(column)) if column else sql.SQL("NULL::text")
+
+
+def _stored(text: sql.Composable) -> sql.Composable:
+    """Return text as the bytes that the database keeps, which no conversion can refuse (R60)."""
+    return sql.SQL("convert_to({}, getdatabaseencoding())").format(text)
 
 
 def _integer(column: str) -> sql.Composable:
     return sql.SQL("{}::bigint").format(_column(column)) if column else sql.SQL("NULL::bigint")
 
 
-def _bytes(column: str, types: Mapping[str, str]) -> sql.Composable:
+def _bytes(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> sql.Composable:
     if not column:
         return sql.SQL("NULL::bytea")
     if types[column] == "bytea":
         return _column(column)
-    return sql.SQL("convert_to({}, 'UTF8')").format(_text(column))
+    return _stored(_text(column, forms))
 
 
 def _milliseconds(column: str, types: Mapping[str, str]) -> sql.Composable:
@@ -189,7 +202,8 @@ def _milliseconds(column: str, types: Mapping[str, str]) -> sql.Composable:
     if not column or types[column] not in TIMES:
         return _integer(column)
     return sql.SQL(
-        "CASE WHEN isfinite({0}) THEN CAST(extract(epoch FROM {0}) * 1000 AS bigint) WHEN {0} IS NOT NULL THEN -1 END"
+        "CASE WHEN isfinite({0}) THEN CAST(floor(extract(epoch FROM {0}) * 1000) AS bigint)"
+        " WHEN {0} IS NOT NULL THEN -1 END"
     ).format(_column(column))
 
 
@@ -201,13 +215,15 @@ def _age(order: str, types: Mapping[str, str]) -> sql.Composable:
     )
 
 
-def _size(layout: Layout, types: Mapping[str, str], *, whole: bool) -> sql.Composable:
+def _size(
+    layout: Layout, types: Mapping[str, str], forms: Mapping[str, LiteralString], *, whole: bool
+) -> sql.Composable:
     """Return the bytes of what is read of a row, or of the whole row if it may be copied."""
     read = {column for role in ("key", "value", "headers") if (column := layout.column(role))}
     read |= {column for column, _ in layout.placed}
-    lengths = [_length(column, types) for column in sorted(read)]
+    lengths = [_length(column, types, forms) for column in sorted(read)]
     if whole:
-        lengths += [_length(column, types) for column in sorted(set(types) - read) if types[column] in _STRINGS]
+        lengths += [_length(column, types, forms) for column in sorted(set(types) - read) if types[column] in _STRINGS]
         lengths += [
             sql.SQL("coalesce(pg_column_size({})::bigint, 0)").format(_column(column))
             for column in sorted(set(types) - read)
@@ -216,8 +232,8 @@ def _size(layout: Layout, types: Mapping[str, str], *, whole: bool) -> sql.Compo
     return sql.SQL("({} + 300)").format(sql.SQL(" + ").join(lengths))
 
 
-def _length(column: str, types: Mapping[str, str]) -> sql.Composable:
-    string = _column(column) if types[column] in _STRINGS else _text(column)
+def _length(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> sql.Composable:
+    string = _column(column) if types[column] in _STRINGS else _text(column, forms)
     return sql.SQL("coalesce(octet_length({})::bigint, 0)").format(string)
 
 

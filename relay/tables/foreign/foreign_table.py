@@ -16,7 +16,7 @@ from outbox._rules.source_progress import Progress
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import FOREIGN_ORIGIN
-from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index
+from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
 from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
 from relay.tables.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
 from relay.tables.owned_table import OwnedTable, Step, TableFigures, Window, may_prepare
@@ -37,10 +37,11 @@ _KIND: LiteralString = (
     " ELSE relkind::text END,"
     " relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"  # NULL: no such table
 )
-_TYPES: LiteralString = (
-    "SELECT a.attname, b.typname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid"
-    " JOIN pg_type b ON b.oid = CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END"
-    " WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped"
+_TYPES: LiteralString = (  # of a domain the type that it is made of, however many domains are between
+    "WITH RECURSIVE found AS (SELECT attname, atttypid AS type, atttypmod AS mod FROM pg_attribute"
+    " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+    " UNION ALL SELECT attname, typbasetype, typtypmod FROM found JOIN pg_type t ON t.oid = type WHERE typtype = 'd')"
+    " SELECT attname, typname, mod, typtype = 'e' FROM found JOIN pg_type t ON t.oid = type WHERE typtype <> 'd'"
 )
 _CACHE: LiteralString = (
     "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
@@ -105,17 +106,16 @@ class ForeignTable(OwnedTable):
                 "Give each source a table_prefix of its own, and never rename one."
             )
         types = facts.types
-        self._statements = make_statements(self._layout, self._names, self._source.table, types, self._mark)
-        id_type = types[self._layout.columns["id"]]
-        self._reader = RowReader(self._layout, self.name, id_type, incarnation)
-        self._is_id = IS_ID[ID_ARRAYS[id_type]]
+        forms = text_forms(self._source.full_name, self._layout, facts)
+        self._statements = make_statements(self._layout, self._names, self._source.table, types, self._mark, forms)
+        self._reader = RowReader(self._layout, self.name, types, incarnation, facts.encoding)
+        self._is_id = IS_ID[ID_ARRAYS[types[self._layout.columns["id"]]]]
         return Progress(incarnation, batch, delivered, tuple(RowId(place, id_) for place, id_ in enumerate(ids)))
 
     def _begin(self) -> Sequence[Any]:
         compose = self._source.compose
         with self._explained():
             try:
-                self._connection.execute("SET row_security = off")  # a hidden row would never be delivered
                 self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
                 self._connection.execute(compose(_DISCARDED))
                 return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
@@ -152,10 +152,15 @@ class ForeignTable(OwnedTable):
         if found is None:
             return None
         oid, kind, persistence = found
-        types = dict(execute(_TYPES, (oid,)).fetchall())
+        columns = execute(_TYPES, (oid,)).fetchall()
+        types = {name: type_ for name, type_, _, _ in columns}
         indexes = execute(_INDEXES, (oid,)).fetchall()
         unique = frozenset(column for column, is_unique, _ in indexes if is_unique)
-        return TableFacts(kind, persistence, types, unique, frozenset((column, rows) for column, _, rows in indexes))
+        indexed = frozenset((column, rows) for column, _, rows in indexes)
+        encoding = self._connection.info.parameter_status("server_encoding") or "UTF8"
+        precisions = {name: precision for name, _, precision, _ in columns}
+        enums = frozenset(name for name, _, _, is_enum in columns if is_enum)
+        return TableFacts(kind, persistence, types, unique, indexed, encoding, precisions, enums)
 
     def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
         """See `OwnedTable`. Foreign rows have no lane."""
@@ -206,7 +211,7 @@ class ForeignTable(OwnedTable):
 
         Without a time in the order column, the age is the time for which the first row has been the first one.
         """
-        found = self._connection.execute(self._ready().figures).fetchone()
+        found = self._connection.execute(self._ready().figures, {}).fetchone()  # names have %%
         first, age, count, discarded = found or (None, None, 0, 0)
         if first is None:
             self._first = ""

@@ -50,7 +50,7 @@ def test_row_without_a_topic_has_an_error() -> None:
 
 def test_placement_is_that_of_the_event_router() -> None:
     settings = table(
-        **COMMON, layout="debezium", additional_placement="type:header:eventType, source:header,shard:partition"
+        **COMMON, layout="debezium", additional_placement="type:header: eventType , source : header,shard:partition"
     )
     layout = settings.foreign_layout()
     assert layout.placed == (("type", "eventType"), ("source", "source"))
@@ -97,6 +97,7 @@ def test_mapping_names_each_column() -> None:
         ({**MAPPING, "group": "g", "columns": {"value": "b", "group": "g"}}, "group and the column group are both"),
         ({**MAPPING, "additional_placement": "a:envelope"}, "without an envelope. Place the column into a header"),
         ({**MAPPING, "additional_placement": "a"}, "Write column:header, column:header:name or column:partition"),
+        ({**MAPPING, "additional_placement": "a:header:b:c"}, "Write column:header, column:header:name or column:part"),
         ({**MAPPING, "additional_placement": "a:header:outbox-id"}, "headers that begin with outbox- are reserved"),
         ({**MAPPING, "additional_placement": "a:partition,b:partition"}, "different columns for the partition"),
     ],

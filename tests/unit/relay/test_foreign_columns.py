@@ -11,7 +11,7 @@ from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.qualified_name import QualifiedName
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.tables.foreign.foreign_columns import TableFacts, check_fits, has_index
+from relay.tables.foreign.foreign_columns import TableFacts, check_fits, has_index, text_forms
 from relay.tables.foreign.foreign_statements import make_statements
 
 COLUMNS = {"id": "id", "order": "at", "value": "body", "partition": "shard", "timestamp": "at"}
@@ -73,6 +73,32 @@ def test_ids_without_an_order_need_a_column_for_it() -> None:
     fits(facts, make_layout("debezium", {"order": "id"}, "orders", "", ""))
 
 
+def test_ids_of_text_are_refused_where_text_has_no_encoding() -> None:
+    with pytest.raises(ConfigurationError, match=r"Ids of table public.events are text, which has no encoding"):
+        fits(replace(FACTS, encoding="SQL_ASCII", types={**FACTS.types, "id": "text"}))
+    fits(replace(FACTS, encoding="SQL_ASCII"))
+
+
+@pytest.mark.parametrize("type_", ["float8", "float4", "numeric", "timetz", "bit", "varbit", "_float8", "hstore"])
+@pytest.mark.parametrize("role", ["key", "header"])
+def test_types_of_which_debezium_writes_something_else_are_refused(type_: str, role: str) -> None:
+    layout = make_layout(
+        "debezium", {"key": "k" if role == "key" else "id"}, "orders", "", "k:header" * (role != "key")
+    )
+    facts = replace(FACTS, types={**FACTS.types, "k": type_})
+    with pytest.raises(ConfigurationError, match=f"Column k of table public.events has type {type_}, of which Debez"):
+        text_forms("public.events", layout, facts)
+    mapping = make_layout("mapping", {"key": "k", "value": "body"}, "orders", "", "k:header")
+    assert text_forms("public.events", mapping, facts) == {}
+
+
+def test_arrays_are_no_keys_of_debezium() -> None:
+    """With a StringConverter they come without quotation marks."""
+    layout = make_layout("debezium", {"key": "k"}, "orders", "", "")
+    with pytest.raises(ConfigurationError, match=r"Column k of table public.events has type _text"):
+        text_forms("public.events", layout, replace(FACTS, types={**FACTS.types, "k": "_text"}))
+
+
 def test_index_of_marked_rows_has_their_condition() -> None:
     assert has_index(LAYOUT, FACTS, "sent")
     assert has_index(LAYOUT, FACTS, "")
@@ -83,13 +109,22 @@ def test_index_of_marked_rows_has_their_condition() -> None:
 def test_names_are_quoted_in_all_statements() -> None:
     layout = make_layout("mapping", {"id": "Id", "value": "Body", "order": "At"}, "orders", "", "")
     types = {"Id": "uuid", "Body": "bytea", "At": "timestamptz", "Sent": "timestamptz"}
-    made = make_statements(layout, TableNames("tenant-a", "our"), QualifiedName("Sales", "Events"), types, "Sent")
+    made = make_statements(layout, TableNames("tenant-a", "our"), QualifiedName("Sales", "Events"), types, "Sent", {})
     assert '"Sales"."Events" AS t WHERE "t"."Sent" IS NULL' in made.window.as_string()
     assert 'ORDER BY "t"."At", "t"."Id"' in made.window.as_string()
     assert 'UPDATE "Sales"."Events" AS t SET "Sent" = statement_timestamp() FROM moved' in made.move.as_string()
     assert '"tenant-a"."our_source"' in made.move.as_string()
     for text in (statement.as_string() for statement in made):
         assert text.count("Events") == text.count('"Events"') > 0
+
+
+def test_names_of_columns_that_are_only_copied_may_be_any() -> None:
+    """A single % would be a placeholder of psycopg; a column named t is not the row."""
+    layout = make_layout("mapping", {"value": "t"}, "orders", "", "")
+    types = {"id": "int8", "t": "text", "tax%t": "numeric"}
+    made = make_statements(layout, TableNames(), QualifiedName("public", "events"), types, "", {})
+    assert '"t"."tax%%t"' in made.window.as_string()
+    assert "row_to_json(t.*)" in made.move.as_string()
 
 
 def test_relay_gets_what_it_needs_and_no_more() -> None:

@@ -27,13 +27,21 @@ UUIDS = [str(uuid.UUID(int=number)) for number in range(9, 0, -1)]
 
 def row(id_: str = "7", xmin: int = 1, **more: object) -> ForeignRow:
     """A row as the database returns it."""
-    made = ForeignRow(xmin, False, id_, 301, MS, "orders", "g", b"k", b"v", None, None, None, ())
-    return made._replace(**more)  # type: ignore[arg-type]
+    made = ForeignRow(xmin, False, id_, 301, MS, b"orders", b"g", b"k", b"v", None, None, None, ())
+    columns = {name: _stored(value) if name != "id" else value for name, value in more.items()}
+    return made._replace(**columns)  # type: ignore[arg-type]
+
+
+def _stored(value: object) -> object:
+    """Text as the database keeps it."""
+    if isinstance(value, list | tuple):
+        return [*map(_stored, value)]
+    return value.encode() if isinstance(value, str) else value
 
 
 def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[RowTransaction]:
     """The transactions of rows."""
-    return transactions(RowReader(layout, "shop", id_type, INCARNATION).rows(rows))
+    return transactions(RowReader(layout, "shop", {layout.columns["id"]: id_type}, INCARNATION).rows(rows))
 
 
 def error(found: ForeignRow, layout: Layout = MAPPING) -> str:

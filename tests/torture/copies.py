@@ -71,6 +71,7 @@ class CopyCruelty:
         self.outcomes: Counter[str] = Counter()
         self._started: list[Service] = []
         self._owed: set[str] = set()
+        self._kept: set[str] = set()
         self._world = world
         self._processes = processes
         self._source = source
@@ -114,20 +115,28 @@ class CopyCruelty:
             self._wait(lambda: _owner(site) is None, "the owner's session lasted")
             before = self._numbers(site.postgres_url)
             url = self._restore()
-            own = {message_id for (message_id,) in self._rows(url, _OWN_ROWS)}
+            own = self._insert(url)
             named, _ = self._name_a_batch(before)
             self._source.ask_for_operator()
             copy = self._relay(as_relay(site, url), "")
             self._wait(lambda: self._numbers(url)[1] >= named, "the copy delivered no batch")
             self.faults["copy of the database under the same source name"] += 1
-            if self._numbers(url) == (named, named):
+            if met := self._numbers(url) == (named, named):
                 self._source.expect(Doubled(named, named - 1, self._processes.halts()))
                 self.outcomes["batches named by both original and copy"] += 1
-        with suppress(GivenUpError):  # then a relay may still halt until the round ends
-            self._wait(lambda: self._source.has_halted() or self._healing.is_set(), "")
-        self.outcomes["copies whose own relay halted"] += bool(halts_of(copy))
+        if met:
+            with suppress(GivenUpError):  # a relay of the original may still halt until the round ends
+                self._wait(self._source.has_halted, "")
+                self._kept |= self._insert(url)
+                self._wait(lambda: bool(halts_of(copy)), "")
+                self.outcomes["copies whose own relay halted, too"] += 1
         copy.kill()
-        self._owed |= own - {message_id for (message_id,) in self._rows(url, _WAITING)}
+        waiting = {message_id for (message_id,) in self._rows(url, _WAITING)}
+        self._owed |= (own | self._kept) - waiting
+
+    def _insert(self, url: str) -> set[str]:
+        """Write rows that only the copy has; return their message ids."""
+        return {message_id for (message_id,) in self._rows(url, _OWN_ROWS)}
 
     def _restore(self) -> str:
         """Restore a dump into another database of the server; return its URL."""
@@ -169,7 +178,9 @@ class CopyCruelty:
 
     def _end_relays(self) -> None:
         while self._started:
-            self._started.pop().kill()
+            relay = self._started.pop()
+            relay.kill()
+            self._world.site.services.remove(relay)
 
     def _numbers(self, url: str) -> tuple[int, int]:
         """Newest and delivered batch."""
@@ -190,13 +201,14 @@ class CopyCruelty:
             time.sleep(_PAUSE_SECONDS)
 
     def take_found(self) -> list[str]:
-        """What is missing of what copies had and delivered, now that all is settled; nothing was deleted unread."""
-        if not self._owed:
+        """What copies deleted unread, or delivered after both had to halt, now that all is settled."""
+        owed, kept, self._owed, self._kept = self._owed, self._kept, set(), set()
+        if not owed | kept:
             return []
         visible = read_committed(self._world.site.kafka(), [self._world.site.topic(TOPIC)])
         counts = Counter(record.message_id for record in visible)
-        owed, self._owed = self._owed, set()
-        return [f"{id_}, a row of the copy, is {counts[id_]} times visible" for id_ in owed if counts[id_] != 1]
+        found = [f"{id_}, a row of the copy, is {counts[id_]} times visible" for id_ in owed if counts[id_] != 1]
+        return found + [f"{id_}, a row of the copy, came after the halt" for id_ in kept if counts[id_]]
 
 
 def _owner(site: Site) -> object:

@@ -6,7 +6,7 @@ import pytest
 
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from tests.torture.restoration import reason
-from tests.torture.set_back import SetBack
+from tests.torture.set_back import Doubled, SetBack
 
 
 @pytest.mark.parametrize(("proven", "undone"), [(9, 2), (8, 1), (7, 0), (6, 0)])
@@ -38,3 +38,11 @@ def test_errors_that_differ_in_values_are_counted_together() -> None:
         "Table source shop has an owner"
     )
     assert reason(client) == "no reason"
+
+
+def test_the_original_of_a_copy_must_halt_and_serve_nothing() -> None:
+    doubled = Doubled(8, 7, {"relay-1.log: an older halt"})
+    assert not doubled.halts({"relay-1.log: an older halt"})
+    assert doubled.halts({"relay-1.log: an older halt", "relay-2.log: a halt"})
+    assert doubled.contradiction(8, 7) == ""
+    assert "whose copy delivered batch 8, was served before it was resumed" in doubled.contradiction(8, 8)

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from outbox import Outcome
 from outbox.protocol.checkpoint import MAX_LENGTH, HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import partition_for_key
 from outbox.protocol.positions import Positions
-from tests.torture.evidence import SOURCE, DeliveredRow, DiscardedRow, Evidence, HalfSeen, Seen, Told
+from tests.torture.evidence import SOURCE, Answer, DeliveredRow, DiscardedRow, Evidence, HalfSeen, Seen, Told
 from tests.torture.invariants import INVARIANTS, check
 from tests.torture.watches import MOST, STALL_SECONDS, CheckpointWatch, ResourceWatch, StallWatch
 
@@ -210,6 +211,27 @@ def test_a_commit_without_its_row_is_found(state: str | None) -> None:
 
 def test_an_acknowledged_commit_that_is_gone_is_found() -> None:
     assert found(replace(clean(), acknowledged=["gone"])) == ["I8"]
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [
+        ("gone", Outcome.COMMITTED),
+        (IDS[0], Outcome.ROLLED_BACK),
+        (IDS[0], Outcome.OPEN),
+        ("gone", "refused (no transaction has the xid 7)"),
+    ],
+)
+def test_a_wrong_answer_of_outcome_is_found(told: str, outcome: str) -> None:
+    assert found(replace(clean(), answers=[Answer(told, IDS[0], outcome, "asked in the end")])) == ["I17"]
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome"),
+    [(IDS[0], Outcome.COMMITTED), ("gone", Outcome.ROLLED_BACK), (IDS[0], Outcome.TOO_OLD), ("gone", Outcome.TOO_OLD)],
+)
+def test_a_true_answer_of_outcome_is_not_found(told: str, outcome: Outcome) -> None:
+    assert found(replace(clean(), answers=[Answer(told, IDS[0], outcome, "after its error")])) == []
 
 
 @pytest.mark.parametrize("change", [{"digest": "other"}, {"topic": "t.b"}, {"partition": (PARTITION + 1) % 3}])

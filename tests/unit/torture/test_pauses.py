@@ -1,0 +1,72 @@
+"""The bound on pauses: what is too slow is found, by step, and a machine that is slow without a step is allowed for."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.torture.diary import ANSWERED, COMMITTED, Diary, Entry
+from tests.torture.evidence import SHORT
+from tests.torture.pauses import Pauses, Step
+
+STEPS = [Step("before", 100.0, math.inf), Step("broker killed", 120.0, 10.0)]
+
+
+def committed(told: str, at: float, *, mode: str = "half", topic: str = "a") -> Entry:
+    return Entry(COMMITTED, mode, told, "", topic, at)
+
+
+def judged(*entries: Entry, arrived: dict[str, float], now: float = 200.0) -> list[str]:
+    return Pauses().judge(STEPS, entries, arrived, now)
+
+
+def test_a_message_that_a_step_delays_too_long_is_found() -> None:
+    found = judged(committed("x", 121.0), committed("y", 121.0), arrived={"x": 131.5, "y": 130.5})
+    assert found == ["broker killed, mode half: x came 10.5 s after COMMIT, before 0.0 s"]
+
+
+def test_what_has_not_come_at_all_is_found() -> None:
+    assert len(judged(committed("x", 121.0, mode="table"), arrived={})) == 1
+
+
+def test_a_slow_machine_is_allowed_for_by_what_it_took_without_a_step() -> None:
+    quiet = committed("quiet", 101.0)
+    assert judged(quiet, committed("x", 121.0), arrived={"quiet": 104.0, "x": 133.5}) == []
+    assert judged(quiet, committed("x", 121.0), arrived={"quiet": 104.0, "x": 134.5})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        committed("x", 121.0, topic=SHORT),
+        committed("x", 121.0, mode="auto"),
+        committed("x", 121.0)._replace(kind=ANSWERED),
+        committed("x", 99.0),
+    ],
+)
+def test_what_must_wait_or_is_not_measured_is_not_found(entry: Entry) -> None:
+    assert judged(entry, arrived={}) == []
+
+
+def test_the_slowest_of_each_step_is_kept() -> None:
+    pauses = Pauses()
+    entries = [committed("x", 121.0), committed("y", 121.0), committed("z", 121.0, topic=SHORT)]
+    pauses.judge(STEPS, entries, {"x": 122.0, "y": 123.0, "z": 161.0}, 200.0)
+    assert pauses.slowest == {"broker killed, mode half": 2.0, "broker killed, mode half, the short topic": 40.0}
+    assert pauses.transactions == {"broker killed, mode half": 2, "broker killed, mode half, the short topic": 1}
+
+
+def test_a_round_without_steps_is_not_judged() -> None:
+    assert Pauses().judge([], [committed("x", 121.0)], {}, 200.0) == []
+
+
+def test_a_line_that_was_cut_off_is_passed_by(tmp_path: Path) -> None:
+    diary = Diary(tmp_path / "diary")
+    diary.write(committed("x", 1.0))
+    with diary.path.open("a") as file:
+        file.write('["committed", "ha')
+    assert diary.read() == [committed("x", 1.0)]
+    assert [entry.told for entry in diary.take()] == ["x"]
+    assert diary.read() == []

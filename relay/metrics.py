@@ -191,6 +191,12 @@ TABLE_SPLIT = ChannelCounter(
     [CHANNEL, "source"],
     registry=REGISTRY,
 )
+TABLE_UPKEEP_FAILURES = ChannelCounter(
+    "outbox_relay_table_upkeep_failures",
+    "Times that upkeep of a table source failed, which stops no delivery: figures, or purge of evidence",
+    [CHANNEL, "source", "work"],
+    registry=REGISTRY,
+)
 
 # Decisions and checks.
 OPS = ChannelCounter(

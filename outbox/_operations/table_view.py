@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, LiteralString, NamedTuple
 
 import psycopg
@@ -22,7 +21,6 @@ _ROWS: LiteralString = (
     "SELECT xid::text::bigint, id, {started}, producer_group, topic, partition, key FROM {message}"
     " ORDER BY id LIMIT %(most)s"
 )
-_COUNT: LiteralString = "SELECT count(*) FROM {message} WHERE id = ANY (%s)"
 _REASONS: LiteralString = (
     "SELECT reason, count(*), CAST(min(extract(epoch FROM discarded_at)) * 1000 AS bigint) FROM {discarded}"
     " GROUP BY reason ORDER BY reason"
@@ -163,8 +161,8 @@ class TableView:
 
     def progress(self) -> tuple[str, Progress] | None:
         """Return the name under which the table is delivered, and the progress; None: it never was."""
-        for name, incarnation, batch, delivered, ids in self._all(PROGRESS):
-            return name, Progress(incarnation, batch, delivered, tuple(ids))
+        for name, *progress in self._all(PROGRESS):
+            return name, Progress.read(*progress)
         return None
 
     def owner(self) -> Owner | None:
@@ -179,11 +177,6 @@ class TableView:
     def rows(self, most: int) -> list[WaitingRow]:
         """Return the first rows of the table, without their values."""
         return [WaitingRow(*row) for row in self._all(_ROWS, {"most": most})]
-
-    def count(self, ids: Sequence[int]) -> int:
-        """Return how many of some rows are there."""
-        ((count,),) = self._all(_COUNT, (list(ids),))
-        return int(count)
 
     def discarded(self) -> list[DiscardedRows]:
         """Return how many rows are discarded, by reason."""

@@ -89,8 +89,8 @@ def test_rows_that_wait_are_found_by_whatever_a_header_has(shop: Site, kind: Kin
         table.progress()
         first, second = table.window(10, 1_000_000, ()).rows
         strange = ["", "9" * 30, "x'", '"', "\\", "\0", "{}", str(uuid.uuid4())]
-        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): first.message}
-        assert table.transaction_ids([str(second.id)]) == {str(second.id): second.message}
+        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): {first.message}}
+        assert table.transaction_ids([str(second.id)]) == {str(second.id): {second.message}}
         assert table.transaction_ids([]) == {}
 
 

@@ -302,9 +302,7 @@ class OwnedTable(ABC):
             metrics.TABLE_UPKEEP_FAILURES.labels(self.name, work).inc()
             if work not in self._failing:
                 reason = query_problem(error)
-                log.warning(
-                    "Upkeep of a table source failed, it is repeated", source=self.name, work=work, reason=reason
-                )
+                log.warning("Upkeep of a table source failed", source=self.name, work=work, reason=reason)
             self._failing.add(work)
             return None
         self._failing.discard(work)

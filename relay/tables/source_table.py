@@ -66,7 +66,7 @@ _MOVE: LiteralString = (
     " kept AS (INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, timestamp, key, value,"
     " header_names, header_values, reason, detail) SELECT xid, id, created_at, producer_group, topic, partition,"
     " timestamp, key, value, header_names, header_values, reason, detail FROM refused ON CONFLICT DO NOTHING"
-    " RETURNING id), counted AS (SELECT (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM named) AS named,"
+    " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM named) AS named,"
     " told, (SELECT count(*) FROM refused) AS moved, cardinality(%(refused)s::bigint[]) AS refused,"
     " (SELECT count(*) FROM kept) AS kept FROM told) {counted}"
 )

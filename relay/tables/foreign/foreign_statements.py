@@ -52,7 +52,7 @@ _MOVE: LiteralString = (
     " CAST(%(details)s AS text[])) AS r (id, reason, detail) WHERE {id} = r.id"
     " RETURNING {id} AS id, {settled} AS settled, {copy} AS content, r.reason AS reason, r.detail AS detail),"
     " kept AS (INSERT INTO {discarded} (row_id, content, reason, detail)"
-    " SELECT id::text, content, reason, detail FROM refused RETURNING id),"
+    " SELECT id::text, content, reason, detail FROM refused RETURNING 1),"
     " settled AS (SELECT id FROM gone WHERE settled UNION ALL SELECT id FROM refused WHERE settled),"
     " done AS (SELECT (SELECT count(*) FROM gone WHERE settled) AS gone,"
     " (SELECT count(*) FROM refused WHERE settled) AS moved, (SELECT count(*) FROM kept) AS kept),"

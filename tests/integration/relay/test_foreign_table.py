@@ -269,7 +269,7 @@ def test_a_trigger_that_keeps_delivered_rows_stops_the_source(shop: Site, kind: 
     insert(shop, kind, "orders", "one")
     service = relay(shop, kind)
     shop.wait_visible(1, "orders")
-    wait_until(lambda: "keeps rows that were delivered or discarded" in service.output(), explain=shop.logs)
+    wait_until(lambda: "Table source halted" in service.output(), explain=shop.logs)
     insert(shop, kind, "orders", "one")
     execute(shop, f"DROP TRIGGER keep ON {table}")
     kind.wait_empty(shop)

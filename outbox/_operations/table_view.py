@@ -40,8 +40,7 @@ _FIND_DELIVERED: LiteralString = (
     "SELECT id, producer_group, topic, {started}, earliest, batch,"
     " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered}, unnest(ids) AS run,"
     " generate_series(lower(run), upper(run) - 1) AS id"
-    " WHERE delivered_at > to_timestamp(%(started)s / 1000000.0) - interval '1 hour'"  # uses its index
-    " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
 _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"

@@ -61,7 +61,7 @@ class ForeignSource:
             "source": sql.Identifier(names.schema, names.source),
             "discarded": sql.Identifier(names.schema, names.discarded),
             "index": sql.Identifier(f"{names.discarded}_row"),
-            "transactions": sql.SQL("CAST('{{}}' AS text[])"),
+            "transactions": sql.SQL("CAST('{}' AS text[])"),
             "missing": sql.SQL("0"),
         }
 

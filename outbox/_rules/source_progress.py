@@ -131,10 +131,9 @@ def _of_one_batch(progress: Progress, committed: Committed) -> str:
     """Return what contradicts where the numbers fit."""
     if is_of_a_copy(progress, committed):
         return (
-            f"batch {committed.batch} in Kafka has nonce {committed.nonce} and is not that of this database: another "
-            "copy of this database is delivered under the same name, as a restored dump or a former primary. Both "
-            "copies halt. Stop the relays of the copy that shall not be delivered, or give its source another name; "
-            "then resume this one."
+            f"batch {committed.batch} in Kafka is not that of this database: another copy of this database is "
+            "delivered under the same name, as a restored dump or a former primary. Both copies halt. Stop the relays "
+            "of the copy that shall not be delivered, then resume the other one."
         )
     if progress.missing and committed.batch != progress.delivered:
         there = len(progress.ids) - progress.missing

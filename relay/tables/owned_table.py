@@ -42,7 +42,7 @@ _OPTIONS = (
 )
 
 
-_BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '5s'"
+_BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
 
 FEW_IDS = 16

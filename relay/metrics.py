@@ -200,6 +200,12 @@ TABLE_SPLIT = ChannelCounter(
     [CHANNEL, "source"],
     registry=REGISTRY,
 )
+TABLE_UPKEEP_FAILURES = ChannelCounter(
+    "outbox_relay_table_upkeep_failures",
+    "Times that upkeep of a table source failed, which stops no delivery: figures, or purge of evidence",
+    [CHANNEL, "source", "work"],
+    registry=REGISTRY,
+)
 
 # Decisions and checks.
 OPS = ChannelCounter(
@@ -358,6 +364,8 @@ def begin_table(source: str) -> None:
     TABLE_OWNED.labels(source).set(0)
     TABLE_HALTED.labels(source).set(0)
     TABLE_SPLIT.labels(source)
+    for work in ("figures", "purge"):
+        TABLE_UPKEEP_FAILURES.labels(source, work)
     for cause in WAKE_UP_CAUSES:
         TABLE_WAKE_UPS.labels(source, cause)
 

@@ -237,15 +237,17 @@ def _oldest_undecided(ledger: Ledger, now: int) -> None:
             gauge.remove(*labels)
 
 
-def table_figures(source: str, oldest_seconds: float, rows: int, discarded: int) -> None:
+def table_figures(source: str, figures: tuple[float, int, int] | None) -> None:
     """Show what waits in the table of a source, and what is discarded.
 
     Args:
         source: Its name.
-        oldest_seconds: Age of its oldest row; 0: none.
-        rows: How many wait.
-        discarded: How many are discarded.
+        figures: Age of its oldest row in seconds, 0: none; how many wait; how many are discarded. None: not known.
     """
+    if figures is None:
+        forget_table(source)
+        return
+    oldest_seconds, rows, discarded = figures
     metrics.TABLE_OLDEST_SECONDS.labels(source).set(oldest_seconds)
     metrics.TABLE_ROWS.labels(source).set(rows)
     metrics.TABLE_DISCARDED.labels(source).set(discarded)

@@ -96,8 +96,9 @@ class TableSearch:
         progress: Progress | None,
         committed: Committed | None,
     ) -> None:
-        batch = frozenset(progress.ids if progress else ())
-        is_delivered = bool(progress and committed == Committed(progress.batch, progress.incarnation))
+        is_named = progress is not None and self._found.transaction_id in progress.transactions
+        batch = frozenset(progress.ids if progress and is_named else ())
+        is_delivered = bool(progress and committed == (progress.batch, progress.incarnation, progress.nonce))
         for row in waiting:
             what = EventKind.IN_BATCH if row.id in batch else EventKind.WAITS
             number = f", batch {progress.batch}" if progress and row.id in batch else ""

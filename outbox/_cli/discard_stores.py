@@ -316,7 +316,7 @@ class TableStore:
         if not moved:
             return []
         with self._table() as table:
-            return [entry for entry, one in moved.items() if any(table.left(one.ids))]
+            return [entry for entry, one in moved.items() if table.left(one)]
 
     def more_fields(self, entry: Entry) -> dict[str, Any]:
         """Return the new ids of a transaction that is back in the message table, by the former message ids."""

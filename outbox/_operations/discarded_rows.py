@@ -8,6 +8,7 @@ from typing import Any, LiteralString, NamedTuple
 import psycopg
 
 from outbox._postgres.message_table import MessageTable
+from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 
 _LIST: LiteralString = (
@@ -36,13 +37,13 @@ _MADE: LiteralString = (
 )
 _MOVED: LiteralString = (
     "SELECT xid, started, new.id, old.id FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM made) AS new"
-    " JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
+    " FULL JOIN (SELECT id, row_number() OVER (ORDER BY id) AS n FROM back) AS old USING (n) ORDER BY n"
 )
 _DELIVER: LiteralString = f"{_BACK}, decided AS ({_DECIDED}), made AS ({_MADE}) {_MOVED}"
 _DROP: LiteralString = f"{_BACK} {_DECIDED}"
 _LEFT: LiteralString = (
-    "SELECT (SELECT count(*) FROM {message} WHERE id = ANY (%(ids)s)),"
-    " (SELECT count(*) FROM {discarded} WHERE id = ANY (%(ids)s))"
+    "SELECT EXISTS (SELECT FROM {message} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
+    " OR EXISTS (SELECT FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s)"
 )
 
 
@@ -132,23 +133,48 @@ class DiscardedTable:
         return [DiscardedMessageRow(*row) for row in found]
 
     def deliver(self, transaction: DiscardedTransaction) -> Moved | None:
-        """Move the rows of a transaction back into the message table, behind all that wait; None: they are gone."""
-        found = self._connection.execute(self._table.compose(_DELIVER), _which(transaction)).fetchall()
+        """Move the rows of a transaction back into the message table, behind all that wait; None: they are gone.
+
+        Raises:
+            ConfigurationError: They do not all move. Nothing was written.
+        """
+        with self._connection.transaction():
+            found = self._connection.execute(self._table.compose(_DELIVER), _which(transaction)).fetchall()
+            self._check(transaction, is_whole=all(None not in row for row in found))
         if not found:
             return None
         xid, us, _, _ = found[0]
         return Moved(table_transaction_id(xid, us), [row[2] for row in found], [row[3] for row in found])
 
     def drop(self, transaction: DiscardedTransaction) -> None:
-        """Delete the rows of a transaction."""
-        self._connection.execute(self._table.compose(_DROP), _which(transaction))
+        """Delete the rows of a transaction.
 
-    def left(self, ids: Sequence[int]) -> tuple[int, int]:
-        """Return how many of some rows wait, and how many are discarded."""
-        row = self._connection.execute(self._table.compose(_LEFT), {"ids": list(ids)}).fetchone()
-        return (0, 0) if row is None else (int(row[0]), int(row[1]))
+        Raises:
+            ConfigurationError: They do not all go. Nothing was written.
+        """
+        with self._connection.transaction():
+            self._connection.execute(self._table.compose(_DROP), _which(transaction))
+            self._check(transaction, is_whole=True)
+
+    def _check(self, transaction: DiscardedTransaction, *, is_whole: bool) -> None:
+        """Refuse what leaves rows behind, or loses them (R71)."""
+        if not is_whole or self.messages(transaction):
+            names = self._table.names
+            raise ConfigurationError(
+                f"Transaction {transaction.transaction_id}: a trigger, a rule or row security of {names.message} or "
+                f"{names.discarded} keeps rows from being deleted or inserted. Nothing was written. Drop it, or run "
+                "this with another role."
+            )
+
+    def left(self, moved: Moved) -> bool:
+        """Return whether rows that were moved back wait, or are discarded again."""
+        parameters = _local(moved.transaction_id)
+        return self._connection.execute(self._table.compose(_LEFT), parameters).fetchone() == (True,)
 
 
 def _which(transaction: DiscardedTransaction) -> dict[str, Any]:
-    id_ = transaction.transaction_id
-    return {"xid": str(xid_of(id_)), "started": started_us_of(id_), "group": transaction.group}
+    return {**_local(transaction.transaction_id), "group": transaction.group}
+
+
+def _local(id_: str) -> dict[str, Any]:
+    return {"xid": str(xid_of(id_)), "started": started_us_of(id_)}

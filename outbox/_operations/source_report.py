@@ -152,7 +152,7 @@ class SourceReporter:
             return
         found.topics = view.by_topic(ROWS)
         found.waiting = self._reasons(found, view)
-        found.in_delivery = view.count(found.progress.ids) if found.progress else 0
+        found.in_delivery = len(found.progress.ids) - found.progress.missing if found.progress else 0
 
     def _compare(self, found: SourceReport, view: TableView) -> None:
         """Find out whether the source is served, and whether database and Kafka fit."""
@@ -231,7 +231,7 @@ def read_committed(
     """
     place = (channel.half_topic, 0)
     found = committed_checkpoints(kafka, channel.table_group(source), [place], stable=stable).get(place)
-    return None if found is None else Committed(found.offset, found.metadata or "")
+    return None if found is None else Committed.parse(found.offset, found.metadata)
 
 
 def topic_state(name: str, topic: TopicDescription | None) -> TopicState:

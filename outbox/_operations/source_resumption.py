@@ -16,7 +16,7 @@ from outbox._operations.source_report import read_committed
 from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import TableView
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
 from outbox._rules.source_progress import Committed, Progress
 from outbox._rules.source_repair import NOT_BEGUN, Repair, repair
 from outbox.errors import UsageError
@@ -39,11 +39,14 @@ _SINCE: LiteralString = (
 )
 _IDS: LiteralString = "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (%s)"
 _SET: LiteralString = (
-    "WITH moved AS (UPDATE {source} SET batch = %(to)s, delivered = %(to)s, ids = '{{}}' WHERE id = 0"
+    "WITH moved AS (UPDATE {source} SET batch = %(to)s, delivered = %(to)s, nonce = CAST(%(to_nonce)s AS uuid),"
+    " delivered_nonce = CAST(%(to_nonce)s AS uuid), ids = '{{}}', xids = '{{}}', starts = '{{}}' WHERE id = 0"
     " AND name = %(name)s AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(batch)s"
-    " AND delivered = %(delivered)s RETURNING batch),"
-    " gone AS (DELETE FROM {message} AS m USING moved WHERE m.id = ANY (%(gone)s) RETURNING {deleted}), {evidence}"
-    " SELECT (SELECT count(*) FROM gone) FROM moved"
+    " AND nonce = CAST(%(nonce)s AS uuid) AND delivered = %(delivered)s RETURNING batch),"
+    " gone AS (DELETE FROM {message} AS m USING moved, unnest(%(ids)s::bigint[], %(xids)s::text[]::xid8[],"
+    " %(starts)s::bigint[]) AS r (id, xid, started) WHERE {same} RETURNING {deleted}), {evidence},"
+    " counted AS (SELECT (SELECT count(*) FROM gone) AS gone, cardinality(%(ids)s::bigint[]) AS named, told,"
+    " 0 AS moved, 0 AS refused, 0 AS kept FROM told) {counted}"
 )
 
 
@@ -97,7 +100,7 @@ class Resumption:
     repair: Repair = _NOTHING
     waiting: int = 0
     in_delivery: int = 0
-    delivered: Sequence[int] = ()
+    delivered: Sequence[tuple[int, int, int]] = ()
     gaps: Sequence[Gap] = ()
     deleted: int | None = None
     _since: dict[str, int] = field(default_factory=dict)
@@ -126,7 +129,7 @@ class Resumption:
         found = connection.execute(table.compose(_SINCE)).fetchall()
         self._since = {topic: int(since) for topic, _, since in found}
         self.waiting = sum(count for _, count, _ in found)
-        self.in_delivery = view.count(self.progress.ids)
+        self.in_delivery = len(self.progress.ids) - self.progress.missing
         self._now_ms = view.now_ms()
 
     def _compare(self, view: TableView) -> Repair:
@@ -139,11 +142,11 @@ class Resumption:
         search = DeliveredSearch(self.kafka, self.channel, [name], self.most, self._now_ms, passed)
         return search.search(self._since)
 
-    def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[int]:
-        """Return the ids of rows whose messages are on their real topics."""
+    def _delivered(self, connection: psycopg.Connection[Any], searched: Delivered) -> list[tuple[int, int, int]]:
+        """Return id, xid and start of the rows whose messages are on their real topics."""
         statement, wanted = MessageTable(self.source.names).compose(_IDS), list(searched.transactions)
         return [
-            id_
+            (id_, xid, us)
             for start in range(0, len(wanted), AT_ONCE)
             for id_, xid, us in connection.execute(statement, (wanted[start : start + AT_ONCE],)).fetchall()
             if table_transaction_id(xid, us) in searched.transactions[id_]
@@ -164,20 +167,27 @@ class Resumption:
             self.repair = self._compare(view)
             if (self.progress, self.committed) != seen:
                 raise self._changed()
-            row = connection.execute(table.compose(_SET), self._parameters()).fetchone()
+            try:
+                row = connection.execute(table.compose(_SET), self._parameters()).fetchone()
+            except psycopg.errors.InvalidTextRepresentation as error:
+                raise UsageError(f"Table source {self.source.name}: {Counts.of(error) or error}") from error
             if row is None:
                 raise self._changed()
-            self.deleted = int(row[0])
+            self.deleted = len(self.delivered)
 
     def _parameters(self) -> dict[str, Any]:
         return {
             "to": self.repair.batch,
+            "to_nonce": self.repair.nonce,
             "proven": self.repair.batch,
             "name": self.source.name,
             "incarnation": self.progress.incarnation,
             "batch": self.progress.batch,
+            "nonce": self.progress.nonce,
             "delivered": self.progress.delivered,
-            "gone": list(self.delivered),
+            "ids": [id_ for id_, _, _ in self.delivered],
+            "xids": [str(xid) for _, xid, _ in self.delivered],
+            "starts": [us for _, _, us in self.delivered],
         }
 
     def _own(self, connection: psycopg.Connection[Any], view: TableView) -> None:

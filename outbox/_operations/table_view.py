@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, LiteralString, NamedTuple
 
 import psycopg
@@ -19,7 +18,6 @@ _BY_TOPIC: LiteralString = (
     " SELECT topic, count(*), max(partition), min({started}) FROM first GROUP BY topic ORDER BY 4, 1"
 )
 _ROWS: LiteralString = "SELECT xid::text::bigint, id, {started}, {known}, key FROM {message} ORDER BY id LIMIT %(most)s"
-_COUNT: LiteralString = "SELECT count(*) FROM {message} WHERE id = ANY (%s)"
 _REASONS: LiteralString = (
     "SELECT reason, count(*), CAST(min(extract(epoch FROM discarded_at)) * 1000 AS bigint) FROM {discarded}"
     " GROUP BY reason ORDER BY reason"
@@ -39,8 +37,7 @@ _FIND_DELIVERED: LiteralString = (
     "SELECT id, producer_group, topic, {started}, earliest, batch,"
     " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered}, unnest(ids) AS run,"
     " generate_series(lower(run), upper(run) - 1) AS id"
-    " WHERE delivered_at > to_timestamp(%(started)s / 1000000.0) - interval '1 hour'"  # uses its index
-    " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
 _STATUS: LiteralString = "SELECT pg_xact_status(CAST(%s AS xid8))"
 _BACKEND: LiteralString = (
@@ -161,8 +158,8 @@ class TableView:
 
     def progress(self) -> tuple[str, Progress] | None:
         """Return the name under which the table is delivered, and the progress; None: it never was."""
-        for name, incarnation, batch, delivered, ids in self._all(PROGRESS):
-            return name, Progress(incarnation, batch, delivered, tuple(ids))
+        for name, *progress in self._all(PROGRESS):
+            return name, Progress.read(*progress)
         return None
 
     def owner(self) -> Owner | None:
@@ -177,11 +174,6 @@ class TableView:
     def rows(self, most: int) -> list[WaitingRow]:
         """Return the first rows of the table, without their values."""
         return [WaitingRow(*row) for row in self._all(_ROWS, {"most": most})]
-
-    def count(self, ids: Sequence[int]) -> int:
-        """Return how many of some rows are there."""
-        ((count,),) = self._all(_COUNT, (list(ids),))
-        return int(count)
 
     def discarded(self) -> list[DiscardedRows]:
         """Return how many rows are discarded, by reason."""

@@ -61,6 +61,8 @@ class ForeignSource:
             "source": sql.Identifier(names.schema, names.source),
             "discarded": sql.Identifier(names.schema, names.discarded),
             "index": sql.Identifier(f"{names.discarded}_row"),
+            "transactions": sql.SQL("CAST('{}' AS text[])"),
+            "missing": sql.SQL("0"),
         }
 
     def compose(self, text: LiteralString) -> sql.Composed:

@@ -15,6 +15,7 @@ from psycopg import sql
 
 from outbox._postgres.ddl import BOUNDS, Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.notifications import notify_statements
+from outbox._postgres.source_statements import COUNTED
 from outbox.settings import TableNames
 
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
@@ -32,15 +33,34 @@ _EVIDENCE: LiteralString = (
     "evidence AS (INSERT INTO {delivered}"
     " (xid, created_at, first_id, batch, ids, partition, producer_group, topic, earliest)"
     " SELECT xid, created_at, min(id), CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
-    " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic)"
+    " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic"
+    " RETURNING ids), told AS (SELECT coalesce(sum(upper(run) - lower(run)), 0) AS told FROM evidence, unnest(ids) run)"
 )
-"""Inserts the evidence of the rows that `gone` has deleted (R61); `proven` is the number of the batch in Kafka."""
+"""Inserts the evidence of the rows that `gone` has deleted (R61); `proven` is the number of the batch in Kafka.
+
+`told` counts the rows that it has.
+"""
+
+_SAME: LiteralString = (
+    "m.id = r.id AND m.xid = r.xid AND m.created_at = timestamptz 'epoch' + r.started * interval '1 microsecond'"
+)
+"""Whether a row is the one that is meant: an id may be given out again, and an xid, too (R72)."""
 
 TRANSACTION_ID: LiteralString = (
     f"(lpad(to_hex({STARTED_US} / 1000), 12, '0') || '7' || lpad(to_hex(mod({STARTED_US}, 1000) * 4), 3, '0')"
     " || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid"
 )
 """Transaction id of a row, as `table_transaction_id()` makes it."""
+
+_TRANSACTIONS: LiteralString = (
+    "ARRAY(SELECT DISTINCT CAST({transaction_id} AS text) FROM (SELECT xid, timestamptz 'epoch' +"
+    " started * interval '1 microsecond' AS created_at FROM unnest(xids, starts) AS r (xid, started)) AS named)"
+)
+_MISSING: LiteralString = (
+    "(SELECT count(*) FROM unnest(ids, xids, starts) AS r (id, xid, started)"
+    " WHERE NOT EXISTS (SELECT FROM {message} AS m WHERE {same}))"
+)
+"""Of the rows that a row of the source table names: their transactions, and how many are not in the table."""
 
 _HEADER_BYTES: LiteralString = (
     "least(coalesce(pg_column_size(header_names)::bigint"
@@ -178,8 +198,11 @@ class MessageTable:
             "transaction_id": sql.SQL(TRANSACTION_ID),
             "known": sql.SQL(_KNOWN),
             "deleted": sql.SQL(_DELETED),
+            "same": sql.SQL(_SAME),
+            "counted": sql.SQL(COUNTED),
         }
-        self._names["evidence"] = sql.SQL(_EVIDENCE).format(delivered=self._names["delivered"])
+        parts = {"evidence": _EVIDENCE, "transactions": _TRANSACTIONS, "missing": _MISSING}
+        self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
 
     def compose(self, text: LiteralString) -> sql.Composed:
         """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import LiteralString
+import re
+from typing import LiteralString, NamedTuple, Self
+
+import psycopg
 
 # The owner's advisory lock has two numbers: those of one number belong to the transactions of half mode.
 TRY_OWN: LiteralString = (
@@ -24,7 +27,63 @@ OWNER: LiteralString = (
 Every role of a database may take any advisory lock, also one without rights on the tables.
 """
 
-PROGRESS: LiteralString = "SELECT name, incarnation::text, batch, delivered, ids FROM {source} WHERE id = 0"
+PROGRESS: LiteralString = (
+    "SELECT name, incarnation::text, batch, delivered, ids, nonce::text, delivered_nonce::text, {transactions},"
+    " {missing} FROM {source} WHERE id = 0"
+)
+"""The name of a source, and its `Progress`."""
+
+COUNTED: LiteralString = (
+    "SELECT CAST(CASE WHEN gone = named AND told = gone AND moved = refused AND kept = moved THEN batch::text"
+    " ELSE concat_ws(' ', 'outbox counts', gone, named, told, moved, refused, kept) END AS bigint) FROM moved, counted"
+)
+"""Ends a statement that settles rows: it fails, and nothing is written, unless it did all that it names (R71).
+
+`moved` has the number of the batch, if the progress was not changed; `counted` has the fields of `Counts`. They are in
+the text of the error, because no other value leaves a statement that fails.
+"""
+
+_COUNTS = re.compile(r"outbox counts (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)")
+
+
+class Counts(NamedTuple):
+    """What a statement that settles rows has done, and what it was to do.
+
+    Args:
+        gone: Rows that were delivered and have left the table.
+        named: Rows that were delivered.
+        told: Rows of which evidence was inserted; where there is none, those that have left the table.
+        moved: Rows that cannot be delivered and have left the table.
+        refused: Rows that cannot be delivered.
+        kept: Rows that were inserted into the table of discarded rows.
+    """
+
+    gone: int
+    named: int
+    told: int
+    moved: int
+    refused: int
+    kept: int
+
+    @classmethod
+    def of(cls, error: psycopg.errors.InvalidTextRepresentation) -> Self | None:
+        """Return what an error of `COUNTED` has counted; None: it is another error."""
+        found = _COUNTS.search(error.diag.message_primary or "")
+        return cls(*map(int, found.groups())) if found else None
+
+    def __str__(self) -> str:
+        """Return the difference, and what may be its cause."""
+        differences = [
+            (self.gone, self.named, "delivered rows were deleted"),
+            (self.told, self.gone, "deleted rows got evidence"),
+            (self.moved, self.refused, "rows that cannot be delivered were deleted"),
+            (self.kept, self.moved, "rows that cannot be delivered were kept as discarded"),
+        ]
+        counted = ", ".join(f"{done} of {due} {what}" for done, due, what in differences if done != due)
+        return (
+            f"{counted}. Nothing was written. A trigger, a rule or row security keeps rows where they are, or somebody "
+            "deleted rows or restarted their ids, or a discarded row is there already."
+        )
 
 
 def source_name(schema: str, table: str) -> str:

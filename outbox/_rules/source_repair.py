@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from outbox._rules.source_progress import Committed, Progress, contradiction, is_foreign
+from outbox._rules.source_progress import FIRST_NONCE, Committed, Progress, contradiction, is_foreign
 
 NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
@@ -25,12 +25,14 @@ class Repair(NamedTuple):
         refusal: Why it cannot be resumed; empty if it can.
         batch: The number that database and Kafka have afterwards.
         warning: What resuming does not bring back; empty if nothing.
+        nonce: That of this batch.
     """
 
     halted: str
     refusal: str = ""
     batch: int = 0
     warning: str = ""
+    nonce: str = FIRST_NONCE
 
 
 def repair(source: str, name: str, progress: Progress, committed: Committed | None) -> Repair:
@@ -51,11 +53,13 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
     halted = contradiction(progress, committed)
     if halted and is_foreign(progress, committed):
         return Repair(halted, _NEW if progress.batch == 0 else _OTHER_NAME)
-    return Repair(halted, "", committed.batch if committed else 0, _warning(progress, committed))
+    if committed is None:
+        return Repair(halted)
+    return Repair(halted, "", committed.batch, _warning(progress, committed), committed.nonce)
 
 
-def _warning(progress: Progress, committed: Committed | None) -> str:
-    if committed is None or committed.batch >= progress.delivered:
+def _warning(progress: Progress, committed: Committed) -> str:
+    if committed.batch >= progress.delivered:
         return ""
     return (
         f"batches {committed.batch + 1} to {progress.delivered} were delivered, and Kafka does not have them: if it "

@@ -119,8 +119,8 @@ class WaitingRows(NamedTuple):
         return self.why in REFUSALS
 
 
-_Local = tuple[int, str]
-"""Local transaction and producer group: what is delivered together."""
+_Local = tuple[int, int, str]
+"""Local transaction, by xid and start, and producer group: what is delivered together."""
 
 
 def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
@@ -143,12 +143,12 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> lis
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}
     for row in rows:
-        of_it = keyed[row.xid, row.group]
+        of_it = keyed[row.xid, row.started_us, row.group]
         if row.key is not None:
             of_it.append(((row.group, row.key), row.id))
         if (why := states[row.topic].refuses(row.partition)) is not None:
             refused[row.id] = why
-    closed = {(row.xid, row.group) for row in rows if row.id in refused}
+    closed = {(row.xid, row.started_us, row.group) for row in rows if row.id in refused}
     behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
     return _sum((row, *_reason(row, refused, closed, behind)) for row in rows)
 
@@ -158,7 +158,7 @@ def _reason(
 ) -> tuple[Waits, str]:
     if row.id in refused:
         return refused[row.id]
-    which = (row.xid, row.group)
+    which = (row.xid, row.started_us, row.group)
     why = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
     return why, DETAILS[why]
 

@@ -57,11 +57,11 @@ class KafkaProgress:
             raise KafkaUnreachable(f"the progress of group {self.group}: {place.error.str()}")
         committed = None if place.offset < 0 else place
         refuse_undone_end(self._kafka, self.owner, committed, self._word)
-        return None if committed is None else Committed(committed.offset, committed.metadata or "")
+        return None if committed is None else Committed.parse(committed.offset, committed.metadata)
 
     def offsets(self, committed: Committed) -> list[TopicPartition]:
         """Return the offsets that commit the progress."""
-        return [TopicPartition(*self.owner.place, committed.batch, committed.incarnation)]
+        return [TopicPartition(*self.owner.place, committed.batch, committed.metadata)]
 
     def close(self) -> None:
         """Close the connection."""

@@ -6,23 +6,29 @@ The connection belongs to one owner: a session-level advisory lock lasts as long
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, LiteralString, NamedTuple, TypeVar
 
 import psycopg
+import structlog
 from psycopg import sql
 
 from outbox._failpoints import failpoint
-from outbox._postgres.dsn import connect_dsn
+from outbox._postgres.ddl import written
+from outbox._postgres.dsn import connect_dsn, query_problem
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.server_limits import server_limits
-from outbox._postgres.source_statements import OWNER, TRY_OWN, held_by_intruder, source_name
+from outbox._postgres.source_statements import OWNER, TRY_OWN, Counts, held_by_intruder, source_name
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.settings import TableNames
-from relay.tables.rows import Row
+from relay import metrics
+from relay.tables.rows import Local, Row, RowTransaction
+from relay.tables.table_progress import HALTED
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 5
 IDLE_SECONDS = 20
@@ -36,8 +42,13 @@ _OPTIONS = (
 )
 
 
+_BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
+"""Delivery waits while upkeep is at work."""
+
 FEW_IDS = 16
 """Most ids that the query compares with each row; for more of them, Postgres plans an index or hash lookup."""
+
+log = structlog.get_logger()
 
 
 class Window(NamedTuple):
@@ -45,12 +56,12 @@ class Window(NamedTuple):
 
     Args:
         rows: In the order of their ids.
-        beyond: Local transactions (xid) of these rows that have further rows behind the window.
+        beyond: Local transactions of these rows that have further rows behind the window.
         now: The database's time, ms since 1970: no process decides by its own clock (R25).
     """
 
     rows: Sequence[Row]
-    beyond: frozenset[int]
+    beyond: frozenset[Local]
     now: int
 
 
@@ -58,11 +69,13 @@ class Refusal(NamedTuple):
     """A row that cannot be delivered.
 
     Args:
+        local: Its local transaction.
         id: Its id.
         reason: Why, one word.
         detail: Why, one sentence.
     """
 
+    local: Local
     id: int
     reason: str
     detail: str
@@ -80,24 +93,6 @@ class TableFigures(NamedTuple):
     oldest_seconds: float
     rows: int
     discarded: int
-
-
-class Step(NamedTuple):
-    """One step of the progress.
-
-    Args:
-        batch: Number of the batch in delivery from now on.
-        delivered: Number of the last batch that was delivered.
-        ids: Ids of the rows of the batch in delivery.
-        gone: Ids of the rows that were delivered, and are deleted.
-        refused: Rows that move to the table of discarded messages.
-    """
-
-    batch: int
-    delivered: int
-    ids: Sequence[int]
-    gone: Sequence[int]
-    refused: Sequence[Refusal] = ()
 
 
 def open_session(settings: TableSettings) -> psycopg.Connection[Any]:
@@ -154,9 +149,11 @@ class OwnedTable(ABC):
         self, name: str, names: TableNames, connection: psycopg.Connection[Any], delivered: tuple[str, str]
     ) -> None:
         self.name = name
+        self.full_name = written(*delivered)
         self.notifications = Notifications(connection, source_name(*delivered))
         self._names = names
         self._connection = connection
+        self._failing: set[str] = set()  # upkeep that failed when it was last tried
 
     @property
     def origin(self) -> str:
@@ -231,7 +228,7 @@ class OwnedTable(ABC):
         """
 
     @abstractmethod
-    def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
         """Return the transaction ids of those of some rows that wait or are discarded, by row id.
 
         Args:
@@ -242,67 +239,123 @@ class OwnedTable(ABC):
         """
 
     @abstractmethod
-    def move(self, before: Progress, step: Step) -> Progress:
-        """Take a step in one durable transaction: settle what was delivered, name the next batch.
+    def move(
+        self,
+        before: Progress,
+        after: Progress,
+        ready: Sequence[RowTransaction] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> Progress:
+        """Take a step in one durable transaction: settle what was delivered, name the next batch (R71).
+
+        If the newest batch so far is delivered after the step, the rows that the database names are settled.
 
         Args:
             before: The progress so far.
-            step: The step.
+            after: The progress from now on.
+            ready: The transactions of the batch in delivery from now on.
+            refused: Rows that move to the table of discarded messages.
+
+        Returns:
+            The progress from now on.
 
         Raises:
-            UnsafeError: Another process changed the progress. Nothing was written.
+            UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
             psycopg.Error: The database does not answer.
         """
 
-    @abstractmethod
+    # --- upkeep
+
     def purge(self) -> bool:
         """Delete old evidence of delivered messages, if the table has any; return whether there may be more.
 
         Raises:
-            psycopg.Error: The database does not answer.
+            psycopg.Error: The session has ended.
         """
+        return self._keep_up("purge", self._purge) or False
 
-    @abstractmethod
-    def figures(self) -> TableFigures:
-        """Return what waits, and what is discarded.
+    def figures(self) -> TableFigures | None:
+        """Return what waits, and what is discarded; None: they cannot be read now.
 
         Raises:
-            psycopg.Error: The database does not answer.
+            psycopg.Error: The session has ended.
         """
+        return self._keep_up("figures", self._figures)
 
-    def _take(
-        self, statement: sql.Composed, array: Callable[[Iterable[Any]], str], before: Progress, step: Step, **more: int
-    ) -> Progress:
+    @abstractmethod
+    def _purge(self) -> bool:
+        """See `purge`."""
+
+    @abstractmethod
+    def _figures(self) -> TableFigures:
+        """See `figures`."""
+
+    def _keep_up(self, work: str, do: Callable[[], T]) -> T | None:
+        """Do what no delivery waits for: an error is told, and the work is tried again later (R61)."""
+        try:
+            with self._connection.transaction():
+                self._connection.execute(_BRIEFLY)
+                done = do()
+        except psycopg.Error as error:
+            if self._connection.closed:
+                raise
+            metrics.TABLE_UPKEEP_FAILURES.labels(self.name, work).inc()
+            if work not in self._failing:
+                reason = query_problem(error)
+                log.warning("Upkeep of a table source failed", source=self.name, work=work, reason=reason)
+            self._failing.add(work)
+            return None
+        self._failing.discard(work)
+        return done
+
+    def _take(self, statement: sql.Composed, before: Progress, after: Progress, rows: Mapping[str, object]) -> Progress:
         """Take a step, see `move`.
 
         Args:
-            statement: It returns no row if the progress was changed.
-            array: Returns ids as an array literal.
+            statement: It ends with `COUNTED`.
             before: The progress so far.
-            step: The step.
-            more: Further parameters of the statement.
+            after: The progress from now on.
+            rows: Parameters of the statement for the rows of the next batch, and for those that are refused.
 
         Raises:
-            UnsafeError: Another process changed the progress. Nothing was written.
+            UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
             psycopg.Error: The database does not answer.
         """
         parameters = {
             "incarnation": before.incarnation,
-            "expected": before.batch,
-            "batch": step.batch,
-            "delivered": step.delivered,
-            "ids": array(step.ids),
-            "gone": array(step.gone),
-            "refused": array(refusal.id for refusal in step.refused),
-            "reasons": [refusal.reason for refusal in step.refused],
-            "details": [refusal.detail for refusal in step.refused],
-            **more,
+            "expected": before.nonce,
+            "settles": after.delivered == before.batch,
+            "batch": after.batch,
+            "nonce": after.nonce,
+            "delivered": after.delivered,
+            "delivered_nonce": after.delivered_nonce,
+            **rows,
         }
-        if self._connection.execute(statement, parameters).fetchone() is None:
+        try:
+            moved = self._connection.execute(statement, parameters).fetchone()
+        except psycopg.errors.InvalidTextRepresentation as error:
+            if (counts := Counts.of(error)) is None:
+                raise
+            raise UnsafeError(f"Table source {self.name}, table {self.full_name}: {counts} {HALTED}") from error
+        if moved is None:
             raise UnsafeError(
                 f"Table source {self.name}: its row in the table {self._names.source} is no longer at batch "
-                f"{before.batch} of incarnation {before.incarnation}: another process changed it. Find out which "
-                "process writes there, and restart this relay."
+                f"{before.batch} of incarnation {before.incarnation}: another process changed it, or a trigger or row "
+                "security keeps it from being changed. Find out which, and restart this relay."
             )
         failpoint("relay.table_moved")
-        return before._replace(batch=step.batch, delivered=step.delivered, ids=tuple(step.ids))
+        return after
+
+
+def refusals(refused: Sequence[Refusal], array: Callable[[Iterable[Any]], str]) -> dict[str, object]:
+    """Return the parameters of a statement that moves rows to the table of discarded messages.
+
+    Args:
+        refused: The rows.
+        array: Returns ids as an array literal.
+    """
+    return {
+        "refused": array(refusal.id for refusal in refused),
+        "reasons": [refusal.reason for refusal in refused],
+        "details": [refusal.detail for refusal in refused],
+    }

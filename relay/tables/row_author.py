@@ -33,7 +33,7 @@ class RowAuthor:
         written = [row for row in (parse_delivered_row(*some, self._table.origin) for some in found) if row is not None]
         there = self._table.transaction_ids({row.id for row in written}) if written else {}
         for row in reversed(written):
-            if there.get(row.id, row.transaction_id) == row.transaction_id:
+            if row.transaction_id in there.get(row.id, {row.transaction_id}):
                 return self._own(row, there)
         return None
 

@@ -28,6 +28,9 @@ from relay.batching.outgoing_records import deliver
 from relay.state.half_records import Half
 from relay.state.message_transaction import Transaction
 
+Local = tuple[int, int]
+"""A local transaction: xid and start. Xids of a dump come again in the server into which it is restored (R72)."""
+
 _NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -66,6 +69,11 @@ class Row(NamedTuple):
     message: str = ""
     error: str = ""
 
+    @property
+    def local(self) -> Local:
+        """Return its local transaction."""
+        return self.xid, self.started_us
+
 
 @dataclass(slots=True, eq=False)
 class RowTransaction(Transaction):
@@ -73,9 +81,11 @@ class RowTransaction(Transaction):
 
     Args:
         lanes: Numbers of the lanes whose earlier halves are delivered first.
+        local: The local transaction.
     """
 
     lanes: frozenset[int] = frozenset()
+    local: Local = (0, 0)
 
 
 def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
@@ -87,9 +97,9 @@ def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
     Args:
         rows: In the order of their ids.
     """
-    grouped: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
+    grouped: defaultdict[tuple[Local, str], list[Row]] = defaultdict(list)
     for row in rows:
-        grouped[row.xid, row.group].append(row)
+        grouped[row.local, row.group].append(row)
     return [_transaction(group, some) for (_, group), some in grouped.items()]
 
 
@@ -97,6 +107,7 @@ def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
     first = rows[0]
     id_ = first.message or table_transaction_id(first.xid, first.started_us)
     transaction = RowTransaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
+    transaction.local = first.local
     transaction.lanes = frozenset(row.lane for row in rows if row.lane is not None)
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
     transaction.size = sum(half.size() for half in transaction.halves.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, LiteralString
 
@@ -18,9 +19,9 @@ from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.id_floor import IdFloor
-from relay.tables.owned_table import OwnedTable, Step, TableFigures, Window, may_prepare
+from relay.tables.owned_table import OwnedTable, Refusal, TableFigures, Window, may_prepare, refusals
 from relay.tables.row_ids import is_bigint
-from relay.tables.rows import Row
+from relay.tables.rows import Row, RowTransaction
 
 PURGE_ROWS = 10_000
 """Rows of evidence that one statement purges, about as many as a batch adds."""
@@ -42,25 +43,33 @@ _WINDOW: LiteralString = (
     " ORDER BY id"
 )
 _BEYOND: LiteralString = (
-    "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint), ARRAY(SELECT DISTINCT xid::text::bigint"
-    " FROM {message} WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND (id > %(last)s"
-    " OR lane = ANY (CAST(%(lanes)s AS integer[]))))"
+    "SELECT now, xid, started FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)) AS c (now)"
+    " LEFT JOIN (SELECT DISTINCT xid::text::bigint AS xid, {started} AS started FROM {message}"
+    " WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND (id > %(last)s"
+    " OR lane = ANY (CAST(%(lanes)s AS integer[])))) AS beyond ON true"
 )
 _TRANSACTIONS: LiteralString = (
     "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
     " UNION ALL SELECT id, xid::text::bigint, {started} FROM {discarded} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
 )
 _MOVE: LiteralString = (
-    "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS bigint[])"
-    " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(expected)s RETURNING batch),"
-    " gone AS (DELETE FROM {message} AS m USING moved WHERE m.id = ANY (CAST(%(gone)s AS bigint[]))"
-    " RETURNING {deleted}), {evidence},"
-    " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(reasons)s::text[],"
-    " %(details)s::text[]) AS r (id, reason, detail) WHERE m.id = r.id RETURNING m.*, r.reason, r.detail),"
+    "WITH named AS MATERIALIZED (SELECT unnest(ids) AS id, unnest(xids) AS xid, unnest(starts) AS started"
+    " FROM {source} WHERE id = 0 AND %(settles)s),"
+    " moved AS (UPDATE {source} SET batch = %(batch)s, nonce = CAST(%(nonce)s AS uuid), delivered = %(delivered)s,"
+    " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS bigint[]),"
+    " xids = CAST(%(xids)s AS xid8[]), starts = CAST(%(starts)s AS bigint[])"
+    " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
+    " RETURNING batch),"
+    " gone AS (DELETE FROM {message} AS m USING moved, named AS r WHERE {same} RETURNING {deleted}), {evidence},"
+    " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(refused_xids)s::xid8[],"
+    " %(refused_starts)s::bigint[], %(reasons)s::text[], %(details)s::text[]) AS r (id, xid, started, reason, detail)"
+    " WHERE {same} RETURNING m.*, r.reason, r.detail),"
     " kept AS (INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, timestamp, key, value,"
     " header_names, header_values, reason, detail) SELECT xid, id, created_at, {known},"
-    " timestamp, key, value, header_names, header_values, reason, detail FROM refused)"
-    " SELECT batch FROM moved"
+    " timestamp, key, value, header_names, header_values, reason, detail FROM refused ON CONFLICT DO NOTHING"
+    " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM named) AS named,"
+    " told, (SELECT count(*) FROM refused) AS moved, cardinality(%(refused)s::bigint[]) AS refused,"
+    " (SELECT count(*) FROM kept) AS kept FROM told) {counted}"
 )
 # By the database's clock, and oldest first: what is purged is known by one time.
 _PURGE: LiteralString = (
@@ -125,9 +134,9 @@ class SourceTable(OwnedTable):
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
-        name, incarnation, batch, delivered, ids = row or (None, "", 0, 0, ())
+        name, *progress = row or (None,)
         self._check_name(name)
-        return Progress(incarnation, batch, delivered, tuple(ids))
+        return Progress.read(*progress)
 
     def _check_name(self, name: object) -> None:
         if name != self.name:
@@ -157,9 +166,8 @@ class SourceTable(OwnedTable):
             return Window((), frozenset(), 0)
         xids = sorted({str(row.xid) for row in found})
         parameters = {"xids": xids, "last": found[-1].id, "lanes": _array(lanes)}
-        row = self._connection.execute(self._beyond, parameters, prepare=may_prepare(lanes)).fetchone()
-        now, beyond = row or (0, ())
-        return Window(found, frozenset(beyond), now)
+        beyond = self._connection.execute(self._beyond, parameters, prepare=may_prepare(lanes)).fetchall()
+        return Window(found, frozenset((xid, started) for _, xid, started in beyond), beyond[0][0])
 
     def _look_at_writers(self) -> None:
         now = time.monotonic()
@@ -167,23 +175,40 @@ class SourceTable(OwnedTable):
             (writers,) = self._connection.execute(self._table.compose(_WRITERS)).fetchone() or ((),)
             self._floor.look(writers, now)
 
-    def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
-        """See `OwnedTable`."""
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
+        """See `OwnedTable`. A discarded row may have the id of one that waits."""
         possible = [int(id_) for id_ in ids if is_bigint(id_)]
-        rows = self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(possible)})
-        return {str(id_): table_transaction_id(xid, started_us) for id_, xid, started_us in rows}
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for id_, xid, us in self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(possible)}):
+            found[str(id_)].add(table_transaction_id(xid, us))
+        return found
 
-    def move(self, before: Progress, step: Step) -> Progress:
+    def move(
+        self,
+        before: Progress,
+        after: Progress,
+        ready: Sequence[RowTransaction] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> Progress:
         """See `OwnedTable`. The same statement inserts the evidence of each row that it deletes (R61)."""
-        return self._take(self._move, _array, before, step, proven=step.delivered)
+        locals_ = [transaction.local for transaction in ready for _ in transaction.halves]
+        rows = {
+            "ids": _array(after.ids),
+            "xids": _array(xid for xid, _ in locals_),
+            "starts": _array(us for _, us in locals_),
+            "refused_xids": _array(refusal.local[0] for refusal in refused),
+            "refused_starts": _array(refusal.local[1] for refusal in refused),
+            "proven": after.delivered,
+        }
+        return self._take(self._move, before, after, rows | refusals(refused, _array))
 
-    def purge(self) -> bool:
+    def _purge(self) -> bool:
         """See `OwnedTable`."""
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
         row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
         return row == (PURGE_ROWS,)
 
-    def figures(self) -> TableFigures:
+    def _figures(self) -> TableFigures:
         """See `OwnedTable`. The number of rows that wait is about right."""
         row = self._connection.execute(self._table.compose(_FIGURES), {"floor": self._floor.id}).fetchone()
         oldest, count, discarded = row or (0, 0, 0)

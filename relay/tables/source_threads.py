@@ -38,6 +38,7 @@ from relay.tables.owned_table import OwnedTable, open_session
 from relay.tables.plain_rows import PlainRows
 from relay.tables.row_author import RowAuthor
 from relay.tables.source_table import SourceTable
+from relay.tables.table_progress import was_delivered
 from relay.tables.table_source import TableSource
 
 OWNER_SECONDS = 0.5
@@ -149,7 +150,7 @@ class _SourceThread(threading.Thread):
                     return
                 is_owner, tries = table.try_own(), tries + 1
             table.progress()  # a foreign table reads its columns with it
-            report.table_figures(self._source, *table.figures())  # also if Kafka does not answer
+            report.table_figures(self._source, table.figures())  # also if Kafka does not answer
             self._serve(table)
         finally:
             table.close()
@@ -192,6 +193,8 @@ class _SourceThread(threading.Thread):
             closing(HalfProgressReader(settings.connection(), self._cluster.channel)) as halves,
         ):
             try:
+                if self.halted:  # as long as it is, it fences nobody: a copy of it may be served (R73)
+                    was_delivered(self._source, table.progress(), kafka.read())
                 with closing(self._delivery(kafka)) as delivery:
                     self._deliver(table, delivery, kafka, halves)
             except HeldBackError as error:

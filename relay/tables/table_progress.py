@@ -5,7 +5,7 @@ from __future__ import annotations
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._service.exit_codes import UnsafeError
 
-_HOW = "See docs/table_mode.md, section 'A source that stops', before it is served again."
+HALTED = "See docs/table_mode.md, section 'A source that stops', before it is served again."
 
 
 def was_delivered(source: str, progress: Progress, committed: Committed | None) -> bool:
@@ -20,5 +20,5 @@ def was_delivered(source: str, progress: Progress, committed: Committed | None) 
         UnsafeError: The database or Kafka was set back, so that rows may be delivered twice or not at all.
     """
     if problem := contradiction(progress, committed):
-        raise UnsafeError(f"Table source {source}: {problem} {_HOW}")
+        raise UnsafeError(f"Table source {source}: {problem} {HALTED}")
     return committed is None or committed.batch == progress.batch

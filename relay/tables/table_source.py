@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from uuid import uuid4
 
 import structlog
 
 from outbox._failpoints import failpoint
-from outbox._rules.source_progress import Committed, Progress
+from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox.protocol.record import Record
 from relay import metrics
 from relay import telemetry as report
@@ -24,7 +25,7 @@ from relay.serving.topic_lookup import TopicLookup
 from relay.tables.admission import Admission, Admitted
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
-from relay.tables.owned_table import OwnedTable, Refusal, Step, Window
+from relay.tables.owned_table import OwnedTable, Refusal, Window
 from relay.tables.pauses import Pauses
 from relay.tables.rows import RowTransaction, ids, records, transactions
 from relay.tables.table_progress import was_delivered
@@ -96,20 +97,23 @@ class TableSource:
         """
         progress, committed = self._table.progress(), self._kafka.read()
         failpoint("relay.table_taken_over")
+        if committed is not None and is_of_a_copy(progress, committed):
+            self._halt_copies(committed)
         if was_delivered(self._name, progress, committed):
             self._progress = self._settle(progress)
         else:
-            before = progress.batch - 1
-            self._progress = self._table.move(progress, Step(before, before, (), ()))
+            self._progress = self._table.move(progress, progress.undone())
         if committed is None:
             self._commit((), self._progress)
         log.info("Table source taken over", source=self._name, batch=self._progress.batch)
 
+    def _halt_copies(self, committed: Committed) -> None:
+        """Give the batch in Kafka a nonce that no copy of the database has: the other one halts, too (R73)."""
+        self._delivery.commit((), self._kafka.offsets(committed._replace(nonce=str(uuid4()))), self._kafka.metadata)
+
     def _settle(self, progress: Progress) -> Progress:
         """Delete the rows of the newest batch, which was delivered."""
-        if progress.delivered == progress.batch:
-            return progress
-        return self._table.move(progress, Step(progress.batch, progress.batch, (), progress.ids))
+        return progress if progress.delivered == progress.batch else self._table.move(progress, progress.settled())
 
     def serve(self, turned: Callable[[], None]) -> None:
         """Deliver until asked to stop.
@@ -180,8 +184,7 @@ class TableSource:
             log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
             metrics.TABLE_SPLIT.labels(self._name).inc()
             return set()
-        cut = {row.id for row in window.rows if row.xid in window.beyond}
-        return {transaction for transaction in found if transaction.first().offset in cut}
+        return {transaction for transaction in found if transaction.local in window.beyond}
 
     def _look_at_halves(self, whole: Sequence[RowTransaction]) -> bool:
         """Look how far earlier halves are settled; return whether transactions that waited for them were released."""
@@ -203,15 +206,15 @@ class TableSource:
             self._heartbeat()
             return False
         self._growth = 1
-        number = progress.batch + 1 if admitted.ready else progress.batch
-        step = Step(number, progress.batch, ids(admitted.ready), progress.ids, _refusals(admitted))
-        self._progress = self._table.move(progress, step)
+        ready = admitted.ready
+        after = progress.named(str(uuid4()), tuple(ids(ready))) if ready else progress.settled()
+        self._progress = self._table.move(progress, after, ready, _refusals(admitted))
         self._admission.settled(admitted)
         for transaction, finding in admitted.refused:
             report.refused(transaction, finding)
-        if admitted.ready:
-            self._deliver(admitted.ready)
-        return bool(admitted.ready)
+        if ready:
+            self._deliver(ready)
+        return bool(ready)
 
     # --- out
 
@@ -238,7 +241,7 @@ class TableSource:
             self._delivery.limit_batches(min(limits))
 
     def _commit(self, written: Sequence[Record], progress: Progress) -> None:
-        offsets = self._kafka.offsets(Committed(progress.batch, progress.incarnation))
+        offsets = self._kafka.offsets(Committed(progress.batch, progress.incarnation, progress.nonce))
         with metrics.COMMIT_SECONDS.labels().time():
             self._delivery.commit(written, offsets, self._kafka.metadata)
         self._committed_at = time.monotonic()
@@ -255,7 +258,7 @@ class TableSource:
         if time.monotonic() - self._figures_at < FIGURES_SECONDS:
             return
         self._figures_at = time.monotonic()
-        report.table_figures(self._name, *self._table.figures())
+        report.table_figures(self._name, self._table.figures())
         metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
         self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())
         metrics.TABLE_BEHIND_HALVES.labels(self._name).set(self._admission.behind_halves())
@@ -263,7 +266,7 @@ class TableSource:
 
 def _refusals(admitted: Admitted) -> list[Refusal]:
     return [
-        Refusal(id_, str(finding.reason), finding.detail)
+        Refusal(transaction.local, id_, str(finding.reason), finding.detail)
         for transaction, finding in admitted.refused
         for id_ in ids([transaction])
     ]

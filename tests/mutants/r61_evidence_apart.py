@@ -1,38 +1,34 @@
 """R61: the statement that deletes delivered rows also inserts their evidence.
 
-With two statements a relay that dies between them leaves rows that are gone without evidence, and an audit takes
-their messages for made up.
+With a statement of its own for the evidence, a relay that dies between the two leaves rows that are gone without
+evidence, and an audit takes their messages for made up.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from outbox._rules.source_progress import Progress
-from relay.tables.owned_table import Step
+from relay.tables import source_table
+from relay.tables.owned_table import Refusal
+from relay.tables.rows import RowTransaction
 from relay.tables.source_table import SourceTable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 _MOVE = SourceTable.move
+_ALONE = source_table._MOVE.replace("{evidence}", "told AS (SELECT count(*) AS told FROM gone)")
 
 
-def _apart(self: SourceTable, before: Progress, step: Step) -> Progress:
-    """Delete the rows, take the step, and insert the evidence last."""
-    gone = self._connection.execute(
-        self._table.compose(
-            "DELETE FROM {message} WHERE id = ANY (%s) RETURNING xid::text, created_at, id, id, id + 1, partition,"
-            " producer_group, topic"
-        ),
-        (list(step.gone),),
-    ).fetchall()
-    after = _MOVE(self, before, step)
-    for row in gone:
-        self._connection.execute(
-            self._table.compose(
-                "INSERT INTO {delivered} (xid, created_at, first_id, ids, partition, producer_group, topic, batch)"
-                " VALUES (%s::text::xid8, %s, %s, int8multirange(int8range(%s, %s)), %s, %s, %s, %s)"
-            ),
-            (*row, step.delivered),
-        )
-    return after
+def _apart(
+    self: SourceTable,
+    before: Progress,
+    after: Progress,
+    ready: Sequence[RowTransaction] = (),
+    refused: Sequence[Refusal] = (),
+) -> Progress:
+    """Take the step and delete the rows; their evidence would follow."""
+    self._move = self._table.compose(_ALONE)
+    return _MOVE(self, before, after, ready, refused)
 
 
 MUTANT = Mutant(

@@ -22,7 +22,7 @@ def _silently(self: SourceTable) -> bool:
 MUTANT = Mutant(
     "R61",
     Harm.PHANTOM,
-    SourceTable.purge,
+    SourceTable._purge,
     _silently,
     (
         "tests/integration/relay/test_table_evidence.py::test_old_evidence_is_purged_and_its_time_is_kept",

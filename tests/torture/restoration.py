@@ -41,10 +41,11 @@ _BACKUP: LiteralString = (
 )
 _LOCK: LiteralString = "LOCK TABLE {source}, {message}, {discarded}, {delivered} IN SHARE ROW EXCLUSIVE MODE"
 _RESTORE: LiteralString = (
-    "DELETE FROM {discarded} WHERE id IN (SELECT id FROM backup.message);"
-    " DELETE FROM {delivered} WHERE xid IN (SELECT xid FROM backup.message);"
+    "DELETE FROM {discarded} WHERE (xid, created_at, id) IN (SELECT xid, created_at, id FROM backup.message);"
+    " DELETE FROM {delivered} WHERE (xid, created_at) IN (SELECT xid, created_at FROM backup.message);"
     " INSERT INTO {message} OVERRIDING SYSTEM VALUE SELECT * FROM backup.message ON CONFLICT DO NOTHING;"
-    " UPDATE {source} AS now SET batch = was.batch, delivered = was.delivered, ids = was.ids"
+    " UPDATE {source} AS now SET batch = was.batch, nonce = was.nonce, delivered = was.delivered,"
+    " delivered_nonce = was.delivered_nonce, ids = was.ids, xids = was.xids, starts = was.starts"
     " FROM backup.source AS was"
 )
 _NUMBERS: LiteralString = (

@@ -12,6 +12,7 @@ from typing import LiteralString, NamedTuple
 from psycopg import sql
 
 from outbox._postgres.foreign_layout import Layout
+from outbox._postgres.source_statements import COUNTED
 from outbox._rules.qualified_name import QualifiedName
 from outbox.settings import TableNames
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES
@@ -40,21 +41,33 @@ _WINDOW: LiteralString = (
 )
 
 _MOVE: LiteralString = (
-    "WITH moved AS (UPDATE {source} SET batch = %(batch)s, delivered = %(delivered)s, ids = CAST(%(ids)s AS text[])"
-    " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND batch = %(expected)s RETURNING batch),"
-    " gone AS ({settle} moved WHERE {id} = ANY (CAST(%(gone)s AS {ids})) RETURNING {id} AS id, {settled} AS settled),"
+    "WITH named AS MATERIALIZED (SELECT CAST(CASE WHEN %(settles)s THEN ids ELSE '{{}}' END AS {ids}) AS ids"
+    " FROM {source} WHERE id = 0),"
+    " moved AS (UPDATE {source} SET batch = %(batch)s, nonce = CAST(%(nonce)s AS uuid), delivered = %(delivered)s,"
+    " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS text[])"
+    " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
+    " RETURNING batch),"
+    " gone AS ({settle} moved WHERE {id} = ANY ({named}) RETURNING {id} AS id, {settled} AS settled),"
     " refused AS ({settle} moved, unnest(CAST(%(refused)s AS {ids}), CAST(%(reasons)s AS text[]),"
     " CAST(%(details)s AS text[])) AS r (id, reason, detail) WHERE {id} = r.id"
     " RETURNING {id} AS id, {settled} AS settled, {copy} AS content, r.reason AS reason, r.detail AS detail),"
     " kept AS (INSERT INTO {discarded} (row_id, content, reason, detail)"
-    " SELECT id::text, content, reason, detail FROM refused),"
-    " settled AS (SELECT id FROM gone WHERE settled UNION ALL SELECT id FROM refused WHERE settled)"
-    " SELECT CASE WHEN (SELECT count(*) FROM settled) = %(count)s THEN batch"
-    " WHEN EXISTS (SELECT FROM {table} AS t WHERE {waits} AND {id} <> ALL (SELECT id FROM settled)"
-    " AND ({id} = ANY (CAST(%(gone)s AS {ids})) OR {id} = ANY (CAST(%(refused)s AS {ids})))) THEN batch / 0"
-    " ELSE batch END FROM moved"
+    " SELECT id::text, content, reason, detail FROM refused RETURNING 1),"
+    " settled AS (SELECT id FROM gone WHERE settled UNION ALL SELECT id FROM refused WHERE settled),"
+    " done AS (SELECT (SELECT count(*) FROM gone WHERE settled) AS gone,"
+    " (SELECT count(*) FROM refused WHERE settled) AS moved, (SELECT count(*) FROM kept) AS kept),"
+    " counted AS (SELECT gone, gone + {gone_stay} AS named, gone AS told,"
+    " moved, moved + {refused_stay} AS refused, kept FROM done) {counted}"
 )
-"""A row that was delivered and remains, because of a trigger, would be delivered again: the statement fails (R59)."""
+"""A row that was delivered and remains, because of a trigger, would be delivered again: the statement fails (R71).
+
+A row that is gone does no harm: the application may delete rows of its table.
+"""
+
+_STAY: LiteralString = (
+    "CASE WHEN {done} = cardinality({which}) THEN 0 ELSE (SELECT count(*) FROM {table} AS t WHERE {waits}"
+    " AND {id} = ANY ({which}) AND {id} <> ALL (SELECT id FROM settled)) END"
+)
 
 _DELETE: LiteralString = "DELETE FROM {table} AS t USING"
 _MARK: LiteralString = "UPDATE {table} AS t SET {mark} = {now} FROM"
@@ -110,12 +123,18 @@ def make_statements(
     """
     parts = _parts(layout, name, types, mark)
     settle = sql.SQL(_MARK if mark else _DELETE).format(**parts)
+    named = sql.SQL("CAST((SELECT ids FROM named) AS {ids})").format(**parts)
+    refused = sql.SQL("CAST(%(refused)s AS {ids})").format(**parts)
     discarded = sql.Identifier(names.schema, names.discarded)
     return ForeignStatements(
         sql.SQL(_WINDOW).format(**parts, **_contents(layout, types, mark, forms)),
         sql.SQL(_MOVE).format(
             **parts,
             settle=settle,
+            named=named,
+            gone_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("gone"), which=named),
+            counted=sql.SQL(COUNTED),
+            refused_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("moved"), which=refused),
             copy=sql.SQL("CAST(NULL AS json)" if mark else "row_to_json(t.*)"),
             source=sql.Identifier(names.schema, names.source),
             discarded=discarded,

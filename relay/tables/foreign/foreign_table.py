@@ -19,12 +19,14 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
 from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowId, RowReader, deliverable
 from relay.tables.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.tables.owned_table import OwnedTable, Step, TableFigures, Window, may_prepare
+from relay.tables.owned_table import OwnedTable, Refusal, TableFigures, Window, may_prepare, refusals
 from relay.tables.row_ids import IS_ID, is_text
+from relay.tables.rows import RowTransaction
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
 _PROGRESS: LiteralString = (
-    "SELECT name, message_table, incarnation::text, batch, delivered, ids FROM {source} WHERE id = 0"
+    "SELECT name, message_table, incarnation::text, batch, delivered, ids, nonce::text, delivered_nonce::text"
+    " FROM {source} WHERE id = 0"
 )
 _LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist, which is reported later
     "SELECT coalesce(pg_try_advisory_lock(1869967458,"
@@ -98,7 +100,7 @@ class ForeignTable(OwnedTable):
     def progress(self) -> Progress:
         """See `OwnedTable`."""
         facts = self._check()
-        name, table, incarnation, batch, delivered, ids = self._begin()
+        name, table, incarnation, batch, delivered, ids, *nonces = self._begin()
         if (name, table) != (self.name, self._source.full_name):
             raise ConfigurationError(
                 f"The progress in {self._names.schema}.{self._names.source} is that of source {name!r} and table "
@@ -110,7 +112,8 @@ class ForeignTable(OwnedTable):
         self._statements = make_statements(self._layout, self._names, self._source.table, types, self._mark, forms)
         self._reader = RowReader(self._layout, self.name, types, incarnation, facts.encoding)
         self._is_id = IS_ID[ID_ARRAYS[types[self._layout.columns["id"]]]]
-        return Progress(incarnation, batch, delivered, tuple(RowId(place, id_) for place, id_ in enumerate(ids)))
+        rows = tuple(RowId(place, id_) for place, id_ in enumerate(ids))
+        return Progress(incarnation, batch, delivered, rows, *nonces)
 
     def _begin(self) -> Sequence[Any]:
         compose = self._source.compose
@@ -179,34 +182,31 @@ class ForeignTable(OwnedTable):
         self._left_writers |= {row.xmin for row in left}
         if not found or self._reader is None:
             return Window((), frozenset(), 0)
-        beyond = frozenset(row.xmin for row in found if row.is_beyond)
-        return Window([*self._reader.rows(found)], beyond, found[0].read_ms)
+        made = [*self._reader.rows(found)]
+        beyond = frozenset(row.local for row, read in zip(made, found, strict=True) if read.is_beyond)
+        return Window(made, beyond, found[0].read_ms)
 
-    def transaction_ids(self, ids: Collection[str]) -> dict[str, str]:
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
         """See `OwnedTable`."""
         rows = self._connection.execute(self._ready().there, {"ids": _array(id_ for id_ in ids if self._is_id(id_))})
-        return {id_: self._reader.message(id_) for (id_,) in rows} if self._reader else {}
+        return {id_: {self._reader.message(id_)} for (id_,) in rows} if self._reader else {}
 
-    def move(self, before: Progress, step: Step) -> Progress:
-        """See `OwnedTable`. It deletes or marks what was delivered.
+    def move(
+        self,
+        before: Progress,
+        after: Progress,
+        ready: Sequence[RowTransaction] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> Progress:
+        """See `OwnedTable`. It deletes or marks what was delivered."""
+        del ready  # an id says all of a foreign row
+        return self._take(self._ready().move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
 
-        Raises:
-            ConfigurationError: A row remains that should go. Nothing was written.
-        """
-        count = len(step.gone) + len(step.refused)
-        try:
-            return self._take(self._ready().move, _array, before, step, count=count)
-        except psycopg.errors.DivisionByZero as error:
-            raise ConfigurationError(
-                f"A trigger of table {self._source.full_name} keeps rows that were delivered or discarded. The source "
-                "stops, or it would deliver them again. Drop the trigger."
-            ) from error
-
-    def purge(self) -> bool:
+    def _purge(self) -> bool:
         """Return False: a foreign table has no evidence."""
         return False
 
-    def figures(self) -> TableFigures:
+    def _figures(self) -> TableFigures:
         """See `OwnedTable`. Rows are counted up to 100,000.
 
         Without a time in the order column, the age is the time for which the first row has been the first one.

@@ -89,8 +89,8 @@ def test_rows_that_wait_are_found_by_whatever_a_header_has(shop: Site, kind: Kin
         table.progress()
         first, second = table.window(10, 1_000_000, ()).rows
         strange = ["", "9" * 30, "x'", '"', "\\", "\0", "{}", str(uuid.uuid4())]
-        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): first.message}
-        assert table.transaction_ids([str(second.id)]) == {str(second.id): second.message}
+        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): {first.message}}
+        assert table.transaction_ids([str(second.id)]) == {str(second.id): {second.message}}
         assert table.transaction_ids([]) == {}
 
 
@@ -269,7 +269,7 @@ def test_a_trigger_that_keeps_delivered_rows_stops_the_source(shop: Site, kind: 
     insert(shop, kind, "orders", "one")
     service = relay(shop, kind)
     shop.wait_visible(1, "orders")
-    wait_until(lambda: "keeps rows that were delivered or discarded" in service.output(), explain=shop.logs)
+    wait_until(lambda: "Table source halted" in service.output(), explain=shop.logs)
     insert(shop, kind, "orders", "one")
     execute(shop, f"DROP TRIGGER keep ON {table}")
     kind.wait_empty(shop)

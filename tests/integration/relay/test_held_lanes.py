@@ -17,6 +17,7 @@ from relay.tables import source_table
 from relay.tables.admission import WAITING_MAX
 from relay.tables.id_floor import LOOK_SECONDS
 from relay.tables.owned_table import FEW_IDS, open_session
+from relay.tables.rows import Local
 from relay.tables.source_table import SourceTable
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings, wait_empty, waiting
@@ -44,7 +45,7 @@ class _Table:
         )
         return [id_ for (id_,) in connection.execute(statement.encode(), ([*lanes],)).fetchall()]
 
-    def read(self, skip: Sequence[int] = (), lanes: Sequence[int] = ()) -> tuple[list[int], frozenset[int]]:
+    def read(self, skip: Sequence[int] = (), lanes: Sequence[int] = ()) -> tuple[list[int], frozenset[Local]]:
         """Read a window; return its ids, and the local transactions with further rows."""
         self.seconds += 2 * LOOK_SECONDS
         window = self.source.window(100, 1_000_000, skip, lanes)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -13,11 +14,12 @@ from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
+from outbox._rules.source_progress import Progress
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.tables.owned_table import Refusal, Step, open_session
-from relay.tables.rows import transactions
+from relay.tables.owned_table import Refusal, open_session
+from relay.tables.rows import Row, transactions
 from relay.tables.source_table import SourceTable
 from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
@@ -60,6 +62,12 @@ def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
             )
 
 
+def name(source: SourceTable, before: Progress, rows: Sequence[Row], refused: Sequence[Refusal] = ()) -> Progress:
+    """Name the next batch."""
+    after = before.named(str(uuid4()), tuple(row.id for row in rows))
+    return source.move(before, after, transactions(rows), refused)
+
+
 def progress(site: Site, window: Window = WINDOW) -> tuple[TableProgress, list[Search]] | None:
     with open_snapshot("one", audited(site)) as connection:
         return read_progress(connection, MessageTable(site.tables), window)
@@ -83,8 +91,9 @@ def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTabl
     insert(site, "waits", timestamp=now() + 1_000_000)
     window = source.window(100, 1_000_000, ())
     early, second, late, dead, waits = (row.id for row in window.rows)
-    step = source.move(source.progress(), Step(1, 0, (early, second), ()))
-    step = source.move(step, Step(2, 1, (late,), (early, second), (Refusal(dead, "TOPIC_MISSING", "no topic"),)))
+    refused = Refusal(window.rows[3].local, dead, "TOPIC_MISSING", "no topic")
+    step = name(source, source.progress(), window.rows[:2])
+    step = name(source, step, window.rows[2:3], [refused])
     found, topics = progress(site) or (TableProgress("", "", 0), [])
     assert (found.source, found.delivered) == ("shop", 1)
     assert sorted((one.topic, one.since) for one in topics) == [
@@ -93,7 +102,7 @@ def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTabl
         ("late", WINDOW.start),
         ("waits", WINDOW.start),
     ]
-    source.move(step, Step(2, 2, (), (late,)))
+    source.move(step, step.settled())
     state, read = rows(site, found, tmp_path / "rows.parquet")
     assert [(row["first"], row["last"], row["reason"], row["settled"]) for row in read] == [
         (early, second, None, True),
@@ -112,8 +121,8 @@ def test_progress_of_another_incarnation_settles_nothing(place: tuple[Site, Sour
     site, source = place
     insert(site, "orders")
     [row] = source.window(1, 1_000_000, ()).rows
-    step = source.move(source.progress(), Step(1, 0, (row.id,), ()))
-    source.move(step, Step(1, 1, (), (row.id,)))
+    step = name(source, source.progress(), [row])
+    source.move(step, step.settled())
     _, read = rows(site, TableProgress("shop", "another", 1), tmp_path / "rows.parquet")
     assert [one["settled"] for one in read] == [False]
 
@@ -128,8 +137,8 @@ def test_a_purge_is_known_by_its_time(place: tuple[Site, SourceTable], tmp_path:
     site, source = place
     insert(site, "orders")
     [row] = source.window(1, 1_000_000, ()).rows
-    step = source.move(source.progress(), Step(1, 0, (row.id,), ()))
-    source.move(step, Step(1, 1, (), (row.id,)))
+    step = name(source, source.progress(), [row])
+    source.move(step, step.settled())
     assert not source.purge()
     before = progress(site)
     forgetful = own(settings(site, keep_settled_ms=0))

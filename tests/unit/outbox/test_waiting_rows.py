@@ -13,7 +13,7 @@ STATES = {"orders": OPEN, "gone": MISSING}
 
 
 def _row(xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, group: str = "g") -> WaitingRow:
-    return WaitingRow(xid, id_, 1_000 + id_, group, topic, partition, key)
+    return WaitingRow(xid, id_, 1_000 + xid, group, topic, partition, key)
 
 
 def _counts(rows: list[WaitingRow], states: Mapping[str, TopicState] = STATES) -> dict[tuple[str, str], int]:
@@ -33,6 +33,15 @@ def test_a_missing_topic_holds_its_rows_its_transactions_and_their_keys() -> Non
         ("gone", Waits.TOPIC_MISSING): 1,
         ("orders", Waits.SAME_TRANSACTION): 1,
         ("orders", Waits.SAME_KEY): 3,
+        ("orders", Waits.NEXT): 1,
+    }
+
+
+def test_a_transaction_with_the_xid_of_an_older_one_does_not_wait_for_it() -> None:
+    """As where a dump was restored into a new server."""
+    old, new = _row(1, 1, "gone", b"a"), _row(1, 2, "orders", b"b")
+    assert _counts([old._replace(started_us=1), new]) == {
+        ("gone", Waits.TOPIC_MISSING): 1,
         ("orders", Waits.NEXT): 1,
     }
 

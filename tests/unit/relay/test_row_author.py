@@ -24,7 +24,7 @@ OURS, OTHER = table_transaction_id(70, 1_000), table_transaction_id(71, 1_000)
 @pytest.fixture
 def table() -> Mock:
     """A message table with two rows of one transaction."""
-    there = {str(WAITS): OURS, str(NEWEST): OURS}
+    there = {str(WAITS): {OURS}, str(NEWEST): {OURS}}
     made = Mock(spec=SourceTable)
     made.origin = SOURCE
     made.transaction_ids.side_effect = lambda ids: {id_: there[id_] for id_ in ids if id_ in there}

@@ -157,6 +157,14 @@ def test_what_waits_is_given_up_in_time_although_others_are_released_again_and_a
     assert [ids([one]) for one, _ in waiters.take(*window).refused] == [[1]]
 
 
+def test_rows_with_one_xid_and_two_starts_are_two_transactions() -> None:
+    """As where a dump was restored into a new server, whose xids come to those of the dump."""
+    old, new = row(1, 7, topic="\0", started_us=US - 1), row(2, 7, b"other")
+    admitted = Waiters(orders=OPEN).take(old, new)
+    assert ids(admitted.ready) == [2]
+    assert [transaction.id for transaction, _ in admitted.refused] == [table_transaction_id(7, US - 1)]
+
+
 def test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part() -> None:
     waiters = Waiters(orders=OPEN)
     window = [row(1, 1, b"a"), row(2, 2, b"b"), row(3, 3, b"a"), row(4, 4, b"c"), row(5, 4, b"a"), row(6, 5, b"c")]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import count, product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox._rules.source_progress import Committed, Progress
+from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox._service.exit_codes import UnsafeError
 from relay.tables.table_progress import was_delivered
 
@@ -63,23 +65,129 @@ def test_progress_of_another_table_stops_the_source() -> None:
         was_delivered("shop", _progress(3, 3), Committed(3, OTHER))
 
 
+def test_a_batch_of_another_copy_of_the_database_stops_the_source() -> None:
+    for delivered in (2, 3):
+        progress = _progress(3, delivered)._replace(nonce="ours", delivered_nonce="ours")
+        with pytest.raises(UnsafeError, match="another copy of this database"):
+            was_delivered("shop", progress, Committed(3, HERE, "theirs"))
+        was_delivered("shop", progress, Committed(3, HERE, "ours"))
+
+
+def test_rows_of_a_delivered_batch_that_are_not_there_stop_the_source() -> None:
+    progress = _progress(3, 2)._replace(missing=2)
+    with pytest.raises(UnsafeError, match="0 of 2 rows of batch 3, which Kafka has, are in the table"):
+        was_delivered("shop", progress, Committed(3, HERE))
+    assert not was_delivered("shop", progress, Committed(2, HERE)), "what was not delivered is read again"
+
+
+def test_what_is_committed_is_read_as_it_was_written() -> None:
+    written = Committed(7, HERE, "nonce")
+    assert Committed.parse(7, written.metadata) == written
+
+
 @given(st.lists(st.sampled_from(["before Kafka", "after Kafka", "fine"]), max_size=30))
 def test_every_row_is_delivered_once_wherever_owners_die(ends: list[str]) -> None:
     """A model of the owner's steps: rows 1, 2, 3, … one a batch; each batch ends well, or its owner dies."""
     progress, committed, delivered = Progress(HERE, 0, 0, ()), Committed(0, HERE), list[int]()
     row = 1
-    for end in ends:
+    for number, end in enumerate(ends):
         if was_delivered("shop", progress, committed):
             row += len(progress.ids)
-            progress = progress._replace(delivered=progress.batch, ids=())
+            progress = progress.settled()
         else:
-            progress = progress._replace(batch=progress.batch - 1, ids=())
-        progress = progress._replace(batch=progress.batch + 1, ids=(row,))
+            progress = progress.undone()
+        progress = progress.named(str(number), (row,))
         if end == "before Kafka":
             continue
         delivered.append(row)
-        committed = Committed(progress.batch, HERE)
+        committed = Committed(progress.batch, HERE, progress.nonce)
         if end == "fine":
             row += len(progress.ids)
-            progress = progress._replace(delivered=progress.batch, ids=())
+            progress = progress.settled()
     assert delivered == list(range(1, len(delivered) + 1))
+
+
+# --- copies of a database
+
+
+class _Kafka:
+    """What Kafka holds: the progress, who may write it, and which rows are visible."""
+
+    def __init__(self) -> None:
+        self.committed: Committed | None = None
+        self.owner: _Copy | None = None
+        self.visible: list[str] = []
+        self.at_conflict: int | None = None  # so many rows were visible when the conflict was found
+        self.numbers = count()
+
+
+class _Copy:
+    """A database and the owner of its source. Each step is one of the owner's, which may be fenced meanwhile."""
+
+    def __init__(self, name: str, kafka: _Kafka, progress: Progress, rows: list[str]) -> None:
+        self.name, self.kafka, self.progress, self.rows = name, kafka, progress, rows
+        self.named: list[str] = []  # the row of the newest batch
+        self.gone: list[str] = []
+        self.next = self._take_over
+        self.is_halted = False
+
+    def step(self) -> None:
+        if not self.is_halted:
+            self.next()
+
+    def _take_over(self) -> None:
+        kafka = self.kafka
+        kafka.owner, committed = self, kafka.committed
+        if committed is not None and is_of_a_copy(self.progress, committed):
+            kafka.committed = committed._replace(nonce=f"conflict {next(kafka.numbers)}")
+            kafka.at_conflict = len(kafka.visible)
+        try:
+            delivered = was_delivered("shop", self.progress, committed)
+        except UnsafeError:
+            self.is_halted = True
+            return
+        self._move(self.progress.settled() if delivered else self.progress.undone())
+        kafka.committed = committed or Committed(0, HERE)
+        self.next = self._name
+
+    def _name(self) -> None:
+        left = [row for row in self.rows if row not in self.named]
+        row = left[0] if left else f"{self.name}{next(self.kafka.numbers)}"
+        self.rows += [] if left else [row]
+        self._move(self.progress.named(f"nonce {next(self.kafka.numbers)}", (1,)))
+        self.named, self.next = [row], self._commit
+
+    def _commit(self) -> None:
+        if self.kafka.owner is not self:
+            self.next = self._take_over
+            return
+        self.kafka.committed = Committed(self.progress.batch, HERE, self.progress.nonce)
+        self.kafka.visible += self.named
+        self.next = self._name
+
+    def _move(self, after: Progress) -> None:
+        if after.delivered == self.progress.batch != self.progress.delivered:
+            self.gone += self.named
+            self.rows = [row for row in self.rows if row not in self.named]
+        self.progress, self.named = after, []
+
+    def copy(self) -> _Copy:
+        made = _Copy("b", self.kafka, self.progress, [*self.rows])
+        made.named = [*self.named]
+        return made
+
+
+@pytest.mark.parametrize("before", range(7))
+def test_copies_delete_nothing_unread_and_a_conflict_halts_both(before: int) -> None:
+    """All orders of nine steps, after a copy was made behind each of the first steps."""
+    for order in product((0, 1), repeat=9):
+        kafka = _Kafka()
+        first = _Copy("a", kafka, Progress(HERE, 0, 0, ()), [])
+        for _ in range(before):
+            first.step()
+        both = (first, first.copy())
+        for turn in order:
+            both[turn].step()
+            for one in both:
+                assert set(one.gone) <= set(kafka.visible), (before, order)
+            assert kafka.at_conflict in {None, len(kafka.visible)}, (before, order)

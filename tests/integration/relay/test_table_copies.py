@@ -1,0 +1,104 @@
+"""Two copies of one database under one name of a source: both halt, and no row is deleted unread (R73)."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox._cli.table import app
+from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import Exit
+from outbox.settings import TableNames
+from tests.support.commands import call_command
+from tests.support.harness import Service, Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
+
+COPY = "copied"
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def copy(site: Site) -> TableNames:
+    """Copy the tables into another schema, with their progress, as a dump does into another server."""
+    names = TableNames(f"{site.name}_{COPY}", site.name)
+    there, here = MessageTable(names), site.tables
+    with site.connect() as connection:
+        there.create(connection)
+        connection.execute(
+            there.compose("INSERT INTO {source} SELECT * FROM public.").as_bytes(connection) + here.source.encode()
+        )
+    return names
+
+
+def settings(names: TableNames, site: Site) -> dict[str, str | None]:
+    """Return the variables of a relay for a copy."""
+    return relay_settings(site, {"schema": names.schema})
+
+
+def rows(site: Site, names: TableNames) -> int:
+    """Return how many rows the message table of a copy holds."""
+    with site.connect() as connection:
+        row = connection.execute(MessageTable(names).compose("SELECT count(*) FROM {message}")).fetchone()
+    return int(row[0]) if row else 0
+
+
+def insert(site: Site, *keys: str, schema: str = "public") -> None:
+    """Publish one transaction with one message for each key."""
+    with psycopg.connect(site.postgres_url, options=f"-c search_path={schema},public") as connection:
+        publish(connection, site, "orders", keys)
+
+
+def resume(site: Site, variables: dict[str, str | None], *words: str, code: int = Exit.OK) -> Any:
+    """Call `outbox table resume`."""
+    found, printed = call_command(app, site, "resume", "--source", SOURCE, *words, "--yes", "--json", environ=variables)
+    assert found == code, printed
+    return json.loads(printed)
+
+
+def is_halted(relay: Service) -> bool:
+    """Return whether a relay has said that another copy is served."""
+    return "Table source halted" in relay.output() and "another copy" in relay.output()
+
+
+def test_two_copies_halt_and_delete_nothing_unread(shop: Site) -> None:
+    insert(shop, "first")
+    first = shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    first.terminate()
+    names = copy(shop)
+    insert(shop, "one", "two", "three")
+    assert shop.relay(extra=relay_settings(shop), failpoint="relay.table_moved").wait() == -signal.SIGKILL
+    insert(shop, "other", schema=names.schema)
+    other = shop.relay(extra=settings(names, shop))
+    shop.wait_visible(2, "orders")
+    wait_until(lambda: rows(shop, names) == 0, explain=shop.logs)
+    here = shop.relay(extra=relay_settings(shop))
+    wait_until(lambda: is_halted(here), explain=shop.logs)
+    assert waiting(shop) == 3
+    insert(shop, "later", schema=names.schema)
+    wait_until(lambda: is_halted(other), explain=shop.logs)
+    assert (waiting(shop), rows(shop, names)) == (3, 1)
+    other.terminate()
+    document = resume(shop, relay_settings(shop), "--skip-delivered")
+    assert (document["outcome"], document["rows_deleted"]) == ("resumed", 0)
+    wait_empty(shop)
+    shop.wait_visible(5, "orders")
+    assert sorted(record.key or b"" for record in shop.read("orders")) == [b"first", b"one", b"other", b"three", b"two"]
+    with shop.connect() as connection:
+        connection.execute(MessageTable(names).compose("DELETE FROM {source}"))
+    tables = {"staging": {"dsn": shop.postgres_url, "schema": names.schema, "table_prefix": shop.name}}
+    shop.relay(extra=settings(names, shop) | {"OUTBOX_TABLES": json.dumps(tables)})
+    wait_until(lambda: rows(shop, names) == 0, explain=shop.logs)
+    insert(shop, "last")
+    wait_empty(shop)
+    assert "halted" not in here.output().rpartition("Table source taken over")[2]

@@ -1,0 +1,137 @@
+"""A row is known by its local transaction and its id, never by one of the two alone (R72)."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox._cli.discarded import app as discarded_app
+from outbox._cli.table import app as table_app
+from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import Exit
+from tests.support.commands import call_command
+from tests.support.harness import Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def execute(site: Site, statement: Any, *parameters: object) -> list[Any]:
+    """Run one statement; `{message}` and so on stand for the tables."""
+    with site.connect() as connection:
+        cursor = connection.execute(MessageTable(site.tables).compose(statement), parameters)
+        return cursor.fetchall() if cursor.description else []
+
+
+def insert(site: Site, *keys: str) -> None:
+    """Publish one transaction with one message for each key."""
+    with psycopg.connect(site.postgres_url) as connection:
+        publish(connection, site, "orders", keys)
+
+
+def call(site: Site, app: Any, *words: str, code: int = Exit.OK) -> Any:
+    """Call a command with `--json`; what it prints."""
+    found, printed = call_command(app, site, *words, "--json", environ=relay_settings(site))
+    assert found == code, printed
+    return json.loads(printed)
+
+
+def keys(site: Site) -> list[bytes]:
+    """Return the keys of visible messages, sorted."""
+    return sorted(record.key or b"" for record in site.read("orders"))
+
+
+def test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted(shop: Site) -> None:
+    insert(shop, "one", "two", "three")
+    dead = shop.relay(extra=relay_settings(shop), failpoint="relay.table_delivered")
+    assert dead.wait() == -signal.SIGKILL
+    execute(shop, "TRUNCATE {message} RESTART IDENTITY")
+    insert(shop, "four", "five", "six")
+    relay = shop.relay(extra=relay_settings(shop))
+    wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
+    assert "0 of 3 rows of batch 1, which Kafka has, are in the table" in relay.output()
+    assert waiting(shop) == 3
+    resume = ("resume", "--source", SOURCE, "--skip-delivered", "--yes")
+    document = call(shop, table_app, *resume)
+    assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 3, 0)
+    wait_empty(shop)
+    assert keys(shop) == [b"five", b"four", b"one", b"six", b"three", b"two"]
+    assert call(shop, table_app, *resume)["outcome"] == "not halted"
+
+
+def test_a_row_of_a_delivered_batch_that_is_gone_is_settled_by_resuming(shop: Site) -> None:
+    """Those that are still there are found on the real topics, and leave evidence."""
+    insert(shop, "one", "two", "three")
+    dead = shop.relay(extra=relay_settings(shop), failpoint="relay.table_delivered")
+    assert dead.wait() == -signal.SIGKILL
+    execute(shop, "DELETE FROM {message} WHERE key = 'two'")
+    relay = shop.relay(extra=relay_settings(shop))
+    wait_until(lambda: "2 of 3 rows" in relay.output(), explain=shop.logs)
+    document = call(shop, table_app, "resume", "--source", SOURCE, "--skip-delivered", "--yes")
+    assert (document["outcome"], document["in_delivery"], document["rows_deleted"]) == ("resumed", 2, 2)
+    wait_empty(shop)
+    assert keys(shop) == [b"one", b"three", b"two"]
+    assert execute(shop, "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r") == [(2,)]
+
+
+def test_an_old_id_among_the_dead_letters_is_no_obstacle(shop: Site) -> None:
+    topic = shop.topic("orders")
+    execute(
+        shop,
+        "INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, key, reason, detail)"
+        " VALUES ('3', 1, now() - interval '1 day', 'g', %s, -1, 'old', 'TOPIC_MISSING', 'as once')",
+        topic,
+    )
+    statement = "INSERT INTO {message} (producer_group, topic, key, header_names) VALUES ('g', %s, 'bad', '{{a}}')"
+    execute(shop, statement, topic)
+    insert(shop, "fine")
+    shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    assert keys(shop) == [b"fine"]
+    assert execute(shop, "SELECT id, key FROM {discarded} ORDER BY created_at") == [(1, b"old"), (1, b"bad")]
+    old, bad = call(shop, discarded_app, "list")["transactions"]
+    assert old["transaction"] != bad["transaction"]
+    document = call(shop, discarded_app, "deliver", old["transaction"], "--yes")
+    assert len(document["transactions"]) == 1
+    shop.wait_visible(2, "orders")
+    assert keys(shop) == [b"fine", b"old"]
+    assert execute(shop, "SELECT id, key FROM {discarded}") == [(1, b"bad")]
+
+
+def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(shop: Site) -> None:
+    """As after a dump into a new server, whose xids begin again."""
+    topic = shop.topic("orders")
+    with psycopg.connect(shop.postgres_url) as connection:
+        table = MessageTable(shop.tables)
+        for key, age, names in (
+            ("old", "1 day", None),
+            ("new", "0", None),
+            ("bad", "2 days", ["a"]),
+            ("too", "0", None),
+        ):
+            connection.execute(
+                table.compose(
+                    "INSERT INTO {message} (created_at, producer_group, topic, key, header_names)"
+                    " VALUES (now() - CAST(%s AS interval), 'g', %s, convert_to(%s, 'UTF8'), %s)"
+                ),
+                (age, topic, key, names),
+            )
+    expected = execute(
+        shop, "SELECT {transaction_id} || '/' || id FROM {message} WHERE header_names IS NULL ORDER BY id"
+    )
+    shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    found = shop.wait_visible(3, "orders")
+    assert {(record.message_id,) for record in found} == set(expected)
+    assert keys(shop) == [b"new", b"old", b"too"]
+    assert execute(shop, "SELECT key FROM {discarded}") == [(b"bad",)]

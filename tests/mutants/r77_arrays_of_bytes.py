@@ -16,9 +16,9 @@ _OF = MessageInsert.of
 _SPLIT = "CAST(string_to_array(CAST(%s AS text), ',', '-') AS bytea[])"
 
 
-def _of(self: MessageInsert, messages: Sequence[Message], *, numbered: bool) -> Statement:
+def _of(self: MessageInsert, messages: Sequence[Message], *, numbered: bool, more: str = "") -> Statement:
     """Give keys and values as lists of bytes."""
-    text, parameters = _OF(self, messages, numbered=numbered)
+    text, parameters = _OF(self, messages, numbered=numbered, more=more)
     if len(messages) == 1 or numbered:
         return Statement(text, parameters)
     contents = [message.key_bytes() for message in messages], [message.value_bytes() for message in messages]

@@ -81,7 +81,7 @@ def real_topic(description: TopicDescription, unavailable: str = "", lost: Abstr
     Args:
         description: The topic.
         unavailable: Why nothing can be written to it now, if so.
-        lost: Brokers that count as dead, whatever the description says.
+        lost: Brokers that count as dead, also where the description lists them.
     """
     if description.of_channel:
         return RealTopic(0, 0, internal=True)

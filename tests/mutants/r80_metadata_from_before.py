@@ -1,6 +1,7 @@
 """R80: what was known of real topics before a broker was lost is dropped.
 
-It says that all replicas are in sync, for up to half a minute.
+For up to half a minute it lists all replicas as in sync, and a Kafka transaction on a topic that needs the dead broker
+has no end until it is back: its half partition or table source waits with all topics.
 """
 
 from __future__ import annotations

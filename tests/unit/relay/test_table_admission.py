@@ -384,14 +384,14 @@ def test_each_lane_keeps_its_order_across_both_ways(events: list[str], chance: R
 
 def test_before_a_dead_letter_the_topic_is_described_once_more() -> None:
     """For all rows at once, and only where its description decides (R83)."""
-    waiters = Waiters(orders=RealTopic(3, 200))
+    waiters = Waiters(orders=RealTopic(3, 500))
     asked: list[set[str]] = []
 
     def look_again(names: set[str]) -> None:
         asked.append(names)
-        waiters.describe(orders=RealTopic(3, 400))
+        waiters.describe(orders=RealTopic(3, 5_000))
 
-    window = transactions([row(1, 1, value=b"x" * 250), row(2, 2, value=b"x" * 250), row(3, 3, value=b"x" * 500)])
+    window = transactions([row(1, 1, value=b"x" * 999), row(2, 2, value=b"x" * 999), row(3, 3, value=b"x" * 5_000)])
     admitted = waiters.admission.take(window, (), US // 1_000, look_again)
     assert asked == [{"orders"}]
     assert ids(admitted.ready) == [1, 2]

@@ -6,17 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from outbox._cli.options import ContractSettings, Given, connection
+from outbox._cli.options import ChannelSettings, Given, connection
 from outbox._cli.setting_options import setting_options
 from outbox._cli.table_resume import RECORDS
 from outbox._operations.partition_resumption import ChannelResumption, ResumedPartition
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, show_records_read
 
-_SITE = ("bootstrap_servers", "channel")
 
-
-@setting_options(ContractSettings, only=_SITE)
+@setting_options(ChannelSettings)
 def resume(
     given: Given,
     not_delivered_to: Annotated[
@@ -34,7 +32,7 @@ def resume(
     3 if the real topics do not prove what was delivered.
     """
     may_ask(yes=yes or dry_run, as_json=as_json)
-    settings = ContractSettings(**given)
+    settings = ChannelSettings(**given)
     case = ChannelResumption(connection(settings), settings.channel_names(), records, frozenset(not_delivered_to or ()))
     with show_records_read() as passed:
         case.find(passed)

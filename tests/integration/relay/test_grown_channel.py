@@ -110,6 +110,7 @@ def _delete_offsets(site: Site) -> None:
     site.admin.delete_consumer_groups([group])[group].result(20)
 
 
+@pytest.mark.long
 def test_a_channel_that_grew_while_applications_ran_goes_on(grown: Site) -> None:
     relay = grown.relay(extra={"OUTBOX_CONTRACT_INTERVAL_MS": "500"})
     applications = [Application(grown, "old")]
@@ -138,6 +139,7 @@ def test_a_channel_that_grew_while_applications_ran_goes_on(grown: Site) -> None
     _assert_each_once(grown, committed)
 
 
+@pytest.mark.long
 def test_what_was_delivered_before_a_checkpoint_was_lost_is_not_delivered_again(grown: Site) -> None:
     relay = grown.relay()
     application = Application(grown, "shop")

@@ -71,7 +71,7 @@ class Database:
         self.name = name
         self.settings = settings
         self.failing = ""
-        """The error that nobody foresaw, if the newest batch was not answered for one (R81)."""
+        """The unforeseen error, if the newest batch was not answered for one (R81)."""
         self._purge = purge
         table, policy = CallbackTable(settings.tables()), settings.policy()
         self._breakers = None if policy is None else Breakers(name, table, policy)

@@ -99,7 +99,7 @@ class ServedDatabases:
         self._upkeep.check()
 
     def not_ready(self) -> str | None:
-        """Return which of them fail for an error that nobody foresaw; None: none."""
+        """Return which of them fail for an unforeseen error; None: none."""
         failing = (f"database {name}: {one.failing}" for name, one in self._databases.items() if one.failing)
         return "; ".join(failing) or None
 

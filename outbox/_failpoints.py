@@ -1,8 +1,8 @@
 """Failpoints: named places where a test kills the process with SIGKILL. Without the variable they do nothing.
 
 `OUTBOX_FAILPOINT=relay.flushed:3` kills the process the third time that it passes `relay.flushed`;
-`relay.flushed:3:stop` stops it there until it receives SIGCONT, and `relay.flushed:3:raise` raises an error that nobody
-foresees. Failpoints are passed per batch or per transaction, never per message. The signal goes to the thread that
+`relay.flushed:3:stop` stops it there until it receives SIGCONT, and `relay.flushed:3:raise` raises an unforeseen
+error. Failpoints are passed per batch or per transaction, never per message. The signal goes to the thread that
 passes: sent to the process, another thread may take it, and this one would run on for a while.
 """
 

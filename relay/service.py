@@ -304,7 +304,7 @@ class RelayService:
         Raises:
             UnsafeError: All partitions are halted, the first one because of its checkpoint.
             ProtocolError: All partitions are halted, the first one because of a record.
-            RuntimeError: All partitions are halted, the first one because of an error that nobody foresaw.
+            RuntimeError: All partitions are halted, the first one because of an unforeseen error.
         """
         cause = self._served.halts.of_all(self._channel.partitions)
         if cause is not None and self._tables is None:

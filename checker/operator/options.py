@@ -14,7 +14,7 @@ from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.group_members import CHECKER, RELAY, count_members, nobody, start
+from outbox._kafka.group_members import CHECKER, RELAY, count_members, missing_member, start
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds, OperatorName
@@ -100,7 +100,7 @@ def missing_services(channel: Channel, members: Mapping[str, int | None], *, hal
         halves: Whether halves wait, which need a checker, too.
     """
     services = (RELAY, CHECKER) if halves else (RELAY,)
-    return [f"{nobody(channel, one)}; {start(one)}" for one in services if members[one] == 0]
+    return [f"{missing_member(channel, one)}; {start(one)}" for one in services if members[one] == 0]
 
 
 def parse_id(text: str) -> tuple[str, int | None]:

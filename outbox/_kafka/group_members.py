@@ -41,7 +41,7 @@ def count_members(admin: AdminClient, channel: Channel) -> dict[str, int | None]
     return found
 
 
-def nobody(channel: Channel, service: str) -> str:
+def missing_member(channel: Channel, service: str) -> str:
     """Return the sentence that no process of a service serves a channel."""
     return f"group {group_of(channel, service)} has no member: no {service} runs, and {_WITHOUT[service]}"
 

@@ -19,7 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.group_members import RELAY, count_members, group_of, nobody, start
+from outbox._kafka.group_members import RELAY, count_members, group_of, missing_member, start
 from outbox._kafka.group_offsets import committed_checkpoints
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
@@ -234,9 +234,9 @@ def examine_members(channel: Channel, members: Mapping[str, int | None], *, wait
         elif count:
             yield Finding(service, "", f"group {group} has {count} member{'' if count == 1 else 's'}")
         elif waits and service == RELAY:
-            yield Finding(service, f"{nobody(channel, service)}; halves wait", start(service))
+            yield Finding(service, f"{missing_member(channel, service)}; halves wait", start(service))
         elif waits:
-            yield Finding(service, "", f"warning: {nobody(channel, service)}; {start(service)}")
+            yield Finding(service, "", f"warning: {missing_member(channel, service)}; {start(service)}")
         else:
             yield Finding(service, "", f"group {group} has no member, and no half waits")
 

@@ -85,7 +85,7 @@ def one_line(error: Exception) -> str:
 
 
 def is_foreseen(error: BaseException) -> bool:
-    """Return whether an error says in its text what happened and what to do; of all others the traceback is needed."""
+    """Return whether the text of an error has what happened and what to do; of all others the traceback is needed."""
     return isinstance(error, (OutboxError, ProtocolError))
 
 

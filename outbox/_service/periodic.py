@@ -29,8 +29,8 @@ restarted refuses for some seconds, and the next one of a rolling restart follow
 class Periodic:
     """Calls a function again and again.
 
-    A cluster that does not answer, or refuses, ends nothing: the next look follows soon. After an error that nobody
-    foresaw the next one follows after the pause (R81). Only what makes going on unsafe ends the thread, and is raised
+    A cluster that does not answer, or refuses, ends nothing: the next look follows soon. After an unforeseen error
+    the next one follows after the pause (R81). Only what makes going on unsafe ends the thread, and is raised
     by `check()`.
 
     Args:

@@ -1,6 +1,6 @@
 """Whether a relay delivers the message table: once a minute an INSERT returns it besides its rows (R82).
 
-A table that no relay names has no owner, and no process of the outbox knows of it but those that publish. The look is
+A table that no relay names has no owner, and no process of the outbox sees it but those that publish. The look is
 a column of a statement that runs anyway: no round trip, no connection, nothing that could fail.
 """
 
@@ -44,7 +44,7 @@ class OwnerLook:
     Args:
         names: Schema and name prefix of the tables.
         group: Producer group.
-        recorder: Is told what was seen.
+        recorder: Takes what was seen.
     """
 
     def __init__(self, names: TableNames, group: str, recorder: Recorder) -> None:

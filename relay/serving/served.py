@@ -215,7 +215,7 @@ class ServedPartitions:
         self._contract.soon()
 
     def _halt_unforeseen(self, number: int, error: BaseException) -> None:
-        """Halt a half partition for an error that nobody foresaw; the other ones go on (R81).
+        """Halt a half partition for an unforeseen error; the other ones go on (R81).
 
         Its traceback would keep all that pends in memory: it goes to the log alone.
         """

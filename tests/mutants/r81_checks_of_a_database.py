@@ -1,4 +1,4 @@
-"""R81: an error that nobody foresaw leaves the other batches of a database of the checker.
+"""R81: an unforeseen error leaves the other batches of a database of the checker.
 
 Without it the first one ends the thread, and no check of this database is answered any more: undecided transactions
 stay undecided.

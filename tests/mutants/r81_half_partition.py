@@ -1,4 +1,4 @@
-"""R81: an error that nobody foresaw halts the half partition that it is about.
+"""R81: an unforeseen error halts the half partition that it is about.
 
 Without it one record that meets a bug ends the relay, again after each restart: all tables and half partitions stand
 still.

@@ -1,4 +1,4 @@
-"""R81: an error that nobody foresaw halts the table source that it is about.
+"""R81: an unforeseen error halts the table source that it is about.
 
 Without it one row that meets a bug ends the relay, again after each restart: all tables and half partitions stand
 still.

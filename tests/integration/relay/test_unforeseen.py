@@ -1,4 +1,4 @@
-"""An error that nobody foresaw ends nothing but what it is about (R81)."""
+"""An unforeseen error ends nothing but what it is about (R81)."""
 
 from __future__ import annotations
 

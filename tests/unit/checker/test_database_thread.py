@@ -1,4 +1,4 @@
-"""The thread of one database: what nobody foresaw ends neither it nor the checker (R81)."""
+"""The thread of one database: what was not foreseen ends neither it nor the checker (R81)."""
 
 from __future__ import annotations
 

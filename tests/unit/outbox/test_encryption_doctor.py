@@ -117,7 +117,7 @@ VARIABLES = {
 }
 
 
-def _nothing(*_: object) -> Iterator[Finding]:
+def _nothing(*_: object, **__: object) -> Iterator[Finding]:
     return iter(())
 
 

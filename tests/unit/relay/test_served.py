@@ -1,4 +1,4 @@
-"""The half partitions of a relay: what nobody foresaw halts the one that it is about (R81)."""
+"""The half partitions of a relay: what was not foreseen halts the one that it is about (R81)."""
 
 from __future__ import annotations
 

@@ -367,9 +367,8 @@ def running_connectors(site: Site, connectors: Sequence[Mapping[str, object]]) -
 
         try:
             room.run_java("connect", CONNECT_LOCK, CONNECT_OPTIONS, [MAIN, *map(str, paths)])
-            room.wait_for(
-                "connect", lambda: active() == len(slots), 60.0 * (2 + len(slots))
-            )  # one starts after the other
+            one_by_one = 60.0 * (2 + len(slots))
+            room.wait_for("connect", lambda: active() == len(slots), one_by_one)
             yield
         finally:
             room.processes.close()

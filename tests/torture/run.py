@@ -203,13 +203,12 @@ class Run:
     def _come_up(self) -> None:
         """Let the first messages come through before anything is hurt."""
         self._say("starting applications, relays and checkers")
-        self._processes.watch(faults=self._kinds[0] is None, applications=True)
+        self._processes.watch(faults=self._kind() is None, applications=True)
         wait_until(lambda: bool(self._reader.seen_from(0)), FIRST_SECONDS, self._world.site.logs)
 
     def _round(self, seconds: float) -> None:
         self._send_the_hostile_one()
-        kind = self._kinds[self.result.rounds % len(self._kinds)]
-        self._processes.short_share = kind.short_share if kind else SHORT_SHARE
+        kind = self._kind()
         # What is left of the time may be too little for steps.
         if kind is None or (self.result.rounds and seconds < self._round_seconds):
             self._torture(seconds)
@@ -225,6 +224,12 @@ class Run:
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
         self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)
         self._check(unsettled)
+
+    def _kind(self) -> Kind | None:
+        """The kind of the next round, for which applications are about to start."""
+        kind = self._kinds[self.result.rounds % len(self._kinds)]
+        self._processes.short_share = kind.short_share if kind else SHORT_SHARE
+        return kind
 
     def _let_pass_quietly(self) -> None:
         """Look after processes without faults, for a moment."""

@@ -167,7 +167,7 @@ class SourceTable(OwnedTable):
         xids = sorted({str(row.xid) for row in found})
         parameters = {"xids": xids, "last": found[-1].id, "lanes": _array(lanes)}
         beyond = self._connection.execute(self._beyond, parameters, prepare=may_prepare(lanes)).fetchall()
-        return Window(found, frozenset((xid, started) for _, xid, started in beyond), beyond[0][0])
+        return Window(found, frozenset((xid, us) for _, xid, us in beyond if us is not None), beyond[0][0])
 
     def _look_at_writers(self) -> None:
         now = time.monotonic()

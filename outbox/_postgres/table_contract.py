@@ -309,7 +309,7 @@ def require_contract(connection: psycopg.Connection[Any], places: Places) -> Non
 def _breaches(
     connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
 ) -> Iterator[Breach]:
-    if table is Table.MESSAGE and facts.sequence is not None:
+    if table is Table.MESSAGE and facts.sequence is not None and not facts.is_secured:
         facts = facts._replace(is_restarted=_is_restarted(connection, place, facts))
     for condition in CONTRACT:
         if table in condition.tables and (problem := condition.broken(facts, table)):

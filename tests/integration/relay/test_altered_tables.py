@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from outbox import CallbackTableError
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
@@ -123,6 +124,18 @@ def test_row_security_that_appears_halts_the_source_and_hides_nothing(shop: Site
 
 def _settings(site: Site) -> TableSettings:
     return TableSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+
+
+def test_rows_are_never_hidden_from_the_role_of_a_relay(shop: Site, role: str) -> None:
+    _publish(shop)
+    settings = TableSettings.model_validate({"dsn": role, "table_prefix": shop.name})
+    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+        for change in ("ALTER TABLE {message} ENABLE ROW LEVEL SECURITY", "CREATE POLICY s ON {message} USING (true)"):
+            run(shop, change)
+            with pytest.raises(UnsafeError, match="has row security"):
+                source.verify()
+            with pytest.raises(CallbackTableError, match="row security hides rows"):
+                source.window(10, 10_000, ())
 
 
 def test_ids_that_start_again_are_found_at_take_over(shop: Site, role: str) -> None:

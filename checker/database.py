@@ -73,7 +73,8 @@ class Database:
         self.failing = ""
         """The unforeseen error, if the newest batch was not answered for one (R81)."""
         self._purge = purge
-        table, policy = CallbackTable(settings.tables()), settings.policy()
+        self._table, policy = CallbackTable(settings.tables()), settings.policy()
+        table = self._table
         self._breakers = None if policy is None else Breakers(name, table, policy)
         self._fence = (
             ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, in_discard_topic)
@@ -188,10 +189,15 @@ class Database:
         return self._connection
 
     def _look(self) -> None:
-        """See from time to time that the database answers, and whether a prepared transaction waits for its end."""
+        """See from time to time that the database answers, its tables are as they must be (R12), and what is prepared.
+
+        A prepared transaction waits for its end.
+        """
         self._looked = time.monotonic()
         try:
-            oldest = oldest_prepared(self._connected())
+            connection = self._connected()
+            self._table.verify(connection)
+            oldest = oldest_prepared(connection)
         except (psycopg.Error, ConfigurationError) as error:
             self._unreachable(error)
             return

@@ -168,6 +168,11 @@ class TableNames:
         return f"{self.prefix}_message"
 
     @property
+    def message_sequence(self) -> str:
+        """Name that Postgres gives the sequence of the message table's ids."""
+        return f"{self.message[:56]}_id_seq"
+
+    @property
     def discarded(self) -> str:
         """Name of the table of messages that the relay could not deliver, in table mode."""
         return f"{self.prefix}_discarded"

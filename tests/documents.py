@@ -19,6 +19,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import ServiceSettings, TableSettings
@@ -85,6 +86,7 @@ def _tables() -> dict[str, str]:
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
         "contract": _table(("rule", "a running service"), _rules()),
+        "contract of the tables": _table(("a table must be or have", "which", "else"), _conditions()),
         "rights in Kafka": "\n".join(f"### {role}\n\n{_rights(role)}" for role in Role),
         "rights in Postgres": _grants(),
         "settings of both": _settings(describe_settings(ServiceSettings)),
@@ -118,6 +120,16 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _rules() -> Iterator[tuple[str, str]]:
     for rule in Rule:
         yield f"`{rule}`", "stops (`UNSAFE`)" if rule in STOPS else WARNED if rule in WARNS else "goes on, not ready"
+
+
+def _conditions() -> Iterator[tuple[str, str, str]]:
+    for condition in CONTRACT:
+        named = [str(table) for table in Table if table in condition.tables]
+        others = [str(table) for table in Table if table not in condition.tables]
+        which = (
+            "all" if not others else f"all but: {', '.join(others)}" if len(others) < len(named) else ", ".join(named)
+        )
+        yield condition.name, which, condition.harm
 
 
 def _rights(role: Role) -> str:

@@ -11,6 +11,7 @@ from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
+from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
 
 app = typer.Typer(help="Create, print and clean up the inbox table, for consumers.", no_args_is_help=True)
@@ -37,6 +38,7 @@ def create(
     grants = _grants(table, consumer_role, purger_role)
     with database(settings) as connection:
         table.create(connection, grants)
+        require_contract(connection, table.places)
     if as_json:
         print_json({"table": table.full_name, "state": "ready"})
     else:

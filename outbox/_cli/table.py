@@ -10,11 +10,12 @@ import typer
 from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._cli.table_resume import resume
-from outbox._operations.publishing_rights import examine_publishing, has_message_table
+from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant, written
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.table_contract import Table, exists, require_contract
 from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.output import Json, print_json
 from outbox.errors import CallbackTableError, ConfigurationError, UsageError
@@ -79,6 +80,7 @@ def create(
         foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
         with database(settings) as connection:
             foreign.create(connection, rights, notify=notify)
+            require_contract(connection, foreign.places)
         _tell(foreign.full_source, "ready", as_json=as_json)
         return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
@@ -87,6 +89,7 @@ def create(
         grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
         messages.create(connection, grants, notify=notify)
         table.verify(connection)
+        require_contract(connection, messages.places)
     _tell(table.full_name, "ready", as_json=as_json, more=_message_tables(messages))
 
 
@@ -126,7 +129,8 @@ def verify(
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.verify(connection)
-        is_there = has_message_table(connection, table.names)
+        is_there = exists(connection, messages.places[Table.MESSAGE])
+        require_contract(connection, messages.places if is_there else {})
         for found in examine_publishing(connection, table.names):
             if not found.fine:
                 raise CallbackTableError(f"{found.problem}. Fix: {found.fix}")

@@ -35,6 +35,9 @@ from outbox._operations.publishing_rights import examine_publishing
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import ADD_BOUNDS, written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, unverified_hosts
+from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.table_contract import breaches, exists
 from outbox._rules.allowed_topics import (
     NO_LIST,
     NO_LIST_FIX,
@@ -296,12 +299,21 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         return
     unbounded = table.unbounded(connection)
     yield Finding("table", unbounded, ADD_BOUNDS) if unbounded else Finding("table", "", table.full_name)
+    yield from _others(connection, table.names)
     yield from _grants(connection, table)
     yield from examine_publishing(connection, table.names)
     for setting in ("fsync", "full_page_writes"):
         row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
         if row is not None and row[0] != "on":
             yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
+
+
+def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
+    """Yield what is wrong with a message table and an inbox, if there are any (R75)."""
+    for what, places in (("table mode", MessageTable(names).places), ("inbox", InboxTable(names).places)):
+        if exists(connection, next(iter(places.values()))):
+            for breach in breaches(connection, places):
+                yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
 
 class CallbackDatabase(Protocol):

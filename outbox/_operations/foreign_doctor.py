@@ -12,13 +12,9 @@ from outbox._operations.table_doctor import examine_discarded
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
+from outbox._postgres.table_contract import breaches
 from outbox.errors import ConfigurationError
 
-_EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
-_IS_FOREIGN: LiteralString = (
-    "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'message_table'"
-    " AND NOT attisdropped)"
-)
 _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
 
 
@@ -33,18 +29,13 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
     """
     what, names = f"table source {source}", foreign.names
     create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
-    place, other = source_name(names.schema, names.source), "set another table_prefix"
-    looks = (
-        (_EXISTS, source_name(*foreign.table), f"table {foreign.full_name} does not exist", "correct message_table"),
-        (_EXISTS, place, f"table {foreign.full_source} does not exist", create),
-        (_IS_FOREIGN, place, f"table {foreign.full_source} is not that of a foreign table", other),
-    )
+    other = "set another table_prefix"
     try:
         with table_connection(source, names, dsn) as connection:
-            for look, table, problem, fix in looks:
-                if connection.execute(look, (table,)).fetchone() != (True,):
-                    yield Finding(what, problem, fix)
-                    return
+            if found := breaches(connection, foreign.places):
+                ways = f"{create}, correct message_table, or {other}"
+                yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)
+                return
             owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
             is_notified = has_trigger(connection, source_name(*foreign.table))
     except ConfigurationError as error:
@@ -55,11 +46,11 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
         return
     yield Finding(what, "", NOTIFIED[is_notified])
-    found = reporter.report(source, foreign, dsn)
-    for problem in found.problems:
+    report = reporter.report(source, foreign, dsn)
+    for problem in report.problems:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")
-    if found.condition is Condition.HALTED:
-        yield Finding(what, f"halted: {found.why}", "see docs/foreign_tables.md, 'A source that stops'")
+    if report.condition is Condition.HALTED:
+        yield Finding(what, f"halted: {report.why}", "see docs/foreign_tables.md, 'A source that stops'")
     else:
-        yield Finding(what, "", f"{found.condition}, foreign table {found.table}; its rows are not examined")
-    yield from examine_discarded(what, found)
+        yield Finding(what, "", f"{report.condition}, foreign table {report.table}; its rows are not examined")
+    yield from examine_discarded(what, report)

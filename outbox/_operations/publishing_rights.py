@@ -9,9 +9,9 @@ import psycopg
 
 from outbox._operations.finding import Finding
 from outbox._postgres.ddl import missing_rights, written
+from outbox._postgres.table_contract import exists
 from outbox.settings import TableNames
 
-_EXISTS: LiteralString = "SELECT to_regclass(%s) IS NOT NULL"
 _MAY_INSERT: LiteralString = (
     "SELECT has_column_privilege(to_regclass(%(table)s), 'value', 'INSERT')"
     " AND has_column_privilege(to_regclass(%(table)s), 'id', 'SELECT')"
@@ -23,11 +23,6 @@ _MAY_EXECUTE: LiteralString = (
 )
 
 
-def has_message_table(connection: psycopg.Connection[Any], names: TableNames) -> bool:
-    """Return whether the message table exists."""
-    return connection.execute(_EXISTS, (_quoted(names),)).fetchone() == (True,)
-
-
 def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
     """Yield whether the connection's role may publish in table mode, if the message table exists.
 
@@ -37,7 +32,7 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
         connection: Of the application's role.
         names: The tables.
     """
-    if not has_message_table(connection, names):
+    if not exists(connection, (names.schema, names.message)):
         return
     user, schema = connection.info.user, names.schema
     lacks = [

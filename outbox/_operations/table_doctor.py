@@ -20,10 +20,11 @@ from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
 from outbox._operations.finding import Finding
 from outbox._operations.source_report import Condition, SourceReport, SourceReporter
 from outbox._operations.table_connection import IN_TABLES, remedy, table_connection
-from outbox._postgres.ddl import ADD_BOUNDS, BOUNDS, has_bounds, may_use_schema, missing_rights, written
+from outbox._postgres.ddl import ADD_BOUNDS, BOUNDS, has_bounds, missing_rights, written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
+from outbox._postgres.table_contract import Places, breaches
 from outbox._rules.waiting_rows import Waits
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
@@ -40,29 +41,6 @@ FIXES = {
 }
 """What to do about a real topic that refuses rows; they are discarded after `topic_missing_max_age_ms`."""
 
-_MESSAGE = frozenset(
-    {
-        *("xid xid8", "id bigint", "created_at timestamp with time zone", "producer_group text", "topic text"),
-        *("partition integer", "timestamp bigint", "key bytea", "value bytea"),
-        *("header_names text[]", "header_values bytea[]"),
-    }
-)
-_DISCARDED = _MESSAGE | {"reason text", "detail text", "discarded_at timestamp with time zone"}
-_DELIVERED = frozenset(
-    {
-        *("xid xid8", "created_at timestamp with time zone", "delivered_at timestamp with time zone", "batch bigint"),
-        *("first_id bigint", "ids int8multirange", "partition integer", "producer_group text", "topic text"),
-        "earliest bigint",
-    }
-)
-_SOURCE = frozenset(
-    {
-        *("id integer", "name text", "incarnation uuid", "batch bigint", "nonce uuid", "delivered bigint"),
-        *("delivered_nonce uuid", "ids bigint[]", "xids xid8[]", "starts bigint[]"),
-        "purged_until timestamp with time zone",
-    }
-)
-
 _VACUUM = {
     "autovacuum_vacuum_scale_factor": "0",
     "autovacuum_vacuum_threshold": "10000",
@@ -70,14 +48,7 @@ _VACUUM = {
 }
 """Without these a queue's table and its indexes grow: rows are inserted at one end and deleted at the other."""
 
-_COLUMNS: LiteralString = (
-    "SELECT attname || ' ' || format_type(atttypid, atttypmod) FROM pg_attribute"
-    " WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
-)
-_TABLE: LiteralString = (
-    "SELECT relkind::text, relpersistence::text, row_security_active(oid), coalesce(reloptions, '{}')"
-    " FROM pg_class WHERE oid = to_regclass(%s)"
-)
+_STORAGE: LiteralString = "SELECT coalesce(reloptions, '{}') FROM pg_class WHERE oid = to_regclass(%s)"
 _INDEXED: LiteralString = (
     "SELECT count(*) FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
     " WHERE i.indrelid = to_regclass(%s) AND a.attname = 'xid' AND i.indisvalid"
@@ -131,18 +102,7 @@ class TableDoctor:
 
     def _database(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         names, user = self._names, connection.info.user
-        if not may_use_schema(connection, names.schema):
-            schema = written(names.schema)
-            fix = f"GRANT USAGE ON SCHEMA {schema} TO {written(user)}"
-            yield Finding(self._what, f"role {user} may not use schema {schema}", fix)
-            return
-        wanted = {
-            names.message: _MESSAGE | {"lane integer"},
-            names.discarded: _DISCARDED,
-            names.delivered: _DELIVERED,
-            names.source: _SOURCE,
-        }
-        problems = [found for name, columns in wanted.items() for found in self._shape(connection, name, columns)]
+        problems = list(examine_contract(self._what, connection, self._table.places))
         yield from problems
         if problems:
             return
@@ -153,30 +113,6 @@ class TableDoctor:
         yield from self._vacuum(connection)
         is_notified = has_trigger(connection, source_name(names.schema, names.message))
         yield Finding(self._what, "", NOTIFIED[is_notified])
-
-    def _shape(self, connection: psycopg.Connection[Any], name: str, columns: frozenset[str]) -> Iterator[Finding]:
-        """Yield what is wrong with a table."""
-        full, quoted = written(self._names.schema, name), f'"{self._names.schema}"."{name}"'
-        row = connection.execute(_TABLE, (quoted,)).fetchone()
-        if row is None:
-            yield Finding(self._what, f"table {full} does not exist", "run `outbox table create`")
-            return
-        found = {column for (column,) in connection.execute(_COLUMNS, (quoted,))}
-        if missing := sorted(columns - found):
-            problem = f"table {full} lacks the columns {', '.join(missing)}"
-            yield Finding(
-                self._what,
-                problem,
-                "run `outbox table create`, which adds new columns; compare the others with `outbox table sql`",
-            )
-        kind, persistence, is_secured, _ = row
-        if persistence != "p":
-            yield Finding(self._what, f"table {full} is not logged", f"ALTER TABLE {full} SET LOGGED")
-        if kind != "r":
-            yield Finding(self._what, f"{full} is not an ordinary table", "make it one, as `outbox table sql` does")
-        if is_secured:
-            problem = f"row security hides rows of {full} from role {connection.info.user}"
-            yield Finding(self._what, problem, "give the role BYPASSRLS, or disable row security")
 
     def _indexes(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         names = self._names
@@ -216,8 +152,8 @@ class TableDoctor:
         names, full = self._names, self._table.full_name
         if connection.execute("SELECT current_setting('autovacuum')").fetchone() != ("on",):
             yield Finding(self._what, "autovacuum is off: the table grows without end", "set autovacuum = on")
-        row = connection.execute(_TABLE, (f'"{names.schema}"."{names.message}"',)).fetchone()
-        options = dict(option.split("=", 1) for option in (row[3] if row else ()))
+        row = connection.execute(_STORAGE, (f'"{names.schema}"."{names.message}"',)).fetchone()
+        options = dict(option.split("=", 1) for option in (row[0] if row else ()))
         if different := vacuum_problems(options):
             fix = ", ".join(f"{name} = {_VACUUM[name]}" for name in different)
             problem = f"table {full} is vacuumed too late: {', '.join(different)}"
@@ -303,6 +239,18 @@ class TableDoctor:
             why = error.args[0].str()
             return Finding(self._what, "", f"WRITE on transactional id {name} is not checked: {why}")
         return transactional_finding(self._what, name, found)
+
+
+def examine_contract(what: str, connection: psycopg.Connection[Any], places: Places) -> Iterator[Finding]:
+    """Yield which conditions of their contract tables break (R75).
+
+    Args:
+        what: What is examined.
+        connection: To their database.
+        places: The tables.
+    """
+    for breach in breaches(connection, places):
+        yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
 
 def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOperation]]) -> Finding:

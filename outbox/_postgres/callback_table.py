@@ -20,13 +20,13 @@ from outbox._postgres.ddl import (
     create_schema,
     drop_tables,
     has_bounds,
-    may_use_schema,
     missing_rights,
     run,
     script,
     split,
     written,
 )
+from outbox._postgres.table_contract import Places, Table, breaches
 from outbox.errors import CallbackTableError
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
@@ -97,18 +97,6 @@ _FIND: LiteralString = (
     "SELECT EXISTS (SELECT FROM {transaction} WHERE transaction_id = %s AND state = 'C'),"
     " (SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until')"
 )
-
-# R12: what would make the fence void.
-_VERIFY: LiteralString = """
-SELECT c.relpersistence, c.relkind,
-       (SELECT array_agg(a.attname::text ORDER BY a.attname)
-          FROM pg_index i JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
-         WHERE i.indrelid = c.oid AND i.indisprimary),
-       (SELECT bool_or(k.condeferrable) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'p'),
-       (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal),
-       (SELECT pg_get_partkeydef(c.oid))
-  FROM pg_class c WHERE c.oid = to_regclass(%s)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,34 +210,21 @@ class CallbackTable:
         """
         run(connection, self.statements(), list(grants), "table")
 
+    @property
+    def places(self) -> Places:
+        """Return where the tables are, for their contract."""
+        names = self.names
+        tables = {Table.CALLBACK: names.transaction, Table.META: names.meta, Table.FENCE: names.fence}
+        return {table: (names.schema, name) for table, name in tables.items()}
+
     def problems(self, connection: psycopg.Connection[Any]) -> list[str]:
-        """Return what is wrong with the tables (R12), one sentence each, with what to do."""
-        if not may_use_schema(connection, self.names.schema):
-            user, schema = connection.info.user, written(self.names.schema)
-            return [f"role {user} may not use schema {schema}: GRANT USAGE ON SCHEMA {schema} TO {written(user)}"]
-        name = self.full_name
-        row = connection.execute(_VERIFY, (f'"{self.names.schema}"."{self.names.transaction}"',)).fetchone()
-        if row is None:
-            return [f"table {name} does not exist: run `outbox table create`, or the SQL of `outbox table sql`"]
-        persistence, kind, key, deferrable, triggers, partition_key = row
-        checks = {
-            "is not an ordinary table: it must be one, or hash-partitioned by transaction_id": kind in {"r", "p"}
-            and (kind == "r" or str(partition_key) == "HASH (transaction_id)"),
-            "is not logged: a crash would empty it; run ALTER TABLE … SET LOGGED": persistence == "p",
-            "needs the primary key (transaction_id), and nothing more in it": key == ["transaction_id"],
-            "has a deferrable primary key: the fence would be void; make it NOT DEFERRABLE": not deferrable,
-            "has triggers: drop them, they could change a decision": triggers == 0,
-        }
-        return [f"table {name} {problem}" for problem, fine in checks.items() if not fine] or self._meta_problems(
-            connection
-        )
+        """Return what is wrong with the tables (R12, R75), one sentence each, with what to do."""
+        return [str(breach) for breach in breaches(connection, self.places)] or self._meta_problems(connection)
 
     def _meta_problems(self, connection: psycopg.Connection[Any]) -> list[str]:
         name = written(self.names.schema, self.names.meta)
         try:
             rows = connection.execute(self.compose("SELECT key, value FROM {meta}")).fetchall()
-        except psycopg.errors.UndefinedTable:
-            return [f"table {name} does not exist: run `outbox table create`"]
         except psycopg.errors.InsufficientPrivilege:
             return []  # `missing_grants` reports it
         found = dict(rows)

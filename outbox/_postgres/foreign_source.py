@@ -10,6 +10,7 @@ from psycopg import sql
 
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.notifications import notify_statements
+from outbox._postgres.table_contract import Places, Table
 from outbox._rules.qualified_name import QualifiedName
 from outbox.settings import TableNames
 
@@ -78,6 +79,16 @@ class ForeignSource:
     def full_source(self) -> str:
         """Return the source table's schema and name, as SQL writes them."""
         return written(self.names.schema, self.names.source)
+
+    @property
+    def places(self) -> Places:
+        """Return where the tables are, for their contract."""
+        names = self.names
+        return {
+            Table.FOREIGN: (self.table.schema, self.table.table),
+            Table.FOREIGN_SOURCE: (names.schema, names.source),
+            Table.FOREIGN_DISCARDED: (names.schema, names.discarded),
+        }
 
     def statements(self, *, notify: bool | None = None) -> list[sql.Composed]:
         """Return the statements that make both tables, and the schema if there is none; running them again is safe.

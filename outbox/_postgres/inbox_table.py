@@ -12,6 +12,7 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import Engine, text
 
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.table_contract import Places, Table
 from outbox.errors import UsageError
 from outbox.settings import TableNames
 
@@ -58,6 +59,11 @@ class InboxTable:
     def full_name(self) -> str:
         """Return schema and name, as SQL writes them."""
         return written(self.schema, self.name)
+
+    @property
+    def places(self) -> Places:
+        """Return where the table is, for its contract."""
+        return {Table.INBOX: (self.schema, self.name)}
 
     def insert_statement(self, group: sql.Composable, id_: sql.Composable) -> str:
         """Remember a message; it returns a row if the message is new. Each driver has its own placeholders."""

@@ -16,6 +16,7 @@ from psycopg import sql
 from outbox._postgres.ddl import BOUNDS, Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.notifications import notify_statements
 from outbox._postgres.source_statements import COUNTED
+from outbox._postgres.table_contract import Places, Table
 from outbox.settings import TableNames
 
 STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
@@ -213,6 +214,18 @@ class MessageTable:
         """Return the message table's schema and name, as SQL writes them."""
         return written(self.names.schema, self.names.message)
 
+    @property
+    def places(self) -> Places:
+        """Return where the tables are, for their contract."""
+        names = self.names
+        tables = {
+            Table.MESSAGE: names.message,
+            Table.DISCARDED: names.discarded,
+            Table.DELIVERED: names.delivered,
+            Table.SOURCE: names.source,
+        }
+        return {table: (names.schema, name) for table, name in tables.items()}
+
     def statements(self, *, notify: bool | None = None) -> list[sql.Composed]:
         """Return the statements that make all of it, and the schema if there is none; running them again is safe.
 
@@ -272,6 +285,7 @@ class MessageTable:
             role,
             {
                 names.message: ("SELECT", "DELETE"),
+                names.message_sequence: ("SELECT",),
                 names.discarded: ("SELECT", "INSERT"),
                 names.delivered: ("SELECT", "INSERT", "DELETE"),
                 names.source: ("SELECT", "INSERT", "UPDATE"),

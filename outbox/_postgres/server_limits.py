@@ -1,4 +1,7 @@
-"""Limits that a Postgres server puts on a session, so that a client that stops holds nothing for long (R41)."""
+"""Limits that a Postgres server puts on a session, so that a client that stops holds nothing for long (R41).
+
+With them comes that row security makes a statement fail instead of hiding rows from it (R75).
+"""
 
 from __future__ import annotations
 
@@ -26,5 +29,6 @@ def server_limits(idle_seconds: int) -> str:
         "tcp_keepalives_interval": "5s",
         "tcp_keepalives_count": "3",
         "tcp_user_timeout": f"{KEEPALIVE_SECONDS}s",
+        "row_security": "off",
     }
     return " ".join(f"-c {name}={value}" for name, value in limits.items())

@@ -13,6 +13,13 @@ TRY_OWN: LiteralString = (
 )
 """Takes the owner's lock for the session without waiting; the parameter is `source_name()`."""
 
+OWNS: LiteralString = (
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE pid = pg_backend_pid() AND locktype = 'advisory' AND granted"
+    " AND objsubid = 2 AND classid = 1869967458"
+    " AND objid::bigint = (CAST(CAST(%s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296)"
+)
+"""Returns whether this session has the owner's lock; the parameter is `source_name()`."""
+
 OWNER: LiteralString = (
     "SELECT l.pid, host(a.client_addr), a.usename,"
     " coalesce(has_table_privilege(a.usesysid, CAST(%(source)s AS regclass), 'UPDATE'), true)"

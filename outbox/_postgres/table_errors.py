@@ -68,6 +68,11 @@ def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTab
             f"table {written(schema, table)} is of an earlier version and lacks a column: "
             f"run `outbox table create{_options(schema, table)}` again, or the SQL of `outbox table sql`"
         )
+    if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
+        return CallbackTableError(
+            f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role "
+            f"({error.diag.message_primary}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
+        )
     if state == _NO_RIGHT:
         what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
         return CallbackTableError(

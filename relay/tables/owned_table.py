@@ -18,7 +18,8 @@ from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, query_problem
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.server_limits import server_limits
-from outbox._postgres.source_statements import OWNER, TRY_OWN, Counts, held_by_intruder, source_name
+from outbox._postgres.source_statements import OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
+from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
@@ -44,6 +45,12 @@ _OPTIONS = (
 
 _BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
 """Delivery waits while upkeep is at work."""
+
+POOLED = (
+    "the connection goes through a pooler in transaction mode, where each transaction may be in another session. "
+    "Connect to Postgres itself, or through a pooler in session mode"
+)
+"""Why a source halts where the statements of one connection run in several sessions (R76)."""
 
 FEW_IDS = 16
 """Most ids that the query compares with each row; for more of them, Postgres plans an index or hash lookup."""
@@ -139,19 +146,19 @@ class OwnedTable(ABC):
         name: Name of the source.
         names: Where the source table is.
         connection: See `open_session`.
-        delivered: Schema and name of the table whose rows are delivered.
+        places: Where the tables are; the first is the one whose rows are delivered.
     """
 
     origin_bytes = 0
     """By how much an origin header may be longer than the source's name with a number of 64 bits, bytes."""
 
-    def __init__(
-        self, name: str, names: TableNames, connection: psycopg.Connection[Any], delivered: tuple[str, str]
-    ) -> None:
+    def __init__(self, name: str, names: TableNames, connection: psycopg.Connection[Any], places: Places) -> None:
         self.name = name
+        delivered = next(iter(places.values()))
         self.full_name = written(*delivered)
         self.notifications = Notifications(connection, source_name(*delivered))
         self._names = names
+        self._places = places
         self._connection = connection
         self._failing: set[str] = set()  # upkeep that failed when it was last tried
 
@@ -166,6 +173,27 @@ class OwnedTable(ABC):
 
     def _explained(self) -> Any:
         return explained(self._names.schema, self._names.source)
+
+    def require_session(self) -> None:
+        """Look whether the session that runs the statements is the one of the owner's lock (R76).
+
+        Raises:
+            UnsafeError: It is another one.
+            psycopg.Error: The database does not answer.
+        """
+        source = source_name(self._names.schema, self._names.source)
+        if self._connection.execute(OWNS, (source,)).fetchone() != (True,):
+            raise UnsafeError(f"Table source {self.name}: this session does not hold the owner's lock: {POOLED}")
+
+    def verify(self) -> None:
+        """Compare the tables with their contract (R75).
+
+        Raises:
+            UnsafeError: They break it: rows could be lost, repeated or out of order.
+            psycopg.Error: The database does not answer.
+        """
+        if found := breaches(self._connection, self._places):
+            raise UnsafeError(f"Table source {self.name}: {'; '.join(map(str, found))}")
 
     def try_own(self) -> bool:
         """Return whether this session has become the owner. It asks without waiting.

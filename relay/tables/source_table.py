@@ -105,7 +105,7 @@ class SourceTable(OwnedTable):
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         table = MessageTable(settings.names())
-        super().__init__(name, table.names, connection, (table.names.schema, table.names.message))
+        super().__init__(name, table.names, connection, table.places)
         self._table = table
         self._keep_ms = settings.keep_settled_ms
         self._floor = IdFloor(time.monotonic())

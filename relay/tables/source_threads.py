@@ -34,7 +34,7 @@ from relay.tables.foreign.foreign_table import ForeignTable
 from relay.tables.half_order import HalfOrder
 from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
-from relay.tables.owned_table import OwnedTable, open_session
+from relay.tables.owned_table import POOLED, OwnedTable, open_session
 from relay.tables.plain_rows import PlainRows
 from relay.tables.row_author import RowAuthor
 from relay.tables.source_table import SourceTable
@@ -109,6 +109,8 @@ class _SourceThread(threading.Thread):
             self._own()
         except UnsafeError as error:
             self._halt(error)
+        except (psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName) as error:
+            self._halt(UnsafeError(f"Table source {self._source}: {query_problem(error)}: {POOLED}"))
         except psycopg.Error as error:
             report.forget_table(self._source)
             self._later(query_problem(error))
@@ -139,7 +141,9 @@ class _SourceThread(threading.Thread):
     def _own(self) -> None:
         table = self._connect()
         try:
-            if not (is_owner := table.try_own()):
+            is_owner = table.try_own()
+            table.verify()
+            if not is_owner:
                 table.check()  # now, rather than at the failover
                 report.forget_table(self._source)  # the owner has the figures
             tries = 0
@@ -149,6 +153,7 @@ class _SourceThread(threading.Thread):
                 if self.stop.wait(OWNER_SECONDS):
                     return
                 is_owner, tries = table.try_own(), tries + 1
+            table.require_session()
             table.progress()  # a foreign table reads its columns with it
             report.table_figures(self._source, table.figures())  # also if Kafka does not answer
             self._serve(table)

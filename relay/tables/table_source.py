@@ -38,6 +38,9 @@ FIGURES_SECONDS = 5.0
 PURGE_SECONDS = 60.0
 """Pause between two looks for old evidence. While there is more, each turn purges."""
 
+VERIFY_SECONDS = 15.0
+"""Pause between two looks at the contract of the tables, and at the session."""
+
 WINDOW_ROWS = 40_000
 WINDOW_BYTES = 134_217_728
 """A window that begins with an incomplete transaction grows up to this; then the transaction is split."""
@@ -85,6 +88,7 @@ class TableSource:
         self._figures_at = 0.0
         self._rows_that_wait = report.RowsThatWait(self._name)
         self._purge_at = 0.0
+        self._verify_at = time.monotonic() + VERIFY_SECONDS
 
     def take_over(self) -> None:
         """Bring the database to the state that Kafka proves.
@@ -122,7 +126,7 @@ class TableSource:
             turned: Called after each turn.
 
         Raises:
-            UnsafeError: Another process changed the progress.
+            UnsafeError: Another process changed the progress, or the tables break their contract.
             DeliveryError: A Kafka transaction failed: take over again.
             KafkaUnreachable: Kafka does not answer.
             psycopg.Error: The database does not answer.
@@ -134,6 +138,7 @@ class TableSource:
             turned()
             self._set_figures()
             self._purge()
+            self._verify()
             waiting, seconds = bool(self._admission.waiting()), self._delivery.rest_ms / 1_000
             stop = pauses.after(found=found, waiting=waiting, seconds=seconds)
         self._progress = self._settle(self._progress)
@@ -253,6 +258,13 @@ class TableSource:
     def _purge(self) -> None:
         if time.monotonic() >= self._purge_at and not self._table.purge():
             self._purge_at = time.monotonic() + PURGE_SECONDS
+
+    def _verify(self) -> None:
+        """Look at session and tables again: a table may be altered while it is served (R75, R76)."""
+        if time.monotonic() >= self._verify_at:
+            self._verify_at = time.monotonic() + VERIFY_SECONDS
+            self._table.require_session()
+            self._table.verify()
 
     def _set_figures(self) -> None:
         if time.monotonic() - self._figures_at < FIGURES_SECONDS:

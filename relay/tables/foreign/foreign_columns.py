@@ -96,8 +96,6 @@ class TableFacts:
     """What the catalog has of a table.
 
     Args:
-        kind: `r` for a table, `p` for a partitioned one; views, partitions, tables with children have another.
-        persistence: `p` if it is logged.
         types: Names of the types of its columns, domains resolved.
         unique: Columns that have a unique index of their own and are not null.
         indexed: Columns that an index begins with, each with its predicate, empty without one.
@@ -106,8 +104,6 @@ class TableFacts:
         enums: Columns whose type is an enum.
     """
 
-    kind: str
-    persistence: str
     types: Mapping[str, str]
     unique: frozenset[str] = frozenset()
     indexed: frozenset[tuple[str, str]] = frozenset()
@@ -116,27 +112,18 @@ class TableFacts:
     enums: frozenset[str] = frozenset()
 
 
-def check_fits(table: str, layout: Layout, facts: TableFacts | None, mark: str) -> TableFacts:
+def check_fits(table: str, layout: Layout, facts: TableFacts, mark: str) -> TableFacts:
     """Return the facts of a table that can be delivered; refuse one that cannot, or not without guessing.
 
     Args:
         table: Its name, for people.
         layout: Its layout.
-        facts: What the catalog has of it; None: it does not exist.
+        facts: What the catalog has of it.
         mark: Column that is set after the delivery; empty if rows are deleted.
 
     Raises:
         ConfigurationError: The error names what to change.
     """
-    if facts is None:
-        raise ConfigurationError(f"Table {table} does not exist in this database. Correct message_table.")
-    if facts.kind not in {"r", "p"}:
-        raise ConfigurationError(
-            f"{table} is a view or a partition, or has child tables. Set message_table to the table into which the "
-            "application inserts."
-        )
-    if facts.persistence != "p":
-        raise ConfigurationError(f"Table {table} loses its rows in a crash. Run ALTER TABLE {table} SET LOGGED.")
     wanted = {**layout.columns, **{f"additional_placement {header}": column for column, header in layout.placed}}
     for role, column in {**wanted, **({"mark_column": mark} if mark else {})}.items():
         if column not in facts.types:

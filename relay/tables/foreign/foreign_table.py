@@ -32,13 +32,8 @@ _LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist
     "SELECT coalesce(pg_try_advisory_lock(1869967458,"
     " CAST(CAST(to_regclass(%s) AS oid)::bigint - 2147483648 AS integer)), true)"
 )
-_DISCARDED: LiteralString = "SELECT row_id, content, reason, detail FROM {discarded} LIMIT 0"
 
-_KIND: LiteralString = (
-    "SELECT oid, CASE WHEN relispartition THEN 'partition' WHEN relkind = 'r' AND relhassubclass THEN 'children'"
-    " ELSE relkind::text END,"
-    " relpersistence::text FROM pg_class WHERE oid = to_regclass(%s)"  # NULL: no such table
-)
+_OID: LiteralString = "SELECT CAST(to_regclass(%s) AS oid)"
 _TYPES: LiteralString = (  # of a domain the type that it is made of, however many domains are between
     "WITH RECURSIVE found AS (SELECT attname, atttypid AS type, atttypmod AS mod FROM pg_attribute"
     " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
@@ -70,8 +65,8 @@ class ForeignTable(OwnedTable):
     origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
-        super().__init__(name, settings.names(), connection, settings.foreign_name())
         self._source = ForeignSource(settings.names(), settings.foreign_name())
+        super().__init__(name, settings.names(), connection, self._source.places)
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements | None = None
@@ -118,15 +113,8 @@ class ForeignTable(OwnedTable):
     def _begin(self) -> Sequence[Any]:
         compose = self._source.compose
         with self._explained():
-            try:
-                self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
-                self._connection.execute(compose(_DISCARDED))
-                return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
-            except psycopg.errors.UndefinedColumn as error:
-                raise ConfigurationError(
-                    f"The tables {self._names.source} and {self._names.discarded} are not those of a foreign table. "
-                    "Set a table_prefix of its own, and run `outbox table create --message-table` with it."
-                ) from error
+            self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
+            return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
 
     def _check(self) -> TableFacts:
         name = self._source.full_name
@@ -149,12 +137,9 @@ class ForeignTable(OwnedTable):
             return made
         return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
 
-    def _facts(self) -> TableFacts | None:
+    def _facts(self) -> TableFacts:
         execute = self._connection.execute
-        found = execute(_KIND, (self._quoted(),)).fetchone()
-        if found is None:
-            return None
-        oid, kind, persistence = found
+        (oid,) = execute(_OID, (self._quoted(),)).fetchone() or (None,)
         columns = execute(_TYPES, (oid,)).fetchall()
         types = {name: type_ for name, type_, _, _ in columns}
         indexes = execute(_INDEXES, (oid,)).fetchall()
@@ -163,7 +148,7 @@ class ForeignTable(OwnedTable):
         encoding = self._connection.info.parameter_status("server_encoding") or "UTF8"
         precisions = {name: precision for name, _, precision, _ in columns}
         enums = frozenset(name for name, _, _, is_enum in columns if is_enum)
-        return TableFacts(kind, persistence, types, unique, indexed, encoding, precisions, enums)
+        return TableFacts(types, unique, indexed, encoding, precisions, enums)
 
     def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
         """See `OwnedTable`. Foreign rows have no lane."""

@@ -390,7 +390,7 @@ def test_a_table_of_an_older_version_gets_its_column(place: Place) -> None:
             CallbackTableError, match=r"earlier version.*run `outbox table create --table-prefix .*` again"
         ):
             place.publish("a")
-        wait_until(lambda: "is of an earlier version" in relay.output())
+        wait_until(lambda: "lacks the columns lane integer" in relay.output())
         relay.terminate()
         table.create(connection)
     with place.open_circuit():

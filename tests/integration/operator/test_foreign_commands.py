@@ -118,7 +118,7 @@ FAULTS = {
     "DROP TABLE {table}": "does not exist",
     "DROP TABLE {source}": "source does not exist",
     "INSERT INTO {source} (id, name, message_table) VALUES (0, 'other', 'public.other')": "of source 'other' and table",
-    "ALTER TABLE {source} DROP COLUMN message_table": "is not that of a foreign table",
+    "ALTER TABLE {source} DROP COLUMN message_table": "lacks the columns message_table",
 }
 
 

@@ -295,11 +295,11 @@ def test_a_trigger_that_suppresses_the_copy_of_a_discarded_row_stops_the_source(
 
 
 BROKEN = {
-    "missing": ("DROP TABLE {table}", "does not exist in this database. Correct message_table"),
+    "missing": ("DROP TABLE {table}", "does not exist: nothing can be written"),
     "column": ("ALTER TABLE {table} DROP COLUMN body", "has no column 'body' (value)"),
-    "unlogged": ("ALTER TABLE {table} SET UNLOGGED", "loses its rows in a crash"),
+    "unlogged": ("ALTER TABLE {table} SET UNLOGGED", "is not logged: a crash would empty it"),
     "progress": ("DROP TABLE {prefix}_source", "outbox table create"),
-    "shape": ("ALTER TABLE {prefix}_source DROP COLUMN message_table", "are not those of a foreign table"),
+    "shape": ("ALTER TABLE {prefix}_source DROP COLUMN message_table", "lacks the columns message_table"),
     "other": (
         "INSERT INTO {prefix}_source (id, name, message_table) VALUES (0, 'other', 'public.other')",
         "is that of source 'other' and table public.other",

@@ -1,0 +1,197 @@
+"""The contract of the tables: a fresh one fulfils it, and each breach is found with what to do (R75)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox import CallbackTableError
+from outbox._cli.inbox import app as inbox_app
+from outbox._cli.table import app as table_app
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.table_contract import CONTRACT, Places, Table, breaches, require_contract
+from outbox._rules.qualified_name import QualifiedName
+from outbox._service.exit_codes import Exit
+from tests.support.commands import call_command
+from tests.support.harness import Site
+
+KEEP = "CREATE FUNCTION {n}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
+
+
+class Made:
+    """All tables of a site."""
+
+    def __init__(self, site: Site, connection: psycopg.Connection[Any]) -> None:
+        self.site, self.connection = site, connection
+        foreign = ForeignSource(site.tables, QualifiedName("public", f"{site.name}_events"))
+        self.tables = CallbackTable(site.tables), MessageTable(site.tables), InboxTable(site.tables)
+        for table in self.tables:
+            table.create(connection)
+        self.run("CREATE TABLE {n}_events (id bigint PRIMARY KEY)")
+        self.places: Places = {table: place for one in self.tables for table, place in one.places.items()}
+        self.foreign = {Table.FOREIGN: foreign.places[Table.FOREIGN]}
+
+    def run(self, statement: str) -> None:
+        """Run a statement; `{n}` is the prefix of the tables."""
+        self.connection.execute(statement.format(n=self.site.name).encode())
+
+    def found(self) -> list[str]:
+        """What is broken."""
+        return [str(breach) for breach in breaches(self.connection, {**self.places, **self.foreign})]
+
+
+@pytest.fixture
+def made(site: Site) -> Iterator[Made]:
+    """The tables, for a test that breaks one and rolls that back."""
+    with site.connect() as connection:
+        yield Made(site, connection)
+
+
+def test_fresh_tables_fulfil_it(made: Made) -> None:
+    assert made.found() == []
+    for table in made.tables:
+        require_contract(made.connection, table.places)
+    MessageTable(made.site.tables).create(made.connection, notify=True)
+    assert made.found() == []
+
+
+def test_the_tables_beside_a_foreign_one_fulfil_it(site: Site) -> None:
+    foreign = ForeignSource(site.tables, QualifiedName("public", f"{site.name}_events"))
+    with site.connect() as connection:
+        connection.execute(f"CREATE TABLE {site.name}_events (id bigint PRIMARY KEY)".encode())
+        foreign.create(connection)
+        assert breaches(connection, foreign.places) == []
+
+
+BREACHES: Mapping[str, tuple[str, str, str]] = {
+    "missing": ("DROP TABLE {n}_delivered", "_delivered does not exist", "outbox table create"),
+    "view": (
+        "ALTER TABLE {n}_inbox RENAME TO {n}_was; CREATE VIEW {n}_inbox AS SELECT * FROM {n}_was",
+        "_inbox is not an ordinary table",
+        "outbox table sql",
+    ),
+    "children": (
+        "CREATE TABLE {n}_child () INHERITS ({n}_message)",
+        "_message has parent or child",
+        "NO INHERIT",
+    ),
+    "unlogged": ("ALTER TABLE {n}_message SET UNLOGGED", "_message is not logged", "_message SET LOGGED"),
+    "unlogged inbox": ("ALTER TABLE {n}_inbox SET UNLOGGED", "_inbox is not logged", "_inbox SET LOGGED"),
+    "nullable": (
+        "ALTER TABLE {n}_message ALTER COLUMN topic DROP NOT NULL",
+        "_message lacks the columns topic text NOT NULL",
+        "outbox table sql",
+    ),
+    "type": (
+        "ALTER TABLE {n}_fence ALTER COLUMN id TYPE bigint",
+        "_fence lacks the columns id integer NOT NULL",
+        "outbox table sql",
+    ),
+    "no key": ("ALTER TABLE {n}_message DROP CONSTRAINT {n}_message_pkey", "_message has no primary key", "DEFERRABLE"),
+    "other key": (
+        "ALTER TABLE {n}_inbox DROP CONSTRAINT {n}_inbox_pkey, ADD PRIMARY KEY (message_id, consumer_group)",
+        "_inbox needs the primary key (consumer_group, message_id)",
+        "outbox table sql",
+    ),
+    "deferrable": (
+        "ALTER TABLE {n}_transaction DROP CONSTRAINT {n}_transaction_pkey, ADD PRIMARY KEY (transaction_id) DEFERRABLE",
+        "_transaction has a deferrable primary key",
+        "NOT DEFERRABLE",
+    ),
+    "trigger": (
+        KEEP + "; CREATE TRIGGER soft BEFORE DELETE ON {n}_message FOR EACH ROW EXECUTE FUNCTION {n}_keep()",
+        "_message has triggers: soft",
+        "drop or disable",
+    ),
+    "trigger of evidence": (
+        KEEP + "; CREATE TRIGGER soft AFTER INSERT ON {n}_delivered FOR EACH ROW EXECUTE FUNCTION {n}_keep()",
+        "_delivered has triggers: soft",
+        "drop or disable",
+    ),
+    "rule": (
+        "CREATE RULE kept AS ON DELETE TO {n}_message DO INSTEAD NOTHING",
+        "_message has rules: kept",
+        "drop them",
+    ),
+    "cache": ("ALTER TABLE {n}_message ALTER COLUMN id SET CACHE 20", "_message has another sequence", "SET CACHE 1"),
+    "cycle": ("ALTER TABLE {n}_message ALTER COLUMN id SET CYCLE", "_message has another sequence", "SET NO CYCLE"),
+    "identity": ("ALTER TABLE {n}_message ALTER COLUMN id DROP IDENTITY", "_message has another sequence", "id SET"),
+    "restarted": (
+        (
+            "INSERT INTO {n}_message (producer_group, topic) SELECT 'g', 't' FROM generate_series(1, 3);"
+            " ALTER TABLE {n}_message ALTER COLUMN id RESTART WITH 3"
+        ),
+        "_message has ids above the last value of their sequence",
+        "SELECT setval(",
+    ),
+    "foreign": ("ALTER TABLE {n}_events SET UNLOGGED", "_events is not logged", "_events SET LOGGED"),
+}
+
+
+@pytest.mark.parametrize("name", BREACHES)
+def test_a_breach_is_found(made: Made, name: str) -> None:
+    statement, problem, fix = BREACHES[name]
+    made.run(statement)
+    found = made.found()[0]  # a view breaks several
+    assert problem in found
+    assert fix in found
+
+
+def test_what_breaks_nothing_is_fine(made: Made) -> None:
+    made.run(KEEP)
+    made.run("CREATE TRIGGER soft BEFORE DELETE ON {n}_events FOR EACH ROW EXECUTE FUNCTION {n}_keep()")
+    made.run("CREATE TRIGGER off BEFORE DELETE ON {n}_message FOR EACH ROW EXECUTE FUNCTION {n}_keep()")
+    made.run("ALTER TABLE {n}_message DISABLE TRIGGER off")
+    made.run("INSERT INTO {n}_message (producer_group, topic) SELECT 'g', 't' FROM generate_series(1, 3)")
+    made.run("ALTER TABLE {n}_message ALTER COLUMN id RESTART WITH 4")
+    made.run("ALTER TABLE {n}_message ENABLE ROW LEVEL SECURITY")  # its owner sees all rows
+    assert made.found() == []
+    made.run("DROP TABLE {n}_transaction")
+    made.run(
+        "CREATE TABLE {n}_transaction (transaction_id uuid PRIMARY KEY, producer_group text NOT NULL, state char(1) NOT"
+        " NULL, channel text NOT NULL, half_topic_id uuid NOT NULL, half_partition integer NOT NULL, first_offset"
+        " bigint NOT NULL, last_offset bigint NOT NULL, positions text NOT NULL, created_at timestamptz NOT NULL)"
+        " PARTITION BY HASH (transaction_id)"
+    )
+    made.run("CREATE TABLE {n}_part PARTITION OF {n}_transaction FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+    assert made.found() == []
+    made.run("ALTER TABLE {n}_part SET UNLOGGED")
+    (found,) = made.found()
+    assert f"{made.site.name}_transaction is not logged" in found
+
+
+@pytest.mark.parametrize("kind", [Table.MESSAGE, Table.DELIVERED, Table.CALLBACK, Table.INBOX])
+def test_row_security_is_found_for_the_role_that_it_hides_rows_from(made: Made, kind: Table) -> None:
+    role, (schema, name) = f"{made.site.name}_relay", made.places[kind]
+    made.run(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA {schema} TO {role}")
+    made.run(f"ALTER TABLE {name} ENABLE ROW LEVEL SECURITY; SET ROLE {role}")
+    (found,) = made.found()
+    made.run(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}")
+    assert f"{name} has row security" in found
+    assert "BYPASSRLS" in found
+
+
+def test_the_commands_refuse_tables_that_break_it(made: Made) -> None:
+    site = made.site
+    made.run("ALTER TABLE {n}_message ALTER COLUMN id SET CACHE 20")
+    for command in ("create", "verify"):
+        code, printed = call_command(table_app, site, command)
+        assert (code, "SET CACHE 1" in printed) == (Exit.CONFIGURATION, True)
+    made.run("ALTER TABLE {n}_inbox SET UNLOGGED")
+    code, printed = call_command(inbox_app, site, "create")
+    assert (code, "SET LOGGED" in printed) == (Exit.CONFIGURATION, True)
+    with pytest.raises(CallbackTableError, match="SET CACHE 1"):
+        require_contract(made.connection, made.places)
+
+
+def test_each_condition_has_a_breach() -> None:
+    said = " ".join(problem + fix for _, problem, fix in BREACHES.values()) + "BYPASSRLS"
+    assert len({condition.name for condition in CONTRACT}) == len(CONTRACT)
+    for condition in CONTRACT:
+        assert any(word in said for word in condition.fix.split()), condition.name

@@ -1,0 +1,181 @@
+"""A table that breaks its contract halts its source by name, also while it is served; a pooler is told (R75, R76)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from outbox import CallbackTableError
+from outbox._postgres.message_table import MessageTable
+from outbox._service.exit_codes import UnsafeError
+from outbox._service.settings import TableSettings
+from relay.tables.owned_table import open_session
+from relay.tables.source_table import SourceTable
+from tests.integration.relay.test_table_source import relay, run
+from tests.support.harness import Service, Site, wait_until
+from tests.support.message_rows import SOURCE, create, publish, relay_settings
+
+SOFT_DELETE = (
+    "CREATE FUNCTION {message}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+    " CREATE TRIGGER soft BEFORE DELETE ON {message} FOR EACH ROW EXECUTE FUNCTION {message}_keep()"
+)
+HALTED = "Table source halted"
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    """A site with a message table and one real topic."""
+    site.create("orders", partitions=1)
+    create(site)
+    return site
+
+
+def _publish(site: Site, count: int = 3) -> None:
+    for _ in range(count):
+        with psycopg.connect(site.postgres_url) as connection:
+            publish(connection, site, "orders", ["one"])
+
+
+def _said(service: Service, *words: str) -> Callable[[], bool]:
+    return lambda: all(word in service.output() for word in (HALTED, *words))
+
+
+def _values(site: Site) -> Sequence[bytes | None]:
+    return [record.value for record in site.read("orders")]
+
+
+def test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped(shop: Site) -> None:
+    run(shop, SOFT_DELETE)
+    _publish(shop)
+    service = relay(shop)
+    wait_until(_said(service, "has triggers: soft", "drop or disable them"), explain=shop.logs)
+    assert _values(shop) == []
+    run(shop, "DROP TRIGGER soft ON {message}")
+    shop.wait_visible(3, "orders")
+    assert _values(shop) == [b"1", b"2", b"3"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("harm", "words", "repair"),
+    [
+        (
+            (
+                "CREATE TRIGGER more BEFORE UPDATE ON {message} FOR EACH ROW EXECUTE FUNCTION"
+                " suppress_redundant_updates_trigger()"
+            ),
+            "has triggers: more",
+            "DROP TRIGGER more ON {message}",
+        ),
+        (
+            "ALTER TABLE {message} ALTER COLUMN id SET CACHE 20",
+            "another sequence of ids",
+            "ALTER TABLE {message} ALTER COLUMN id SET CACHE 1",
+        ),
+    ],
+)
+def test_a_table_that_is_altered_while_it_is_served_halts_within_the_minute(
+    shop: Site, harm: str, words: str, repair: str
+) -> None:
+    service = relay(shop)
+    _publish(shop)
+    shop.wait_visible(3, "orders")
+    run(shop, harm)
+    wait_until(_said(service, words), explain=shop.logs)
+    _publish(shop)
+    assert _values(shop) == [b"1", b"2", b"3"]
+    run(shop, repair)
+    shop.wait_visible(6, "orders")
+    assert _values(shop) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+@pytest.fixture
+def role(shop: Site) -> Iterator[str]:
+    """A role that has what a relay needs, and sees no row where there is row security."""
+    name = f"{shop.name}_relay"
+    table = MessageTable(shop.tables)
+    with shop.connect() as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
+        table.create(connection, [table.relay_grant(name)])
+    yield f"postgresql://{name}:secret@{urlsplit(shop.postgres_url).netloc.rpartition('@')[2]}/outbox"
+    with shop.connect() as connection:
+        connection.execute(f"DROP OWNED BY {name}".encode())
+        connection.execute(f"DROP ROLE {name}".encode())
+
+
+def test_row_security_that_appears_halts_the_source_and_hides_nothing(shop: Site, role: str) -> None:
+    service = shop.relay(extra=relay_settings(shop, {"dsn": role}))
+    _publish(shop)
+    shop.wait_visible(3, "orders")
+    run(shop, "ALTER TABLE {message} ENABLE ROW LEVEL SECURITY")
+    _publish(shop)
+    wait_until(_said(service, "has row security", "BYPASSRLS"), explain=shop.logs)
+    run(shop, "CREATE POLICY sees ON {message} FOR SELECT USING (true)")  # it may see, and not delete
+    assert _values(shop) == [b"1", b"2", b"3"]
+    run(shop, "ALTER TABLE {message} DISABLE ROW LEVEL SECURITY")
+    shop.wait_visible(6, "orders")
+    assert _values(shop) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+
+
+def _settings(site: Site) -> TableSettings:
+    return TableSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+
+
+def test_rows_are_never_hidden_from_the_role_of_a_relay(shop: Site, role: str) -> None:
+    _publish(shop)
+    settings = TableSettings.model_validate({"dsn": role, "table_prefix": shop.name})
+    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+        for change in ("ALTER TABLE {message} ENABLE ROW LEVEL SECURITY", "CREATE POLICY s ON {message} USING (true)"):
+            run(shop, change)
+            with pytest.raises(UnsafeError, match="has row security"):
+                source.verify()
+            with pytest.raises(CallbackTableError, match="row security hides rows"):
+                source.window(10, 10_000, ())
+
+
+def test_ids_that_start_again_are_found_at_take_over(shop: Site, role: str) -> None:
+    """Also by a role that has only what a relay needs: it may read the sequence."""
+    _publish(shop)
+    settings = TableSettings.model_validate({"dsn": role, "table_prefix": shop.name})
+    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+        source.verify()
+        run(shop, "ALTER TABLE {message} ALTER COLUMN id RESTART")
+        with pytest.raises(UnsafeError, match="above the last value of their sequence"):
+            source.verify()
+
+
+class Pooled:
+    """A connection as a pooler in transaction mode makes it: each statement may run in another session.
+
+    Args:
+        sessions: The sessions, which take turns.
+    """
+
+    def __init__(self, *sessions: psycopg.Connection[Any]) -> None:
+        self._sessions = list(sessions)
+
+    def execute(self, *arguments: Any, **options: Any) -> Any:
+        """Run a statement in the next session."""
+        self._sessions.append(self._sessions.pop(0))
+        return self._sessions[0].execute(*arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return anything else of the present session."""
+        return getattr(self._sessions[0], name)
+
+
+def test_a_lock_in_another_session_is_told(shop: Site) -> None:
+    settings = _settings(shop)
+    with open_session(settings) as one, open_session(settings) as other:
+        source = SourceTable(SOURCE, settings, one)
+        assert source.try_own()
+        source.require_session()
+        pooled: Any = Pooled(one, other)
+        source = SourceTable(SOURCE, settings, pooled)
+        with pytest.raises(UnsafeError, match="pooler in transaction mode"):
+            source.require_session()

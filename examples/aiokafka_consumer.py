@@ -50,7 +50,7 @@ async def take(consumer: AIOKafkaConsumer) -> None:
     for record in (record for records in found.values() for record in records):
         await handle(record)
     if found:
-        with suppress(CommitFailedError):  # rebalanced meanwhile: the records come again, and the inbox knows them
+        with suppress(CommitFailedError):  # rebalanced meanwhile: the records come again, and are not new
             await consumer.commit()  # after the COMMIT, never before
 
 

@@ -63,6 +63,6 @@ while not stopping:
             consumer = subscribe()
         continue
     handle(message)
-    with suppress(KafkaException):  # its partition was lost: the message comes again, and the inbox knows it
+    with suppress(KafkaException):  # its partition was lost: the message comes again, and is not new
         consumer.store_offsets(message)
 consumer.close()  # commits the stored offsets

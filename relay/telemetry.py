@@ -27,7 +27,7 @@ OLD_MS = 60_000
 GROUPS = 10
 """Producer groups that are exported of a half partition; of those whose rows wait, how many are logged at once."""
 TOLD_SECONDS = 60.0
-"""Time until it is told again that rows wait."""
+"""Time until it is logged again that rows wait."""
 
 _SOURCES = frozenset(OpSource)
 
@@ -97,7 +97,7 @@ def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
 
 
 class RowsThatWait:
-    """Tells again and again which rows of a table source wait for which real topics: those who published do not know.
+    """Logs again and again which rows of a table source wait for which real topics: those who published do not know.
 
     Args:
         source: Its name.

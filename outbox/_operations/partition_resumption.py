@@ -89,7 +89,9 @@ class ChannelResumption:
         if span.start:
             return f"it begins at offset {span.start}: what was before may be delivered, or lost"
         if discards:
-            return "its discard partition was written to: what is dropped or delivered from there cannot be told apart"
+            return (
+                "its discard partition was written to: what was dropped there is not distinct from what was delivered"
+            )
         return ""
 
     def _search(

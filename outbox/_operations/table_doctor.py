@@ -189,7 +189,7 @@ class TableDoctor:
             yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
 
     def _refused(self, found: SourceReport) -> Iterator[Finding]:
-        """Yield the real topics that refuse rows, and whose rows these are: nobody told those who published them."""
+        """Yield the real topics that refuse rows, and the producer groups of these, which do not see it."""
         for one in found.waiting:
             if one.is_refused:
                 of = f"{one.rows} rows of {', '.join(one.groups)}"

@@ -18,7 +18,7 @@ from stack import Stack
 from tests.support.billing import Billing
 from tests.support.harness import Site, wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 PROGRAMS = ("consumer.py", "aiokafka_consumer.py")
 WAIT_SECONDS = 150.0

@@ -190,14 +190,19 @@ def test_a_table_that_only_this_command_does_not_name_is_fine(shop: Site) -> Non
         other.create(connection)
     tables = _tables_of(shop, {"table_prefix": other.names.prefix})
     document = call_for_json(app, shop, environ=tables)[1]
-    (told,) = [one for one in document["findings"] if one["what"] == "table mode"]
+    (told,) = _of_unnamed(document)
     assert (told["fine"], "is delivered by database session" in told["finding"]) == (True, True)
     relay.kill()
     code, document = call_for_json(app, shop, environ=tables)
-    (wrong,) = [one for one in document["findings"] if one["what"] == "table mode"]
+    (wrong,) = _of_unnamed(document)
     assert (code, wrong["fine"], "no relay delivers it" in wrong["finding"]) == (Exit.FINDINGS, False, True)
     named = call_for_json(app, shop, environ=relay_settings(shop))[1]
-    assert [one for one in named["findings"] if one["what"] == "table mode"] == []
+    assert _of_unnamed(named) == []
+
+
+def _of_unnamed(document: Any) -> list[Any]:
+    """Return what the doctor found of a table that its settings do not name."""
+    return [one for one in document["findings"] if "the setting tables does not name it" in one["finding"]]
 
 
 def test_a_relay_checks_its_message_tables(shop: Site) -> None:

@@ -139,12 +139,11 @@ def test_a_channel_that_grew_while_applications_ran_goes_on(grown: Site) -> None
     _assert_each_once(grown, committed)
 
 
-@pytest.mark.long
 def test_what_was_delivered_before_a_checkpoint_was_lost_is_not_delivered_again(grown: Site) -> None:
     relay = grown.relay()
     application = Application(grown, "shop")
     application.start()
-    grown.wait_visible(100, "orders")
+    grown.wait_visible(40, "orders")
     relay.terminate()
     behind = len(application.committed)
     wait_until(lambda: len(application.committed) > behind + 30)

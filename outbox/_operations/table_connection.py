@@ -85,7 +85,7 @@ def table_connection(
         )
     except psycopg.Error as error:
         problem = connection_problem(error, dsn)
-        raise DatabaseUnreachable(f"The database of table source {source} gives no session: {problem}") from error
+        raise DatabaseUnreachable(f"The database of table source {source} cannot be asked: {problem}") from error
     with connection:
         try:
             yield connection

@@ -31,10 +31,12 @@ def _uncounted(
     return _MOVE(self, before, after, ready, refused)
 
 
+_TESTS = "tests/integration/relay/test_table_counts.py"
+
 MUTANT = Mutant(
     "R71",
     Harm.DOUBLED,
     SourceTable.move,
     _uncounted,
-    ("tests/integration/relay/test_table_counts.py::test_a_trigger_that_suppresses_what_is_settled_halts_the_source",),
+    (f"{_TESTS}::test_a_trigger_that_suppresses_what_is_settled_halts_the_source[message]",),
 )

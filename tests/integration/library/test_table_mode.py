@@ -316,8 +316,9 @@ def _deliver(place: Place, connection: psycopg.Connection[Any], id_: str) -> Non
     """Delete the rows of a transaction and leave their evidence, as the relay does."""
     connection.execute(
         f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid = '{xid_of(id_)}' RETURNING *) INSERT INTO "
-        f"{place.site.tables.delivered} (xid, created_at, batch, ids, partition, producer_group, topic) SELECT xid, "
-        "created_at, 1, int8multirange(int8range(id, id, '[]')), partition, producer_group, topic FROM gone".encode()
+        f"{place.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
+        " SELECT xid, created_at, id, 1, int8multirange(int8range(id, id, '[]')), partition, producer_group, topic"
+        " FROM gone".encode()
     )
 
 
@@ -395,8 +396,8 @@ def test_whoever_asks_while_it_commits_and_its_rows_move_never_hears_that_it_was
             _discard(lone, connection, [newest[0]])
             connection.execute(
                 f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *) INSERT INTO "
-                f"{lone.site.tables.delivered} (xid, created_at, batch, ids, partition, producer_group, topic) SELECT "
-                "xid, created_at, 1, '{}', partition, producer_group, topic FROM back".encode()
+                f"{lone.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
+                " SELECT xid, created_at, id, 1, '{}', partition, producer_group, topic FROM back".encode()
             )
     stop.set()
     for asker in askers:

@@ -653,6 +653,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         ", or correct schema and table prefix",
     ),
     "missing rights": (World.publish_as_stranger, " --application-role ROLE` with the role of this connection"),
+    "no message": (lambda w: w.publish([w.message]), "Give publish() one Message"),  # type: ignore[arg-type]
     # --- sessions and connections -----------------------------------------------------------------------------------
     "two-phase session": (_two_phase, "Use another session"),
     "two-phase connection": (_two_phase_connection, "Use connection.begin()"),
@@ -803,6 +804,8 @@ FAULTS = (
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
+    "give the role BYPASSRLS",  # tests/integration/library/test_table_mode.py, relay/test_altered_tables.py
+    "Let the trigger leave the table's rows alone",  # tests/integration/library/test_table_copy.py
     "Grant it.",  # tests/integration/operator/test_secured_site.py, relay/test_missing_rights.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
@@ -813,6 +816,9 @@ COMMANDS = (
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",
+    "which was not changed. Run this again",
+    "Drop it, or run this with another role",  # tests/integration/relay/test_table_counts.py
+    "was not found; \0 could not be read",  # tests/integration/operator/test_one_server_away.py
     "stop the relay that serves it",
     "Let the owner of the tables run",
     "Table source \0: \0",  # the second part says what to do

@@ -159,4 +159,4 @@ def test_a_database_that_does_not_answer_is_named(shop: Site) -> None:
     environ = {"OUTBOX_TABLES": json.dumps({"away": {"dsn": "postgresql://nobody@127.0.0.1:1/none"}})}
     code, printed = call_command(app, shop, "list", environ=environ)
     assert code == Exit.UNPROVABLE
-    assert "table source away does not answer" in printed
+    assert "table source away cannot be asked" in printed

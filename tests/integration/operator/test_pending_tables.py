@@ -98,7 +98,7 @@ def test_a_database_that_does_not_answer_is_named_beside_the_others(shop: Site) 
     code, document = call_for_json(app, shop, environ={"OUTBOX_TABLES": json.dumps(tables)})
     assert code == Exit.UNPROVABLE
     assert [one["condition"] for one in document["tables"]] == ["no owner", "unreachable"]
-    assert "does not answer" in document["tables"][1]["why"]
+    assert "cannot be asked: connection failed" in document["tables"][1]["why"]
     assert "secret" not in json.dumps(document)
 
 

@@ -82,6 +82,7 @@ def wait_halted(site: Site, relay: Service, words: str) -> None:
         ("delivered", "INSERT", "0 of 2 deleted rows got evidence"),
         ("source", "UPDATE", "or a trigger or row security keeps it from being changed"),
     ],
+    ids=["message", "delivered", "source"],
 )
 def test_a_trigger_that_suppresses_what_is_settled_halts_the_source(
     shop: Site, table: str, event: str, words: str

@@ -395,8 +395,9 @@ def test_whoever_asks_while_it_commits_and_its_rows_move_never_hears_that_it_was
                 newest[0] = lone.outbox.publish(connection, Message("orders", b"v")).transaction_id
             _discard(lone, connection, [newest[0]])
             connection.execute(
-                f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *) INSERT INTO "
-                f"{lone.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
+                f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *)"
+                f" INSERT INTO {lone.site.tables.delivered}"
+                " (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
                 " SELECT xid, created_at, id, 1, '{}', partition, producer_group, topic FROM back".encode()
             )
     stop.set()

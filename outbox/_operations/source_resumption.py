@@ -45,8 +45,8 @@ _SET: LiteralString = (
     " AND nonce = CAST(%(nonce)s AS uuid) AND delivered = %(delivered)s RETURNING batch),"
     " gone AS (DELETE FROM {message} AS m USING moved, unnest(%(ids)s::bigint[], %(xids)s::text[]::xid8[],"
     " %(starts)s::bigint[]) AS r (id, xid, started) WHERE {same} RETURNING {deleted}), {evidence},"
-    " counted AS (SELECT (SELECT count(*) FROM gone) AS gone, cardinality(%(ids)s::bigint[]) AS named, told,"
-    " 0 AS moved, 0 AS refused, 0 AS kept FROM told) {counted}"
+    " counted AS (SELECT (SELECT count(*) FROM gone) AS gone, cardinality(%(ids)s::bigint[]) AS named, recorded,"
+    " 0 AS moved, 0 AS refused, 0 AS kept FROM recorded) {counted}"
 )
 
 

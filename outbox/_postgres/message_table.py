@@ -35,11 +35,12 @@ _EVIDENCE: LiteralString = (
     " (xid, created_at, first_id, batch, ids, partition, producer_group, topic, earliest)"
     " SELECT xid, created_at, min(id), CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
     " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic"
-    " RETURNING ids), told AS (SELECT coalesce(sum(upper(run) - lower(run)), 0) AS told FROM evidence, unnest(ids) run)"
+    " RETURNING ids), recorded AS (SELECT coalesce(sum(upper(run) - lower(run)), 0) AS recorded"
+    " FROM evidence, unnest(ids) run)"
 )
 """Inserts the evidence of the rows that `gone` has deleted (R61); `proven` is the number of the batch in Kafka.
 
-`told` counts the rows that it has.
+`recorded` counts the rows that it has.
 """
 
 _SAME: LiteralString = (

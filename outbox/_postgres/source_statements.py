@@ -41,8 +41,9 @@ PROGRESS: LiteralString = (
 """The name of a source, and its `Progress`."""
 
 COUNTED: LiteralString = (
-    "SELECT CAST(CASE WHEN gone = named AND told = gone AND moved = refused AND kept = moved THEN batch::text"
-    " ELSE concat_ws(' ', 'outbox counts', gone, named, told, moved, refused, kept) END AS bigint) FROM moved, counted"
+    "SELECT CAST(CASE WHEN gone = named AND recorded = gone AND moved = refused AND kept = moved THEN batch::text"
+    " ELSE concat_ws(' ', 'outbox counts', gone, named, recorded, moved, refused, kept) END AS bigint)"
+    " FROM moved, counted"
 )
 """Ends a statement that settles rows: it fails, and nothing is written, unless it did all that it names (R71).
 
@@ -59,7 +60,7 @@ class Counts(NamedTuple):
     Args:
         gone: Rows that were delivered and have left the table.
         named: Rows that were delivered.
-        told: Rows of which evidence was inserted; where there is none, those that have left the table.
+        recorded: Rows of which evidence was inserted; where there is none, those that have left the table.
         moved: Rows that cannot be delivered and have left the table.
         refused: Rows that cannot be delivered.
         kept: Rows that were inserted into the table of discarded rows.
@@ -67,7 +68,7 @@ class Counts(NamedTuple):
 
     gone: int
     named: int
-    told: int
+    recorded: int
     moved: int
     refused: int
     kept: int
@@ -82,14 +83,14 @@ class Counts(NamedTuple):
         """Return the difference, and what may be its cause."""
         differences = [
             (self.gone, self.named, "delivered rows were deleted"),
-            (self.told, self.gone, "deleted rows got evidence"),
+            (self.recorded, self.gone, "deleted rows got evidence"),
             (self.moved, self.refused, "rows that cannot be delivered were deleted"),
             (self.kept, self.moved, "rows that cannot be delivered were kept as discarded"),
         ]
         counted = ", ".join(f"{done} of {due} {what}" for done, due, what in differences if done != due)
         return (
-            f"{counted}. Nothing was written. A trigger, a rule or row security keeps rows where they are, or somebody "
-            "deleted rows or restarted their ids, or a discarded row is there already."
+            f"{counted}. Nothing was written. A trigger, a rule or row security keeps rows where they are, or rows "
+            "were deleted by hand, or their ids were restarted, or a discarded row is there already."
         )
 
 

@@ -5,7 +5,7 @@ that was committed, in the same Kafka transaction as its records. Each database 
 deletes the one before. So the three numbers are never more than one apart.
 
 Two copies of a database count alike. So a batch also has a nonce: an equal number with another nonce is the batch of
-another copy, of which this database knows nothing.
+another copy, which is not in this database.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 FIRST_NONCE = "00000000-0000-0000-0000-000000000000"
-"""Of batch 0, which has no rows."""
+"""Of batch 0, which has no rows. Beside a higher number an operator has set it: the batch in Kafka is the own one."""
 
 
 class Progress(NamedTuple):
@@ -152,7 +152,9 @@ def is_foreign(progress: Progress, committed: Committed | None) -> bool:
 def is_of_a_copy(progress: Progress, committed: Committed) -> bool:
     """Return whether the batch in Kafka has a number of this database, and is not of it."""
     nonce = progress.nonce if committed.batch == progress.batch else progress.delivered_nonce
-    return not is_foreign(progress, committed) and _is_near(progress, committed) and committed.nonce != nonce
+    if is_foreign(progress, committed) or not _is_near(progress, committed):
+        return False
+    return committed.nonce != nonce and (nonce != FIRST_NONCE or committed.batch == 0)
 
 
 def _is_near(progress: Progress, committed: Committed) -> bool:

@@ -105,7 +105,7 @@ def _answer(connection: InsertConnection, statement: Statement) -> str:
     try:
         found = str(connection.run(statement)[0][0])
     except BaseException:
-        with suppress(Exception):  # the error says more than that of a rollback on a lost connection
+        with suppress(Exception):  # not the error of a rollback on a connection that is lost
             _leave(connection)
         raise
     _leave(connection)

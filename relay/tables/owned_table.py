@@ -319,7 +319,7 @@ class OwnedTable(ABC):
         """See `figures`."""
 
     def _keep_up(self, work: str, do: Callable[[], T]) -> T | None:
-        """Do what no delivery waits for: an error is told, and the work is tried again later (R61)."""
+        """Do what no delivery waits for: an error is logged, and the work is tried again later (R61)."""
         try:
             with self._connection.transaction():
                 self._connection.execute(_BRIEFLY)

@@ -68,8 +68,8 @@ _MOVE: LiteralString = (
     " header_names, header_values, reason, detail) SELECT xid, id, created_at, {known},"
     " timestamp, key, value, header_names, header_values, reason, detail FROM refused ON CONFLICT DO NOTHING"
     " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM named) AS named,"
-    " told, (SELECT count(*) FROM refused) AS moved, cardinality(%(refused)s::bigint[]) AS refused,"
-    " (SELECT count(*) FROM kept) AS kept FROM told) {counted}"
+    " recorded, (SELECT count(*) FROM refused) AS moved, cardinality(%(refused)s::bigint[]) AS refused,"
+    " (SELECT count(*) FROM kept) AS kept FROM recorded) {counted}"
 )
 # By the database's clock, and oldest first: what is purged is known by one time.
 _PURGE: LiteralString = (

@@ -198,7 +198,7 @@ class _SourceThread(threading.Thread):
             closing(HalfProgressReader(settings.connection(), self._cluster.channel)) as halves,
         ):
             try:
-                if self.halted:  # as long as it is, it fences nobody: a copy of it may be served (R73)
+                if self.halted:  # it must not fence another copy, which may be served (R73)
                     was_delivered(self._source, table.progress(), kafka.read())
                 with closing(self._delivery(kafka)) as delivery:
                     self._deliver(table, delivery, kafka, halves)

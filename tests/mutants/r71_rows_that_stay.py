@@ -38,5 +38,5 @@ MUTANT = Mutant(
     Harm.DOUBLED,
     SourceTable.move,
     _uncounted,
-    (f"{_TESTS}::test_a_trigger_that_suppresses_what_is_settled_halts_the_source[message]",),
+    (f"{_TESTS}::test_a_trigger_that_suppresses_what_is_settled_halts_the_source",),
 )

@@ -1,6 +1,6 @@
 """R74: an operator who drops a discarded transaction leaves evidence that it committed.
 
-Without it `outcome()` calls the transaction rolled back, and the application runs it again.
+Without it `outcome()` calls the transaction rolled back, and the application runs it again: its change is made twice.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """R75: a source whose tables break their contract is halted at its take-over.
 
-Without it a trigger that keeps rows lets the relay deliver them again and again.
+Without it a trigger that keeps rows lets the relay deliver them again and again, for as long as it runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """R78: the rows that a publication has written are counted.
 
-Without it a trigger that drops rows makes the transaction commit without some of its messages.
+Without it a trigger that drops rows makes the transaction commit without some of its messages, silently.
 """
 
 from __future__ import annotations

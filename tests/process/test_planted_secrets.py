@@ -31,6 +31,7 @@ from tests.support.planting_secrets import MARK, Planted, dsn, secret
 ID = "01937b5e-0000-7000-8000-000000000000"
 COMMANDS = [
     "channel create",
+    "channel resume",
     "channel verify",
     "table create",
     "table verify",

@@ -80,7 +80,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
         *("channel", "database", "state", "group"),
         *("producer_group", "truth", "age", "stage", "quantile"),
-        "job_id",
+        *("job_id", "work"),
     }
 
 

@@ -56,7 +56,7 @@ _MOVE: LiteralString = (
     " settled AS (SELECT id FROM gone WHERE settled UNION ALL SELECT id FROM refused WHERE settled),"
     " done AS (SELECT (SELECT count(*) FROM gone WHERE settled) AS gone,"
     " (SELECT count(*) FROM refused WHERE settled) AS moved, (SELECT count(*) FROM kept) AS kept),"
-    " counted AS (SELECT gone, gone + {gone_stay} AS named, gone AS told,"
+    " counted AS (SELECT gone, gone + {gone_stay} AS named, gone AS recorded,"
     " moved, moved + {refused_stay} AS refused, kept FROM done) {counted}"
 )
 """A row that was delivered and remains, because of a trigger, would be delivered again: the statement fails (R71).

@@ -184,7 +184,7 @@ class ForeignTable(OwnedTable):
         refused: Sequence[Refusal] = (),
     ) -> Progress:
         """See `OwnedTable`. It deletes or marks what was delivered."""
-        del ready  # an id says all of a foreign row
+        del ready  # an id identifies a foreign row
         return self._take(self._ready().move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
 
     def _purge(self) -> bool:

@@ -373,9 +373,7 @@ def test_where_evidence_is_purged_the_outcome_is_too_old(lone: Place) -> None:
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
-def test_whoever_asks_while_it_commits_and_its_rows_move_never_hears_that_it_was_rolled_back(
-    lone: Place, level: str
-) -> None:
+def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place, level: str) -> None:
     level = level.replace(" ", r"\ ")
     stop, answers = threading.Event(), list[tuple[str, Outcome]]()
     newest = [""]

@@ -67,6 +67,10 @@ def _run(site: Site, statement: str) -> None:
         run(connection, statement)
 
 
+AS_MADE = "ids = '{}', nonce = DEFAULT, delivered_nonce = DEFAULT"
+"""What docs/foreign_tables.md sets beside the numbers."""
+
+
 def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop: Site) -> None:
     shop.relay(extra=relay_settings(KIND.settings(shop), OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500"))
     _insert(shop, "orders")
@@ -80,7 +84,7 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     assert "a foreign table, whose rows are not counted; batch 1, delivered 1" in _call(pending, shop)[1]
     assert "served, foreign table" in _call(doctor, shop)[1]
 
-    _run(shop, f"UPDATE {shop.tables.source} SET batch = 0, delivered = 0, ids = '{{}}', nonce = '{uuid.UUID(int=0)}'")
+    _run(shop, f"UPDATE {shop.tables.source} SET batch = 0, delivered = 0, {AS_MADE}")
     _insert(shop, "orders")
     wait_until(lambda: _pending(shop)["condition"] == "halted", explain=shop.logs)
     code, printed = _call(doctor, shop)
@@ -88,7 +92,7 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     assert "halted: Kafka is at batch 1, the database at batch 0" in printed
     code, printed = _call(table, shop, "resume", "--source", SOURCE, "--deliver-again", "--yes")
     assert (code, NOT_READ in printed) == (Exit.CONFIGURATION, True)
-    _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, ids = '{{}}'")
+    _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, {AS_MADE}")
     shop.wait_visible(2, "orders")
 
 

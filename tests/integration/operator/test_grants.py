@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from outbox import Message, Outbox, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import written
 from outbox._postgres.inbox_table import InboxTable
 from outbox.inbox import Inbox
 from tests.support.bulk import send_halves
@@ -203,7 +204,7 @@ def test_the_doctor_tells_of_a_schema_that_may_not_be_used(roles: Roles) -> None
     name = roles.name("nobody")
     found = roles.command("doctor", role="nobody")
     assert found.returncode == 2
-    assert f'role {name} may not use schema "{roles.schema}"' in found.stdout
+    assert f'role {written(name)} may not use schema "{roles.schema}"' in found.stdout
     verified = roles.command("table", "verify", role="nobody")
     assert verified.returncode == 4
     assert "GRANT USAGE ON SCHEMA" in verified.stderr

@@ -60,7 +60,6 @@ def test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped(shop: Site
     assert _values(shop) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("harm", "words", "repair"),
     [

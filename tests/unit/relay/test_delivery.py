@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 import relay.kafka.call_watch
 import relay.kafka.producer
 import relay.kafka.transactional_delivery
+from outbox._service.channels.channel_context import current_channel
 from outbox.protocol.record import Record
 from relay.kafka.call_watch import look
 from relay.kafka.producer import BatchProducer, DeliveryError
@@ -102,7 +103,7 @@ def test_who_waits_for_the_groups_coordinator_is_woken(monkeypatch: pytest.Monke
         while not woken:
             assert coordinator.now < 60, "nobody wakes it"
             coordinator.now += 0.25
-            look("")
+            look(current_channel())
         coordinator.offset = offset
 
     monkeypatch.setattr(coordinator, "commit_offset", wait)

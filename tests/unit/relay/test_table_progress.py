@@ -73,6 +73,13 @@ def test_a_batch_of_another_copy_of_the_database_stops_the_source() -> None:
         was_delivered("shop", progress, Committed(3, HERE, "ours"))
 
 
+def test_an_operator_lets_the_batch_in_kafka_count_as_that_of_the_database() -> None:
+    """Only beside a number that no new table has: a new one has delivered nothing."""
+    assert was_delivered("shop", _progress(7, 7), Committed(7, HERE, "theirs"))
+    with pytest.raises(UnsafeError, match="another copy of this database"):
+        was_delivered("shop", _progress(0, 0), Committed(0, HERE, "theirs"))
+
+
 def test_rows_of_a_delivered_batch_that_are_not_there_stop_the_source() -> None:
     progress = _progress(3, 2)._replace(missing=2)
     with pytest.raises(UnsafeError, match="0 of 2 rows of batch 3, which Kafka has, are in the table"):

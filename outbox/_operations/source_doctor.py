@@ -101,8 +101,8 @@ def examine_unnamed(
         return
     what, owner = "table mode", TableView(table, connection).owner()
     if owner and owner.may_deliver:
-        told = f"{table.full_name} is delivered by database session {owner.pid}; the setting tables does not name it"
-        yield Finding(what, "", told)
+        found = f"{table.full_name} is delivered by database session {owner.pid}; the setting tables does not name it"
+        yield Finding(what, "", found)
         return
     yield Finding(
         what,

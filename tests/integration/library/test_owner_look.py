@@ -22,7 +22,7 @@ from outbox._table import owner_look
 from outbox.prometheus import PrometheusRecorder
 from outbox.recorder import NoRecorder
 from tests.support.doors import DOORS, sqlalchemy_url
-from tests.support.harness import Site
+from tests.support.harness import Site, wait_until
 from tests.support.servers import Servers
 
 WARNED = "No relay delivers the message table"
@@ -58,7 +58,11 @@ class Place:
         with self.site.connect() as connection:
             source = source_name(self.site.tables.schema, self.site.tables.source)
             assert connection.execute(TRY_OWN, (source,)).fetchone() == (True,)
+            owner = connection.info.backend_pid
             yield
+        with self.site.connect() as connection:  # the server ends a session after its client left
+            gone = "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %s)"
+            wait_until(lambda: connection.execute(gone, (owner,)).fetchone() == (True,))
 
 
 @pytest.fixture(scope="module")

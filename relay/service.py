@@ -12,13 +12,14 @@ from confluent_kafka import OFFSET_END, Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._failpoints import failpoint
-from outbox._kafka.admin import checked_properties
+from outbox._kafka.admin import REFRESH_SECONDS, checked_properties
 from outbox._kafka.topic_cache import TopicCache
 from outbox._service.channels.service_control import ServiceControl
 from outbox._service.channels.shared_admin import connection_key, shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.membership import Membership, not_joined
+from outbox._service.periodic import Periodic
 from outbox._service.rights import require_rights
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
@@ -90,6 +91,7 @@ class RelayService:
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         self._calls = watch_calls()
+        self._brokers = Periodic("brokers", brokers.refresh, REFRESH_SECONDS)
         topics = self._read_topics()
         self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
@@ -154,6 +156,7 @@ class RelayService:
         self._contract.start()
         self._real_topics.start()
         self._calls.start()
+        self._brokers.start()
         self._ends.watch.start()
         if self._tables is not None:
             self._tables.start()
@@ -178,6 +181,7 @@ class RelayService:
             self._contract.stop()
             self._real_topics.stop()
             self._calls.stop()
+            self._brokers.stop()
             self._ends.watch.stop()
             self._served.give_up_all(DRAIN_SECONDS)
             self._membership.leave()
@@ -212,6 +216,7 @@ class RelayService:
         self._contract.check()
         self._real_topics.check()
         self._calls.check()
+        self._brokers.check()
         if self._tables is not None:
             self._tables.check()
         self._ends.watch.check()

@@ -165,7 +165,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         if self.group_protocol == "consumer":  # times are the broker's affair then: consumer.session.timeout.ms
             return {**static, "group.protocol": "consumer", "group.remote.assignor": "range"}  # H6
         classic: dict[str, str | int] = {
-            "session.timeout.ms": 10_000,
+            "session.timeout.ms": 20_000,  # it outlasts a coordinator that dies: Kafka misses a broker after 9 s
             "heartbeat.interval.ms": 2_000,
             "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
         }

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclOperation,
     AdminClient,
@@ -28,6 +28,7 @@ from outbox.protocol.names import sibling_topic
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
 
+REFRESH_SECONDS = 1.0
 FIRST_ANSWER_SECONDS = 5.0
 """Seconds that a command waits for Kafka's first answer. Without one it goes on with what else answers."""
 
@@ -52,6 +53,19 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
     """
     with checked_properties():
         return ExplainingAdmin(logged({"socket.timeout.ms": 5_000, **_FRESH, **reconnecting(kafka)}))
+
+
+def refresh_brokers(client: AdminClient | Producer, timeout: float = REFRESH_SECONDS) -> None:
+    """Let a client ask for the list of brokers, which librdkafka does on its own only while it has topics.
+
+    Until then it sends admin requests to a broker that has left, and makes no connection to one that is back.
+
+    Args:
+        client: The client.
+        timeout: Seconds for the answer; without one nothing has changed.
+    """
+    with suppress(KafkaException):  # a request without a topic is for all topics; this one is never created by it
+        client.list_topics("__consumer_offsets", timeout)
 
 
 @contextmanager

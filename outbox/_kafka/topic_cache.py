@@ -10,11 +10,13 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets, refresh_brokers
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0
+ATTEMPT_SECONDS = 2.0
+"""Time for an answer. A broker that is being stopped still takes requests, and answers none: another one is asked."""
 
 
 class TopicCache:
@@ -88,8 +90,16 @@ class TopicCache:
         """Return the descriptions of those topics that exist, from Kafka, and remember them."""
         if not names:
             return {}
-        now = time.monotonic()
-        described = describe_targets(self._admin, names, REQUEST_TIMEOUT, writing=self._writing)
+        deadline = time.monotonic() + REQUEST_TIMEOUT
+        while True:
+            now = time.monotonic()
+            try:
+                described = describe_targets(self._admin, names, ATTEMPT_SECONDS, writing=self._writing)
+                break
+            except KafkaUnreachable:
+                if time.monotonic() >= deadline:
+                    raise
+                refresh_brokers(self._admin)
         with self._changing:
             self._remembered |= {name: (now, topic) for name, topic in described.items()}
         return described

@@ -8,6 +8,7 @@ until the broker is back.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import structlog
 from confluent_kafka import Producer
 
-from outbox._kafka.admin import checked_properties, reconnecting
+from outbox._kafka.admin import REFRESH_SECONDS, checked_properties, reconnecting, refresh_brokers
 from outbox._service.channels.shared_admin import ConnectionKey
 
 LOOK_MS = 200
@@ -73,7 +74,7 @@ class BrokerStates:
 
 
 class BrokerWatch:
-    """Holds a connection to each broker of the cluster. Any thread may ask; there is no thread of its own.
+    """Holds a connection to each broker of the cluster. Any thread may ask; one of them calls `refresh` now and then.
 
     Args:
         kafka: librdkafka properties for the connection.
@@ -85,6 +86,7 @@ class BrokerWatch:
     def __init__(self, kafka: Mapping[str, Any]) -> None:
         self._lock = threading.Lock()
         self._states = BrokerStates()
+        self._refreshed_at = -math.inf
         with checked_properties():
             self._client = Producer(
                 {
@@ -95,6 +97,14 @@ class BrokerWatch:
                     "stats_cb": self._saw,
                 }
             )
+
+    def refresh(self) -> None:
+        """Ask for the list of brokers, unless that was done a moment ago."""
+        with self._lock:
+            if time.monotonic() - self._refreshed_at < REFRESH_SECONDS:
+                return
+            self._refreshed_at = time.monotonic()
+        refresh_brokers(self._client)
 
     def view(self) -> BrokerView:
         """Return what is known now."""

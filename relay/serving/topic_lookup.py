@@ -16,6 +16,7 @@ from relay.batching.allow_list import CurrentAllowList
 from relay.batching.preflight import RealTopic, real_topic, targets
 from relay.batching.topic_gate import Gate, GateChange, GatePolicy
 from relay.kafka.broker_watch import BrokerView, BrokerWatch
+from relay.kafka.call_watch import calling
 from relay.kafka.refusals import Refusals
 from relay.recovery.hanging_transactions import HangingTransactions
 from relay.state.message_transaction import Transaction
@@ -83,7 +84,7 @@ class TopicLookup:
             self._refusals.brokers_changed(int(self._view.since * 1_000))
         if names := self.gate.turn(now, is_stale=is_stale):
             try:
-                found = self._topics.describe_again(names)
+                found = self._described_again(names)
             except KafkaUnreachable as error:
                 log.warning("Real topics not described", owner=self.gate.owner, error=str(error))
                 self.gate.postpone(names)
@@ -93,7 +94,7 @@ class TopicLookup:
     def describe_stale(self) -> None:
         """Describe the topics on which a Kafka transaction may have been left open since they were described."""
         if stale := self._hanging.take_stale():
-            self._update(stale, self._topics.describe(stale, self._view.since), ())
+            self._update(stale, self._described(stale), ())
 
     def describe_unknown(self, ready: Sequence[Transaction]) -> bool:
         """Describe the topics of which the gate has no metadata; return whether there were any.
@@ -103,7 +104,7 @@ class TopicLookup:
         """
         names = self.gate.unknown()
         if names:
-            self._update(names, self._topics.describe(names, self._view.since), ready)
+            self._update(names, self._described(names), ready)
         return bool(names)
 
     def describe_late(self, late: Sequence[Transaction], ready: Sequence[Transaction]) -> None:
@@ -125,9 +126,17 @@ class TopicLookup:
             names: The topics.
             ready: All transactions that are handed out.
         """
-        found = self._real_topics(self._topics.describe_again(names), ready)
+        found = self._real_topics(self._described_again(names), ready)
         self._release(self.gate.update_better(names, found, self._waited_for(names)))
         return any(topic.unavailable for topic in found.values())
+
+    def _described(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        with calling("describing real topics"):
+            return self._topics.describe(names, self._view.since)
+
+    def _described_again(self, names: Collection[str]) -> dict[str, TopicDescription]:
+        with calling("describing real topics"):
+            return self._topics.describe_again(names)
 
     def _update(
         self, names: Collection[str], found: Mapping[str, TopicDescription], ready: Sequence[Transaction]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from outbox.inbox import Inbox
     from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
     from outbox.message import Message
+    from outbox.migration import ddl, inbox_ddl
     from outbox.outbox import Outbox
     from outbox.outcome import Outcome
     from outbox.recorder import CommitOutcome, Recorder
@@ -65,6 +66,7 @@ _HOMES = {
     "outbox.inbox": ("Inbox",),
     "outbox.listener": ("HalfMessage", "LocalTransactionState", "TransactionCheck", "TransactionListener"),
     "outbox.message": ("Message",),
+    "outbox.migration": ("ddl", "inbox_ddl"),
     "outbox.outbox": ("Outbox",),
     "outbox.outcome": ("Outcome",),
     "outbox._receipts.receipt": ("Receipt", "VisibleAt"),
@@ -111,6 +113,8 @@ __all__ = [
     "TypedTopic",
     "UsageError",
     "VisibleAt",
+    "ddl",
+    "inbox_ddl",
 ]
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from outbox._kafka.forks import ForkSafeLock
 from outbox.listener import LocalTransactionState
-from outbox.recorder import CommitOutcome, FallbackReason
+from outbox.recorder import CommitOutcome
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -27,7 +27,6 @@ class _Metrics(NamedTuple):
     transactions: Counter
     ops_dropped: Counter
     checks: Counter
-    fell_back: Counter
     table_unowned: Counter
     circuit_open: Gauge
     circuit_changes: Counter
@@ -62,12 +61,6 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                     "outbox_checks_answered", "Check requests answered, by state", ["group", "state"], registry=registry
                 ),
                 Counter(
-                    "outbox_messages_fell_back",
-                    "Messages that became rows in auto mode, by reason",
-                    ["group", "reason"],
-                    registry=registry,
-                ),
-                Counter(
                     "outbox_table_unowned",
                     "Looks, at most one a minute, that again found old rows in the message table, and no relay",
                     ["group"],
@@ -81,7 +74,7 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
                 ),
                 Counter(
                     "outbox_circuit_changes",
-                    "Changes of the circuit, by its new state: open, half_open, closed",
+                    "Changes of the circuit, by its new state: open, closed",
                     ["group", "state"],
                     registry=registry,
                 ),
@@ -113,9 +106,7 @@ class PrometheusRecorder:
             counter.labels(group)
         for outcome in CommitOutcome:
             self._metrics.transactions.labels(group, outcome.value)
-        for reason in FallbackReason:
-            self._metrics.fell_back.labels(group, reason.value)
-        for state in ("open", "half_open", "closed"):
+        for state in ("open", "closed"):
             self._metrics.circuit_changes.labels(group, state)
 
     def messages_published(self, group: str, count: int) -> None:
@@ -141,10 +132,6 @@ class PrometheusRecorder:
         """Count answers by state."""
         self._metrics.checks.labels(group, state.value).inc()
 
-    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
-        """Count messages by reason."""
-        self._metrics.fell_back.labels(group, reason.value).inc(count)
-
     def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Count the look if it found old rows without an owner. The first look never does: the counter begins at 0."""
         self._metrics.table_unowned.labels(group).inc(bool(unowned_seconds))
@@ -153,10 +140,6 @@ class PrometheusRecorder:
         """Set the gauge."""
         self._metrics.circuit_open.labels(group).set(1)
         self._metrics.circuit_changes.labels(group, "open").inc()
-
-    def circuit_half_opened(self, group: str) -> None:
-        """Count the change."""
-        self._metrics.circuit_changes.labels(group, "half_open").inc()
 
     def circuit_closed(self, group: str) -> None:
         """Reset the gauge."""

@@ -28,9 +28,8 @@ log = logging.getLogger("outbox")
 
 Parameters = ParamSpec("Parameters")
 
-Mode = Literal["half", "table", "auto"]
-"""How messages are stored until the local transaction commits: as half messages in Kafka, as rows of the table, or as
-half messages while Kafka answers, otherwise as rows."""
+Mode = Literal["half", "table"]
+"""How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
 
 _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
@@ -94,15 +93,12 @@ _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _LONGEST = 2_147_483.0
 """Seconds: the largest timeout that librdkafka and Postgres accept (32-bit ms)."""
 
-_LEAST_FALLBACK_MS = 10
-
 _NAMES = (
     "bootstrap_servers",
     "channel",
     "close_timeout_seconds",
     "eager",
     "eager_idle_timeout_seconds",
-    "fallback_after_ms",
     "group",
     "kafka",
     "mode",
@@ -249,9 +245,7 @@ class Settings:
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
         mode: `table`: messages are rows of the message table, and nothing connects to Kafka. `half`: they go to Kafka
-            as half messages before COMMIT. `auto`: half messages while Kafka answers, otherwise rows.
-        fallback_after_ms: In mode `auto`: ms to wait for Kafka in `publish()` and at COMMIT before messages become
-            rows. At least 10.
+            as half messages before COMMIT.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -267,7 +261,6 @@ class Settings:
     reject_transactions: bool = False
     eager_idle_timeout_seconds: float = 300.0
     mode: Mode = "table"
-    fallback_after_ms: int = 250
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -283,18 +276,12 @@ class Settings:
         elif self.kafka:
             raise ConfigurationError(
                 f"Kafka settings are given ({', '.join(sorted(map(str, self.kafka)))}), and table mode does not use "
-                "them. Remove them, or set mode to 'half' or 'auto'."
+                "them. Remove them, or set mode to 'half'."
             )
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
         _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
         _check_seconds("eager_idle_timeout_seconds", self.eager_idle_timeout_seconds, 0.01)
-        _check_fallback(self.fallback_after_ms)
-
-    @property
-    def patience_seconds(self) -> float:
-        """Maximum seconds that one call of the application waits for Kafka."""
-        return self.fallback_after_ms / 1_000 if self.mode == "auto" else self.publish_timeout_seconds
 
     def _check_kafka(self) -> None:
         if not self.kafka.get("bootstrap.servers"):
@@ -313,10 +300,9 @@ class Settings:
 
         The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
         properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
-        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`,
-        `fallback_after_ms`. Other names are ignored, because the services read the same file and environment. A name in
-        the file that looks like a typing error is logged. If `mode` is given as `table`, Kafka's settings are such
-        names too.
+        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`. Other names are
+        ignored, because the services read the same file and environment. A name in the file that looks like a typing
+        error is logged. If `mode` is given as `table`, Kafka's settings are such names too.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -339,7 +325,7 @@ class Settings:
         if kafka and "mode" not in values:
             raise ConfigurationError(
                 f"Kafka settings are given ({', '.join(sorted(kafka))}), and no mode. Set OUTBOX_MODE, or mode in the "
-                "TOML file, to 'half' or 'auto', or to 'table', which does not use them."
+                "TOML file, to 'half', or to 'table', which does not use them."
             )
         is_table_mode = _mode(values) == "table"
         return cls(
@@ -353,7 +339,6 @@ class Settings:
             _truth(values, "reject_transactions"),
             _seconds(values, "eager_idle_timeout_seconds", 300.0),
             _mode(values),
-            _milliseconds(values, "fallback_after_ms", 250),
         )
 
 
@@ -432,22 +417,16 @@ def _check_files(kafka: Mapping[str, Any]) -> None:
 
 def _check_mode(mode: str, *, eager: bool) -> None:
     if mode not in get_args(Mode):
-        raise ConfigurationError(f"mode is {mode!r}. Use 'half', 'table' or 'auto'.")
+        raise ConfigurationError(f"mode is {mode!r}. Use 'half' or 'table'.")
     if eager and mode != "half":
-        why = "which has no half messages" if mode == "table" else "which sends half messages at COMMIT only"
-        raise ConfigurationError(f"eager is on in {mode} mode, {why}. Turn eager off, or use mode 'half'.")
+        raise ConfigurationError(
+            "eager is on in table mode, which has no half messages. Turn eager off, or use mode 'half'."
+        )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:
     if not least <= seconds <= _LONGEST:  # NaN is neither
         raise ConfigurationError(f"{name} is {seconds:g} s. It must be from {least:g} to {_LONGEST:.0f} seconds.")
-
-
-def _check_fallback(milliseconds: int) -> None:
-    if not _LEAST_FALLBACK_MS <= milliseconds <= _LONGEST:
-        raise ConfigurationError(
-            f"fallback_after_ms is {milliseconds} ms. It must be from {_LEAST_FALLBACK_MS} to {_LONGEST:.0f} ms."
-        )
 
 
 class _Plaintext:
@@ -529,13 +508,6 @@ def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
         return float(values.get(name, default))
     except (TypeError, ValueError):
         raise ConfigurationError(f"{name} is not a number. Write seconds, such as 5 or 0.5.") from None
-
-
-def _milliseconds(values: Mapping[str, Any], name: str, default: int) -> int:
-    try:
-        return int(values.get(name, default))
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} is not a whole number. Write milliseconds, such as 250.") from None
 
 
 def _mode(values: Mapping[str, Any]) -> Mode:

@@ -161,12 +161,6 @@ TABLE_WAITING = ChannelGauge(
     [CHANNEL, "source"],
     registry=REGISTRY,
 )
-TABLE_BEHIND_HALVES = ChannelGauge(
-    "outbox_relay_table_behind_halves",
-    "Transactions of auto mode in a table source that wait until earlier halves of their lanes are settled",
-    [CHANNEL, "source"],
-    registry=REGISTRY,
-)
 TABLE_ROWS = ChannelGauge(
     "outbox_relay_table_rows",
     "Rows of a table source that are not delivered, estimated by the range of their ids; of a foreign table, up to "

@@ -260,6 +260,5 @@ def forget_table(source: str) -> None:
         metrics.TABLE_ROWS,
         metrics.TABLE_DISCARDED,
         metrics.TABLE_WAITING,
-        metrics.TABLE_BEHIND_HALVES,
     ):
         metric.remove(source)

@@ -42,11 +42,6 @@ class Draft:
         """Return the number of messages, without removed ones."""
         return len(self._messages)
 
-    @property
-    def public_id(self) -> str:
-        """The id that an application may use; empty if there is none yet."""
-        return self.transaction_id
-
     def add(self, message: Message) -> Receipt:
         """Add a message.
 
@@ -83,10 +78,6 @@ class Draft:
     def ordering_key(self) -> bytes | None:
         """The key of the first message."""
         return self._messages[0][1].key_bytes()
-
-    def numbered(self) -> list[tuple[int, Message]]:
-        """Return the messages, each with its position."""
-        return list(self._messages)
 
     @property
     def has_unsent(self) -> bool:

@@ -59,55 +59,30 @@ class Watcher(Protocol):
 class Receipt:
     """The result of `publish()`. Two receipts are equal if they are for the same message.
 
-    In auto mode the ids are known at COMMIT, not before: they depend on whether the message goes to Kafka as a half
-    message or becomes a row.
-
     Args:
-        draft_id: Id under which the transaction began.
-        index: Number of the message in the transaction when it was published.
+        transaction_id: Id of the transaction, a UUIDv7.
+        position: Index of the message in the transaction, from 0; for a row of the message table its id.
         topic: The message's real topic.
         end: The end of the local transaction, as observed by this process.
         watcher: Watches for the message's visibility.
         since: `watcher.ends()` at `publish()`: lower bounds of the message's offset.
     """
 
-    draft_id: str
-    index: int
+    transaction_id: str
+    position: int
     topic: str = field(compare=False)
     end: TransactionEnd = field(compare=False, repr=False)
     watcher: Watcher = field(compare=False, repr=False)
     since: Ends = field(compare=False, repr=False)
 
     def __repr__(self) -> str:
-        """Return the ids, as far as they are known, and the topic."""
-        return f"Receipt({self.end.shown(self.draft_id, self.index)}, topic={self.topic!r})"
-
-    @property
-    def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7.
-
-        Raises:
-            UsageError: In auto mode: the transaction is not committed yet.
-        """
-        return self.end.place(self.draft_id, self.index)[0]
-
-    @property
-    def position(self) -> int:
-        """Index of the message in the transaction, from 0; for a row of the message table its id.
-
-        Raises:
-            UsageError: In auto mode: the transaction is not committed yet.
-        """
-        return self.end.place(self.draft_id, self.index)[1]
+        """Return the ids and the topic."""
+        return f"Receipt(transaction_id={self.transaction_id!r}, position={self.position}, topic={self.topic!r})"
 
     @property
     def message_id(self) -> str:
-        """The id that the record on the real topic carries in its header `outbox-id`.
-
-        Raises:
-            UsageError: In auto mode: the transaction is not committed yet.
-        """
-        return message_id(*self.end.place(self.draft_id, self.index))
+        """The id that the record on the real topic carries in its header `outbox-id`."""
+        return message_id(self.transaction_id, self.position)
 
     def wait_visible(self, timeout: float | None = WAIT_SECONDS) -> VisibleAt:
         """Wait until the message is visible to read_committed consumers of its real topic.
@@ -124,8 +99,7 @@ class Receipt:
                 ended in this process.
             Discarded: The relay could not deliver the transaction; it is in the discard topic, with the reason.
             NotVisible: The message was not visible in time; the error contains the state of its transaction.
-            UsageError: The outbox is closed, or in table mode, where it has no connection to Kafka. In auto mode also:
-                the transaction is not committed yet.
+            UsageError: The outbox is closed, or in table mode, where it has no connection to Kafka.
             ConfigurationError: The connection properties are not valid for a consumer.
 
         Example:
@@ -170,7 +144,7 @@ class Receipt:
 
     def why_never(self) -> RolledBack | None:
         """Return the error for a message that is known never to be delivered; None if it may be."""
-        reason = self.end.why_never(self.index)
+        reason = self.end.why_never(self.position)
         if reason is None:
             return None
         return RolledBack(self.transaction_id, f"Message {self.message_id} will never be visible: {reason}.")

@@ -44,20 +44,6 @@ class TransactionEnd:
         """The observed state of the transaction."""
         return self._state
 
-    def place(self, draft_id: str, index: int) -> tuple[str, int]:
-        """Return the transaction id and the position of a message, which are those of its publication.
-
-        Args:
-            draft_id: Id under which the transaction began.
-            index: Number of the message in the transaction when it was published.
-        """
-        return draft_id, index
-
-    def shown(self, draft_id: str, index: int) -> str:
-        """Return the ids of a message for people, as far as they are known."""
-        transaction_id, position = self.place(draft_id, index)
-        return f"transaction_id={transaction_id!r}, position={position}"
-
     def committed(self) -> None:
         """Mark the transaction as committed: COMMIT succeeded."""
         self._change(LocalState.COMMITTED, "")

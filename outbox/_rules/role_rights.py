@@ -56,7 +56,7 @@ class Role(enum.StrEnum):
 
 
 _MEANINGS = {
-    Role.APPLICATION: "an application that publishes in half mode or auto mode",
+    Role.APPLICATION: "an application that publishes in half mode",
     Role.TABLE_APPLICATION: "an application that publishes in table mode: it has no connection to Kafka",
     Role.LISTENER: "besides `application`: an application that answers checks (`TransactionalProducer`, "
     "`outbox.serve_checks()`)",

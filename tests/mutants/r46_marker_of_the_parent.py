@@ -6,23 +6,22 @@ settles the halves as rolled back, and the committed messages are lost.
 
 from __future__ import annotations
 
-from functools import partial
-
 from outbox._publish.seal import Seal
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def withdraw(self: Seal) -> None:
+def rolled_back(self: Seal, reason: str) -> None:
     """Send the marker from whichever process says so."""
-    sent, self._sent = self._sent, []
-    if sent:
-        self._acks.when_all(partial(self._send_rollback, sent))
+    self._end(self._outcome_without_commit)
+    self.draft.end.rolled_back(reason)
+    if self._sent:
+        self._acks.when_all(self._send_rollback)
 
 
 MUTANT = Mutant(
     "R46",
     Harm.LOST,
-    Seal._withdraw,
-    withdraw,
+    Seal.rolled_back,
+    rolled_back,
     ("tests/process/test_forks.py::test_rollback_marker_is_sent_by_the_process_that_began",),
 )

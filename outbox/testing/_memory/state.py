@@ -14,7 +14,6 @@ from weakref import WeakValueDictionary
 from outbox._receipts.receipt import Ends, Receipt, VisibleAt
 from outbox.errors import UsageError
 from outbox.outcome import Outcome
-from outbox.protocol.identifiers import is_table_id
 from outbox.protocol.partitioner import partition_for_key
 from outbox.testing.published import PublishedMessage
 
@@ -43,10 +42,12 @@ class Memory:
 
     Args:
         partitions: Returns the number of partitions of a topic.
+        has_rows: Whether the outbox is in table mode.
     """
 
-    def __init__(self, partitions: Callable[[str], int]) -> None:
+    def __init__(self, partitions: Callable[[str], int], *, has_rows: bool) -> None:
         self._partitions = partitions
+        self._has_rows = has_rows
         self._lock = threading.RLock()
         self._open: WeakValueDictionary[str, OpenPart] = WeakValueDictionary()
         self._published: list[PublishedMessage] = []
@@ -101,7 +102,7 @@ class Memory:
     def outcome(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; fence a half transaction that has not committed, as a real outbox."""
         with self._lock:
-            if is_table_id(transaction_id):  # Postgres fences nothing
+            if self._has_rows:  # Postgres fences nothing
                 part = self._open.get(transaction_id)
                 is_open = part is not None and part.messages()
                 return Outcome.OPEN if is_open else self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)

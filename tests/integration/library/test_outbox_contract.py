@@ -30,11 +30,8 @@ from outbox import (
 from outbox.async_outbox import AsyncOutbox, AsyncTransaction
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryOutbox, assert_published
-from tests.support.harness import Site
-from tests.support.message_rows import create, relay_settings
 from tests.support.places import (
     PARTITIONS,
-    AutoPlace,
     MemoryPlace,
     Place,
     RealPlace,
@@ -42,7 +39,6 @@ from tests.support.places import (
     sqlalchemy_url,
 )
 from tests.support.servers import Servers
-from tests.support.shop import Shop
 
 JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
 JOINED: list[JoinMode] = ["conditional_savepoint", "rollback_only", "create_savepoint"]
@@ -52,23 +48,7 @@ class _BadError(Exception):
     """What a test raises."""
 
 
-AUTO: dict[str, Any] = {"mode": "auto", "fallback_after_ms": 20_000}
-"""So late that a busy machine sends half messages: those that become rows are for test_auto_mode.py."""
-
-KINDS = ("memory, SQLite", "memory, Postgres", "Kafka and Postgres", "Kafka and Postgres, mode auto")
-
-
-@pytest.fixture(scope="module")
-def auto_shop(servers: Servers) -> Iterator[Shop]:
-    """An application in mode auto, with both kinds of tables, a relay that delivers from both, and a checker."""
-    with Site(servers.bootstrap_servers, servers.postgres_url) as made:
-        made.create(partitions=2)
-        create(made)
-        quick = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "1000", "OUTBOX_CHECK_INTERVAL_MS": "300"}
-        made.relay(extra=relay_settings(made, **quick))
-        made.checker()
-        with Shop(made, **AUTO) as application:
-            yield application
+KINDS = ("memory, SQLite", "memory, Postgres", "Kafka and Postgres")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -76,9 +56,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Each kind of application."""
     if request.param == "Kafka and Postgres":
         yield RealPlace(request.getfixturevalue("shop"))
-        return
-    if request.param == "Kafka and Postgres, mode auto":
-        yield AutoPlace(request.getfixturevalue("auto_shop"), AUTO)
         return
     if request.param == "memory, SQLite":
         file = tmp_path_factory.mktemp("sqlite") / Path("shop.db")
@@ -216,10 +193,10 @@ def _thing(place: Place) -> type[Any]:
 def test_eager_and_many(place: Place) -> None:
     topic = place.topic()
     with place.session() as session:
-        place.outbox.publish_many(session, [Message(topic, value, topic) for value in "ab"], eager=not place.is_auto)
-        place.outbox.publish(session, Message(topic, "c", topic), eager=not place.is_auto)
+        place.outbox.publish_many(session, [Message(topic, value, topic) for value in "ab"], eager=True)
+        place.outbox.publish(session, Message(topic, "c", topic), eager=True)
     with Session(place.engine) as session:
-        place.outbox.publish(session, Message(topic, "never", topic), eager=not place.is_auto)
+        place.outbox.publish(session, Message(topic, "never", topic), eager=True)
     assert place.published(topic) == ["a", "b", "c"]
 
 
@@ -566,7 +543,7 @@ def test_async_sessions(place: Place) -> None:
                 await session.execute(place.insertion(struck))
                 await outbox.publish(session, Message(topic, "struck", topic))
                 await nested.rollback()
-                (receipt,) = await outbox.publish_many(session, [Message(topic, "2", topic)], eager=not place.is_auto)
+                (receipt,) = await outbox.publish_many(session, [Message(topic, "2", topic)], eager=True)
             assert (await receipt.wait_visible_async(30)).topic == topic
             async with AsyncSession(engine) as session:
                 never = await outbox.publish(session, Message(topic, "never", topic))

@@ -179,7 +179,7 @@ def test_without_known_ends_and_in_new_partitions_it_reads_from_the_beginning(sh
         future.result(20)
     metadata = partial(shop.site.admin.list_topics, shop.site.topic(topic), 10)
     wait_until(lambda: len(metadata().topics[shop.site.topic(topic)].partitions) == 4)
-    stranger = replace(first, index=1)
+    stranger = replace(first, position=1)
     _write(shop.site, topic, stranger, partition=3)
     assert stranger.wait_visible(60) == (shop.site.topic(topic), 3, 0)
 
@@ -196,7 +196,7 @@ def test_an_aborted_record_is_not_visible(silent: Shop) -> None:
             producer.produce(silent.site.topic(topic), b"v", partition=partition, headers=[(MESSAGE_ID_HEADER, id_)])
         assert producer.flush(10) == 0
         end(30)
-    replace(receipt, index=7).wait_visible(60)  # what was aborted before it was passed
+    replace(receipt, position=7).wait_visible(60)  # what was aborted before it was passed
     with pytest.raises(NotVisible, match="The local transaction committed"):
         receipt.wait_visible(0.2)
     silent.site.relay()

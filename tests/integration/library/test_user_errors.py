@@ -217,7 +217,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "or set another table_prefix.",
     ),
     # --- table mode ---------------------------------------------------------------------------------------------
-    "no mode": (_settings(mode="row"), "Use 'half', 'table' or 'auto'"),
+    "no mode": (_settings(mode="row"), "Use 'half' or 'table'"),
     "row through something else": (
         _table_mode(lambda o: o.publish(7, Message("orders", b"v"))),  # type: ignore[arg-type]  # that is tested
         "Give a session, or a connection to Postgres",
@@ -287,7 +287,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
     "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "Write seconds, such as 5 or 0.5"),
-    "no whole number": (_environment(OUTBOX_FALLBACK_AFTER_MS="soon"), "Write milliseconds, such as 250"),
     "two names of one setting": (
         _environment(OUTBOX_CLOSE_TIMEOUT="1", OUTBOX_CLOSE_TIMEOUT_SECONDS="2"),
         "are one setting, given twice. Remove ",
@@ -597,11 +596,6 @@ def _skip_readable(world: World) -> None:
     world.run("skip", "half/0", "--offset", "0", "--reason", "damaged")
 
 
-def _id_before_commit(world: World) -> None:
-    with world.site.outbox(mode="auto") as auto, Session(world.site.engine()) as session, session.begin():
-        assert auto.publish(session, world.message).message_id
-
-
 def _row_transaction(world: World) -> None:
     with world.site.connect() as connection, TABLE_MODE.transaction(connection) as tx:
         _ = tx.transaction_id
@@ -618,7 +612,6 @@ def _async_in_blocking_outbox(world: World) -> None:
 ON_SITE: dict[str, tuple[OnSite, str]] = {
     # --- table mode -----------------------------------------------------------------------------------------------
     "id before the first message": (_row_transaction, "Publish first"),
-    "id before COMMIT in auto mode": (_id_before_commit, "Read the ids after COMMIT"),
     "async connection in a blocking outbox": (_async_in_blocking_outbox, "Use AsyncOutbox"),
     # --- messages and topics --------------------------------------------------------------------------------------
     "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "Create it, or correct its name"),
@@ -812,7 +805,7 @@ FAULTS = (
 
 COMMANDS = (
     "Choose one with --channel, or leave --source out",
-    "is of an earlier version and lacks a column",  # also test_auto_mode
+    "is of an earlier version and lacks a column",
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",

@@ -11,11 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from sqlalchemy.orm import Session
 
-from outbox import Message
 from outbox.protocol.identifiers import table_transaction_id
-from outbox.protocol.partitioner import lane_number
 from relay.tables.id_floor import LOOK_SECONDS, WHOLE_SECONDS
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
@@ -297,24 +294,3 @@ def test_a_table_has_one_name(shop: Site) -> None:
     variables["OUTBOX_TABLES"] = (variables["OUTBOX_TABLES"] or "").replace(f'"{SOURCE}"', '"other"')
     second = shop.relay(extra=variables)
     wait_until(lambda: "is delivered as source 'shop', not 'other'" in second.output(), explain=shop.logs)
-
-
-def test_rows_of_mode_auto_wait_for_an_earlier_half_of_their_lane(site: Site) -> None:
-    """Other rows do not wait, and neither do rows of another lane of the half partition."""
-    site.create("orders", partitions=1)
-    table, topic, lane = create(site), site.topic("orders"), lane_number("orders", b"k")
-    statement = table.compose(
-        "INSERT INTO {message} (producer_group, topic, key, value, lane) VALUES (%s, %s, %s, %s, %s)"
-    )
-    rows = ((b"2", b"k", lane), (b"3", b"other", lane + 1), (b"4", b"k", None), (b"5", b"free", None))
-    with site.connect() as connection, Session(site.engine()) as session:
-        site.outbox().store_half(session, Message(topic, "1", key="k"))
-        relay(site)
-        for value, key, of in rows:
-            connection.execute(statement, ("orders", topic, key, value, of))
-        assert {record.value for record in site.wait_visible(2, "orders")} == {b"3", b"5"}
-        wait_until(lambda: waiting(site) == 2, explain=site.logs)
-        session.commit()
-    found = site.wait_visible(5, "orders")
-    assert [record.value for record in found if record.key == b"k"] == [b"1", b"2", b"4"]
-    wait_empty(site)

@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ from outbox import (
 )
 from outbox.async_outbox import AsyncOutbox
 from outbox.listener import HalfMessage, LocalTransactionState
-from outbox.protocol.identifiers import is_table_id
+from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.settings import Settings
 from outbox.testing import InMemoryOutbox, PublishedMessage
@@ -505,7 +505,7 @@ def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
 def _parts() -> tuple[Settings, MemorySender, Memory]:
     settings = Settings("test", {"bootstrap.servers": "localhost:0"}, mode="half")
     sender = MemorySender(settings)
-    return settings, sender, Memory(sender.partitions)
+    return settings, sender, Memory(sender.partitions, has_rows=False)
 
 
 def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
@@ -526,7 +526,7 @@ def test_table_mode_in_memory_has_ids_of_rows_and_receipts_that_cannot_wait() ->
     with InMemoryOutbox(mode="table") as outbox, Session(create_engine("sqlite://")) as session, session.begin():
         receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
         id_ = receipts[0].transaction_id
-        assert is_table_id(id_)
+        assert xid_of(id_) < 1 << 48
         assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.OPEN
         session.commit()
         assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.COMMITTED
@@ -536,48 +536,6 @@ def test_table_mode_in_memory_has_ids_of_rows_and_receipts_that_cannot_wait() ->
             receipts[0].wait_visible()
         with closing(sqlite3.connect(":memory:")) as driver, pytest.raises(UsageError, match="cannot follow the trans"):
             outbox.publish(driver, Message("orders"))
-
-
-# --- auto mode --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _sqlite_session() -> Iterator[tuple[Engine, Session]]:
-    engine = create_engine("sqlite://")
-    with Session(engine) as session:
-        yield engine, session
-
-
-def test_mode_auto_in_memory_goes_both_ways() -> None:
-    """Ids are known after COMMIT; where Kafka is down they are those of rows, and nothing fails."""
-    with InMemoryOutbox(mode="auto") as outbox, _sqlite_session() as (engine, session):
-        for is_down in (False, True):
-            if is_down:
-                outbox.fail_next_publish()
-                outbox.fail_next_commit()
-            receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
-            with pytest.raises(UsageError, match="no ids before COMMIT"):
-                _ = receipts[0].message_id
-            assert len(outbox.uncommitted) == 2
-            session.commit()
-            assert is_table_id(receipts[1].transaction_id) is is_down
-            assert outbox.published[-1].message_id == receipts[1].message_id
-            assert receipts[1].wait_visible().topic == "orders"
-            assert outbox.outcome(receipts[1].transaction_id, engine) is Outcome.COMMITTED
-        with pytest.raises(UsageError, match="auto mode"):
-            outbox.publish(session, Message("orders", b"3"), eager=True)
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_lost_commit_of_mode_auto_in_memory_has_an_outcome(*, committed: bool) -> None:
-    with InMemoryOutbox(mode="auto") as outbox, _sqlite_session() as (engine, session):
-        outbox.lose_next_commit(committed=committed)
-        receipt = outbox.publish(session, Message("orders", b"1"))
-        with pytest.raises(CommitOutcomeUnknown) as caught:
-            session.commit()
-        assert caught.value.transaction_id == receipt.transaction_id
-        expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
-        assert outbox.outcome(receipt.transaction_id, engine) is expected
 
 
 @pytest.mark.parametrize(

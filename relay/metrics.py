@@ -17,6 +17,7 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind, OpSource
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_DELIVERY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1_800.0)
 _MESSAGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 REGISTRY = CollectorRegistry()
@@ -34,6 +35,15 @@ RESTARTS = restarts_counter(REGISTRY, "relay")
 
 # What became visible, and what did not.
 MESSAGES = ChannelCounter("outbox_relay_messages", "Messages made visible on real topics", [CHANNEL], registry=REGISTRY)
+DELIVERY_SECONDS = ChannelHistogram(
+    "outbox_relay_delivery_seconds",
+    "Time until a message is visible, by producer group: from the append of its decision, by the relay's clock; of a "
+    "row from the start of its local transaction, by the database's; of a foreign row from its last read. (others): "
+    "groups beyond the first 100",
+    [CHANNEL, "group"],
+    registry=REGISTRY,
+    buckets=_DELIVERY_SECONDS,
+)
 TRANSACTIONS = ChannelCounter(
     "outbox_relay_transactions",
     "Transactions that ended: delivered, late (from the discard topic), rolled_back, removed (from the discard topic)",

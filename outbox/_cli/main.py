@@ -25,7 +25,6 @@ _EXTRAS = {
     "resolve": "checker",
     "stack": "stack",
     "trace": "checker",
-    "watch": "spark",
 }
 
 

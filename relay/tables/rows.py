@@ -107,7 +107,7 @@ def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
     transaction.size = sum(half.size() for half in transaction.halves.values())
     entry = OpEntry(OpKind.COMMIT, id_, _NO_TOPIC_ID, 0, Positions.first(len(rows)), first.id, rows[-1].id)
-    transaction.decide(entry, OpSource.PRODUCER)
+    transaction.decide(entry, OpSource.PRODUCER, transaction.appended)
     return transaction
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 import structlog
 
 from outbox._failpoints import failpoint
+from outbox._rules.broker_clock import BrokerClock
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox.protocol.record import Record
 from relay import metrics
@@ -78,6 +79,7 @@ class TableSource:
         self._lookup = lookup
         self._feedback = feedback
         self._stopping = stopping
+        self._clock = BrokerClock()  # of the database
         self._progress = Progress("", 0, 0, ())
         self._growth = 1
         self._committed_at = time.monotonic()
@@ -163,11 +165,13 @@ class TableSource:
     def _read(self) -> Window:
         limit = self._feedback.volume.limit
         skip = [*self._progress.ids, *self._admission.waiting()]
-        return self._table.window(
+        window = self._table.window(
             min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
             min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
             skip,
         )
+        self._clock.saw(window.now, _ms())
+        return window
 
     def _beyond(self, window: Window, found: Iterable[RowTransaction]) -> set[RowTransaction]:
         """Return the transactions that have rows behind the window, unless it cannot grow any more."""
@@ -219,6 +223,8 @@ class TableSource:
         self._feedback.delivered(batch, written, time.monotonic() - began, timed_out=self._delivery.timed_out)
         metrics.MESSAGES.labels().inc(len(written))
         metrics.TRANSACTIONS.labels("delivered").inc(len(ready))
+        delivered = ((found.group, found.decided_at, len(found.halves)) for found in ready)
+        report.became_visible(delivered, self._clock.now(_ms()))
         failpoint("relay.table_delivered")
 
     def _limit_batches(self, topics: set[str]) -> None:

@@ -55,7 +55,7 @@ COMMANDS = [
     "checker settlement",
     f"checker purge-topic {ID} --yes",
 ]
-HELP = ["relay", "checker", "land", "audit", "replay", "watch", "doctor", "resolve", "skip", "pending", "trace"]
+HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "skip", "pending", "trace"]
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> Non
 OFFLINE = {"acl print", "inbox sql", "table sql"}
 """Commands that only print, and need no secret."""
 
-SERVERS = {"audit", "land", "replay", "stack", "watch"}
+SERVERS = {"audit", "land", "replay", "stack"}
 """Commands that start servers or Spark; their settings are of the same kind."""
 
 

@@ -17,7 +17,6 @@ import outbox.prometheus
 import relay.metrics
 import relay.telemetry
 import spark_jobs.landing.metrics
-import spark_jobs.watching.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
 from outbox._service.settings import LayeredSettings
@@ -27,18 +26,17 @@ from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings, RetireSettings
-from spark_jobs.watching.settings import WatchSettings
 from tests.documents import exposed, filled, metrics_of, read
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES: tuple[type[LayeredSettings], ...] = (
     *(RelaySettings, CheckerSettings, LandSettings, CompactSettings, RetireSettings),
-    *(AuditSettings, ReplaySettings, WatchSettings),
+    *(AuditSettings, ReplaySettings),
 )
 
 ALERTS = DOCS / "alerts.yml"
 RUNBOOKS = DOCS / "operations/alerts.md"
-MODULES = (relay.metrics, checker.metrics, spark_jobs.watching.metrics, spark_jobs.landing.metrics)
+MODULES = (relay.metrics, checker.metrics, spark_jobs.landing.metrics)
 LIBRARY = {exposed(metric): metric for metric in outbox.prometheus._metrics(CollectorRegistry())}
 METRICS = LIBRARY | {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
@@ -79,8 +77,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
         *("channel", "database", "state", "group"),
-        *("producer_group", "truth", "age", "stage", "quantile"),
-        *("job_id", "work"),
+        *("producer_group", "truth", "job_id", "work"),
     }
 
 
@@ -126,7 +123,7 @@ def test_an_alert_is_about_metrics_and_labels_that_exist(rule: Mapping[str, Any]
 @every_rule
 def test_an_alert_is_about_one_channel(rule: Mapping[str, Any]) -> None:
     """Each aggregation of figures of relay and checker keeps the label."""
-    if not any(name in rule["expr"] for name in ("outbox_watch", *LIBRARY)):
+    if not any(name in rule["expr"] for name in LIBRARY):
         aggregations = re.findall(r"\b(?:sum|max|min)\b ?(.{0,12})", rule["expr"])
         assert [found for found in aggregations if not found.startswith("by (channel")] == []
         assert "vector(" not in rule["expr"]

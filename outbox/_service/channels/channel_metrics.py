@@ -5,6 +5,9 @@ They are used as if they had no such label: `labels()` and `remove()` take the o
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any, Self
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -46,6 +49,19 @@ class ChannelGauge(_OfChannel, Gauge):
 
 class ChannelHistogram(_OfChannel, Histogram):
     """A histogram with a series for each channel."""
+
+    def observe_each(self, amounts: Mapping[float, int]) -> None:
+        """Observe amounts so many times each, with one step for each bucket.
+
+        Args:
+            amounts: How many times, by amount.
+        """
+        self._sum.inc(sum(amount * times for amount, times in amounts.items()))
+        buckets = defaultdict[int, int](int)
+        for amount, times in amounts.items():
+            buckets[bisect_left(self._upper_bounds, amount)] += times
+        for bucket, times in buckets.items():
+            self._buckets[bucket].inc(times)
 
 
 def ready_gauge(registry: CollectorRegistry, service: str) -> ChannelGauge:

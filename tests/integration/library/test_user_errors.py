@@ -144,7 +144,7 @@ def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
 
 
 def _rights_scope(*topics: str) -> Callable[[], object]:
-    return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None, None)
+    return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None)
 
 
 TABLE_MODE = Outbox("orders", mode="table")

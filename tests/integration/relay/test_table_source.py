@@ -93,7 +93,8 @@ def test_rows_become_records_with_the_ids_of_their_transaction(shop: Site) -> No
 
 def test_row_that_commits_long_after_higher_ids_is_delivered(shop: Site) -> None:
     """The source reads from higher ids meanwhile, but not from beyond those of open transactions (R62)."""
-    relay(shop)
+    port = free_port()
+    relay(shop, OUTBOX_HTTP_PORT=str(port))
     with psycopg.connect(shop.postgres_url) as late:
         publish(late, shop, "orders", ["late"])
         for number in range(30):
@@ -103,6 +104,9 @@ def test_row_that_commits_long_after_higher_ids_is_delivered(shop: Site) -> None
         late.commit()
     wait_empty(shop, WHOLE_SECONDS / 3)
     assert_exactly(shop, "orders")
+    seconds = partial(metric, port, channel=shop.name, group="orders")
+    assert seconds("outbox_relay_delivery_seconds_count") == 31
+    assert seconds("outbox_relay_delivery_seconds_sum") > 30 * LOOK_SECONDS / 10, "one was open for so long"
 
 
 def test_the_sql_function_returns_the_message_id(shop: Site) -> None:

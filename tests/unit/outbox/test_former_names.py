@@ -21,7 +21,6 @@ import relay.settings
 import spark_jobs.auditing.settings
 import spark_jobs.replaying.settings
 import spark_jobs.runtime.settings
-import spark_jobs.watching.settings
 from outbox import Outbox, Settings
 from outbox._cli.setting_options import setting_options
 from outbox._service.settings import LayeredSettings, Unit, former_names
@@ -35,7 +34,6 @@ MODULES = (
     spark_jobs.auditing.settings,
     spark_jobs.replaying.settings,
     spark_jobs.runtime.settings,
-    spark_jobs.watching.settings,
 )
 KAFKA = {"bootstrap.servers": "127.0.0.1:1"}
 UNITS = {"ms": "_ms", "s": "_seconds", "bytes": "_bytes"}

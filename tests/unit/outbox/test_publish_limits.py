@@ -90,7 +90,7 @@ def stored(draft: Draft) -> Transaction:
         transaction.add(position, Half(offset, NOW, half.key, half.value, tuple(found), parse_half(found)))
     count = len(transaction.halves)
     entry = OpEntry(OpKind.COMMIT, TRANSACTION, TOPIC_ID, 3, Positions.first(count), 0, count - 1)
-    transaction.decide(entry, OpSource.CHECKER)
+    transaction.decide(entry, OpSource.CHECKER, 0)
     return transaction
 
 

@@ -14,7 +14,7 @@ from outbox._rules.role_rights import NEEDS, Kind, Operation, Right, Role, Scope
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("shop")
-SCOPE = Scope(CHANNEL, ("orders",), ("billing",), ("stock",), ("alerts",))
+SCOPE = Scope(CHANNEL, ("orders",), ("billing",), ("stock",))
 RELAY = (
     "READ on topic shop.half",
     "DESCRIBE_CONFIGS on topic shop.half",
@@ -61,7 +61,7 @@ def test_the_names_are_those_of_the_channel() -> None:
         CHANNEL.table_group("stock"),
         CHANNEL.replay_group(""),
         CHANNEL.transactional_id(0).removesuffix("0"),
-        *("orders", "alerts", "__consumer_offsets", "__transaction_state", "kafka-cluster", "*"),
+        *("orders", "__consumer_offsets", "__transaction_state", "kafka-cluster"),
     }
     rights = rights_of(Role, SCOPE)
     assert {right.name for right in rights} == known

@@ -21,7 +21,6 @@ import relay.cli
 import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
 import spark_jobs.replaying.cli
-import spark_jobs.watching.cli
 from checker.settings import CheckerSettings
 from outbox._service import progress
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
@@ -36,7 +35,6 @@ from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import LandSettings
-from spark_jobs.watching.settings import WatchSettings
 from tests.support.harness import wait_until
 
 
@@ -62,9 +60,8 @@ def logs() -> Iterator[None]:
         (spark_jobs.landing.cli.app, LandSettings),
         (spark_jobs.auditing.cli.app, AuditSettings),
         (spark_jobs.replaying.cli.app, ReplaySettings),
-        (spark_jobs.watching.cli.app, WatchSettings),
     ],
-    ids=["relay", "checker", "land", "audit", "replay", "watch"],
+    ids=["relay", "checker", "land", "audit", "replay"],
 )
 def test_help_shows_each_setting_and_ten_first(
     app: typer.Typer, settings: type[LayeredSettings], monkeypatch: pytest.MonkeyPatch

@@ -33,7 +33,7 @@ from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome, check_transaction_id
 from outbox.protocol.identifiers import is_table_id
 from outbox.recorder import Recorder
-from outbox.settings import FORMER_NAMES, Mode, Settings, TableNames, channel_names, former_keywords
+from outbox.settings import Mode, Settings, TableNames, channel_names
 from outbox.transaction import Transaction, core_transaction, own_transaction
 
 _SENDERS: Mapping[Mode, type[Sender]] = {"half": Sender, "table": TableSender, "auto": AutoSender}
@@ -81,7 +81,6 @@ class Outbox:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    @former_keywords(FORMER_NAMES)
     def __init__(
         self,
         group: str,

@@ -14,7 +14,6 @@ from outbox._service.settings import (
     AllowedTopics,
     Bytes,
     CheckAge,
-    Former,
     MessageTables,
     Milliseconds,
     ServiceSettings,
@@ -60,21 +59,18 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "check_interval_ms",
         "log_level",
     )
-    REMOVED = ("batch_bytes", "batch_age", "body_age", "body_age_ms")
 
-    check_interval_ms: Annotated[Milliseconds, Former("check_interval")] = Field(
+    check_interval_ms: Milliseconds = Field(
         30_000, ge=1, description="Interval after the first check; doubles after each one."
     )
-    check_interval_max_ms: Annotated[Milliseconds, Former("check_interval_max")] = Field(
-        600_000, ge=1, description="Maximum interval between checks."
-    )
+    check_interval_max_ms: Milliseconds = Field(600_000, ge=1, description="Maximum interval between checks.")
     check_max: Annotated[int, Unit("answers")] = Field(
         15, ge=1, description="UNKNOWN answers after which a transaction is parked."
     )
-    undecided_max_age_ms: Annotated[Milliseconds, Former("undecided_max_age")] = Field(
+    undecided_max_age_ms: Milliseconds = Field(
         86_400_000, ge=1, description="Age at which an undecided transaction is parked."
     )
-    listener_max_age_ms: Annotated[Milliseconds, Former("listener_max_age")] = Field(
+    listener_max_age_ms: Milliseconds = Field(
         7_200_000,
         ge=1,
         description="As undecided_max_age_ms, for transactions that a listener decides; the lower one applies.",
@@ -85,7 +81,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         description="Maximum pending halves of a producer group per partition. Above it, its oldest are parked "
         "and further ones deferred.",
     )
-    group_pending_max_bytes: Annotated[Bytes, Former("group_pending_bytes_max")] = Field(
+    group_pending_max_bytes: Bytes = Field(
         268_435_456, ge=1, description="Approximate size of a producer group's pending halves per partition."
     )
     pending_max: Annotated[int, Unit("halves")] = Field(
@@ -113,7 +109,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
-    topic_missing_max_age_ms: Annotated[Milliseconds, Former("topic_missing_max_age")] = Field(
+    topic_missing_max_age_ms: Milliseconds = Field(
         60_000,
         ge=0,
         description="Maximum wait for a real topic that is missing, has too few partitions or is not authorized.",

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from outbox._service.settings import Former, Milliseconds, Unit
+from outbox._service.settings import Milliseconds, Unit
 from outbox.protocol.names import is_internal_topic, is_topic_name
 from spark_jobs.runtime.settings import JobSettings, TopicNames, names_in
 from spark_jobs.watching.frames.alerts import Thresholds
@@ -52,32 +52,30 @@ class WatchSettings(JobSettings):
     keep_batches: Annotated[int, Unit("batches")] = Field(
         100_000, ge=0, description="So many batches stay in the tables; 0: all."
     )
-    forget_ms: Annotated[Milliseconds, Former("forget")] = Field(
+    forget_ms: Milliseconds = Field(
         604_800_000, ge=1, description="Age at which an open half is not waited for any more, and counted as forgotten."
     )
-    recent_ms: Annotated[Milliseconds, Former("recent")] = Field(
+    recent_ms: Milliseconds = Field(
         300_000, ge=60_000, description="Time over which figures are summed for alerts and Prometheus."
     )
     prometheus_file: Path | None = Field(
         None, description="File *.prom of the node exporter's text file collector, on the driver's machine."
     )
     alerts_topic: str = Field("", description="Topic that alerts go to; none: they are only logged.")
-    dangling_ms: Annotated[Milliseconds, Former("dangling")] = Field(
+    dangling_ms: Milliseconds = Field(
         600_000, ge=0, description="Alert: a half has been undecided for longer than this."
     )
-    undelivered_ms: Annotated[Milliseconds, Former("undelivered")] = Field(
+    undelivered_ms: Milliseconds = Field(
         300_000, ge=0, description="Alert: a committed half has not been visible for longer than this."
     )
-    hung_ms: Annotated[Milliseconds, Former("hung")] = Field(
+    hung_ms: Milliseconds = Field(
         60_000, ge=0, description="Alert: an open Kafka transaction has held readers back for longer than this."
     )
-    relay_lag_ms: Annotated[Milliseconds, Former("relay_lag")] = Field(
-        60_000, ge=0, description="Alert: the relay has not read a half so old."
-    )
+    relay_lag_ms: Milliseconds = Field(60_000, ge=0, description="Alert: the relay has not read a half so old.")
     check_percent: Annotated[int, Unit("percent")] = Field(
         20, ge=0, description="Alert: so many check requests were sent for a hundred halves."
     )
-    slow_ms: Annotated[Milliseconds, Former("slow")] = Field(
+    slow_ms: Milliseconds = Field(
         0, ge=0, description="Alert: one message in a hundred took longer than this to become visible; 0: never."
     )
     real_time: bool = Field(default=False, description="Only alerts on single records, within milliseconds.")

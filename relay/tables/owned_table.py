@@ -251,7 +251,6 @@ class OwnedTable(ABC):
             lanes: Lanes whose rows to leave out. A transaction that also has other rows has rows behind the window.
 
         Raises:
-            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
 

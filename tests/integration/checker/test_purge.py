@@ -491,31 +491,6 @@ def test_an_operator_lets_the_rows_of_a_deleted_topic_go(site: Site, channel: Ch
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_a_callback_table_of_an_earlier_version_gets_the_bounds(
-    site: Site,
-    partitioned: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    name, table = site.tables.transaction, CallbackTable(site.tables)
-    row = (
-        f"INSERT INTO {name} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
-        " first_offset, last_offset, positions) SELECT gen_random_uuid(), repeat('g', 201), 'C', 'c',"
-        " gen_random_uuid(), 0, 0, 0, '0'"
-    ).encode()
-    with site.connect() as connection:
-        table.create(connection)
-        connection.execute(f"ALTER TABLE {name} DROP CONSTRAINT outbox_bounds".encode())
-        if partitioned:
-            _partition(connection, name)
-        connection.execute(row)  # a row that is there stays
-        assert table.unbounded(connection) is not None
-        for _ in range(2):
-            table.create(connection)
-        assert table.unbounded(connection) is None
-        with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
-            connection.execute(row)
-
-
-@pytest.mark.parametrize("partitioned", [False, True])
 def test_the_table_is_vacuumed_early_also_when_it_was_there_before(
     site: Site,
     partitioned: bool,  # noqa: FBT001 - a parameter of the test

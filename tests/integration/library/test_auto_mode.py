@@ -381,23 +381,6 @@ def test_an_application_needs_the_rights_on_both_tables(place: Place) -> None:
     assert (len(place.site.rows()), waiting(place.site)) == (1, 1)
 
 
-def test_a_table_of_an_older_version_gets_its_column(place: Place) -> None:
-    table = create(place.site)
-    with place.site.connect() as connection:
-        connection.execute(table.compose("ALTER TABLE {message} DROP COLUMN lane"))
-        relay = place.site.relay(extra=relay_settings(place.site))
-        with pytest.raises(
-            CallbackTableError, match=r"earlier version.*run `outbox table create --table-prefix .*` again"
-        ):
-            place.publish("a")
-        wait_until(lambda: "lacks the columns lane integer" in relay.output())
-        relay.terminate()
-        table.create(connection)
-    with place.open_circuit():
-        place.publish("a")
-    assert waiting(place.site) == 1
-
-
 def test_what_needs_halves_is_refused(place: Place) -> None:
     with Session(place.engine) as session:
         with pytest.raises(UsageError, match="auto mode sends at COMMIT only"):

@@ -812,7 +812,6 @@ FAULTS = (
 
 COMMANDS = (
     "Choose one with --channel, or leave --source out",
-    "is of an earlier version and lacks a column",  # also test_auto_mode
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",

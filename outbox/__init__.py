@@ -13,7 +13,7 @@ from outbox._postgres.libpq import missing_libpq
 
 if TYPE_CHECKING:
     from outbox._listener.server import CheckServer
-    from outbox._receipts.receipt import Receipt, VisibleAt
+    from outbox._receipts.receipt import Receipt
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.async_outbox import AsyncTransaction as AsyncTransaction
     from outbox.errors import (
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
         ChannelError,
         CommitOutcomeUnknown,
         ConfigurationError,
-        Discarded,
         KafkaUnreachable,
         MessageRefused,
-        NotVisible,
         OutboxError,
         PublishFailed,
-        RolledBack,
         TransactionFenced,
         TransactionsRejected,
         UsageError,
@@ -51,13 +48,10 @@ _HOMES = {
         "ChannelError",
         "CommitOutcomeUnknown",
         "ConfigurationError",
-        "Discarded",
         "KafkaUnreachable",
         "MessageRefused",
-        "NotVisible",
         "OutboxError",
         "PublishFailed",
-        "RolledBack",
         "TransactionFenced",
         "TransactionsRejected",
         "UsageError",
@@ -67,7 +61,7 @@ _HOMES = {
     "outbox.message": ("Message",),
     "outbox.outbox": ("Outbox",),
     "outbox.outcome": ("Outcome",),
-    "outbox._receipts.receipt": ("Receipt", "VisibleAt"),
+    "outbox._receipts.receipt": ("Receipt",),
     "outbox.recorder": ("CommitOutcome", "Recorder"),
     "outbox.serialization": ("JsonSerializer", "TypedTopic"),
     "outbox.settings": ("Settings", "TableNames"),
@@ -83,7 +77,6 @@ __all__ = [
     "CommitOutcome",
     "CommitOutcomeUnknown",
     "ConfigurationError",
-    "Discarded",
     "HalfMessage",
     "Inbox",
     "JsonSerializer",
@@ -91,14 +84,12 @@ __all__ = [
     "LocalTransactionState",
     "Message",
     "MessageRefused",
-    "NotVisible",
     "Outbox",
     "OutboxError",
     "Outcome",
     "PublishFailed",
     "Receipt",
     "Recorder",
-    "RolledBack",
     "Settings",
     "TableNames",
     "Transaction",
@@ -110,7 +101,6 @@ __all__ = [
     "TransactionsRejected",
     "TypedTopic",
     "UsageError",
-    "VisibleAt",
 ]
 
 

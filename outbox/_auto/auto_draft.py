@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from outbox._publish.draft import Draft
-from outbox._receipts.receipt import Watcher
 from outbox._receipts.transaction_end import LocalState, TransactionEnd
 from outbox.errors import UsageError
 
@@ -68,11 +67,10 @@ class AutoDraft(Draft):
 
     Args:
         transaction_id: The id of its half messages.
-        watcher: Watches, for receipts, until messages are visible.
     """
 
-    def __init__(self, transaction_id: str, watcher: Watcher) -> None:
-        super().__init__(transaction_id, watcher)
+    def __init__(self, transaction_id: str) -> None:
+        super().__init__(transaction_id)
         self.end: AutoEnd = AutoEnd()
 
     @property

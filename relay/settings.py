@@ -34,8 +34,8 @@ _OURS = {
     "enable.auto.commit": "checkpoints are part of the Kafka transactions",
     "enable.idempotence": "a retried message must not appear twice",
     "group.id": "it derives from the channel",
-    "group.instance.id": "it is the setting group_instance_id, so that workers of one host get one each",
-    "group.protocol": "it is the setting group_protocol",
+    "group.instance.id": "it is the setting group_instance_id",
+    "group.protocol": "relays use the classic protocol",
     "group.remote.assignor": "half and op partition of one number must go to one relay",
     "isolation.level": "checkpoints are read after open transactions have ended",
     "partition.assignment.strategy": "half and op partition of one number must go to one relay",
@@ -51,7 +51,6 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "bootstrap_servers",
         "channel",
         "profile",
-        "workers",
         "http_port",
         "delivery",
         "ordering",
@@ -117,15 +116,6 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
     )
-    workers: Annotated[int, Unit("processes")] = Field(
-        1,
-        ge=1,
-        le=1_000,
-        description="Relay processes on this host. Each one's http_port is one above the previous one's.",
-    )
-    group_protocol: Literal["classic", "consumer"] = Field(
-        "classic", description="Kafka rebalance protocol. consumer: the newer one (KIP-848)."
-    )
     group_instance_id: str = Field(
         "", description="Static member name (KIP-345), unique per process: a restart moves no partitions."
     )
@@ -151,21 +141,15 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         """Return the required topic configuration: retention is at least 4 * undecided_max_age_ms, in ms (R23)."""
         return replace(super().contract(), retention_ms=4 * self.undecided_max_age_ms)
 
-    def in_steps(self) -> bool:
-        """Return whether rebalances are incremental (KIP-848)."""
-        return self.group_protocol == "consumer"
-
     def membership(self) -> dict[str, str | int]:
         """Return the librdkafka properties of a member of the relay's group."""
-        static: dict[str, str | int] = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
-        if self.group_protocol == "consumer":  # times are the broker's affair then: consumer.session.timeout.ms
-            return {**static, "group.protocol": "consumer", "group.remote.assignor": "range"}  # H6
-        classic: dict[str, str | int] = {
+        static = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
+        return {
+            **static,
             "session.timeout.ms": 10_000,
             "heartbeat.interval.ms": 2_000,
             "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
         }
-        return {**static, **classic}
 
     def check_policy(self) -> CheckPolicy:
         """Return when transactions are checked."""

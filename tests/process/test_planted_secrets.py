@@ -52,7 +52,6 @@ COMMANDS = [
     "checker",
     "checker --check",
     "checker settlement",
-    f"checker purge-topic {ID} --yes",
 ]
 HELP = ["relay", "checker", "land", "audit", "replay", "watch", "doctor", "resolve", "skip", "pending", "trace"]
 

@@ -465,28 +465,6 @@ def test_two_purges_at_once_delete_each_row_once(
     assert watermark(site, channel) == 12_000
 
 
-# --- what a deleted topic left ----------------------------------------------------------------------------------------
-
-
-def test_an_operator_lets_the_rows_of_a_deleted_topic_go(site: Site, channel: ChannelDescription) -> None:
-    deleted = any_topic_id()
-    make_rows(site, deleted, range(3), age_ms=0)
-    make_rows(site, deleted, range(2), age_ms=-HOUR_MS, partition=7, group="stock")
-    kept = make_rows(site, channel.half.id, range(2))
-    refused = run_command(site, "checker", "purge-topic", channel.half.id, "--yes")
-    assert refused.returncode == Exit.CONFIGURATION
-    assert "as it is now" in refused.stderr
-    declined = run_command(site, "checker", "purge-topic", deleted, typed="n\n")
-    assert declined.returncode == Exit.OK
-    assert len(site.rows()) == 7
-    done = run_command(site, "checker", "purge-topic", deleted, "--yes")
-    assert done.returncode == Exit.OK, done.stderr
-    assert "stock" in done.stdout
-    assert "5 rows deleted from database default" in done.stdout
-    assert set(site.rows()) == {row.transaction_id for row in kept}
-    assert "not a topic id" in run_command(site, "checker", "purge-topic", "half", "--yes").stderr
-
-
 # --- the table --------------------------------------------------------------------------------------------------------
 
 

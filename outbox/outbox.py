@@ -30,7 +30,7 @@ from outbox.listener import TransactionListener
 from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome, check_transaction_id
 from outbox.recorder import Recorder
-from outbox.settings import FORMER_NAMES, Mode, Settings, TableNames, channel_names, former_keywords
+from outbox.settings import Mode, Settings, TableNames, channel_names
 from outbox.transaction import Transaction, core_transaction, own_transaction
 
 
@@ -74,7 +74,6 @@ class Outbox:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    @former_keywords(FORMER_NAMES)
     def __init__(
         self,
         group: str,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import logging
 import os
 import re
 import tomllib
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, ParamSpec, get_args
+from typing import Any, Literal, get_args
 
 from outbox._security.encryption import is_encrypted, remote_brokers
 from outbox._security.secret_files import with_secrets
@@ -25,8 +23,6 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
 
 log = logging.getLogger("outbox")
-
-Parameters = ParamSpec("Parameters")
 
 Mode = Literal["half", "table"]
 """How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
@@ -108,13 +104,6 @@ _NAMES = (
     "table_prefix",
 )
 """Names that `Settings.from_env()` reads; the services read more from the same file."""
-
-FORMER_NAMES = {
-    "close_timeout": "close_timeout_seconds",
-    "eager_idle_timeout": "eager_idle_timeout_seconds",
-    "publish_timeout": "publish_timeout_seconds",
-}
-"""Present names by former name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,11 +298,11 @@ class Settings:
         """
         environ = os.environ if environ is None else environ
         file = environ.get("OUTBOX_CONFIG")
-        values = with_present_names(read_toml(Path(file)), FORMER_NAMES, _renamed) if file else {}
+        values = read_toml(Path(file)) if file else {}
         _warn_of_misspellings(values)
         prefix = "OUTBOX_"
         given = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
-        return cls._from_values(values | with_present_names(given, FORMER_NAMES, _renamed))
+        return cls._from_values(values | given)
 
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> Settings:
@@ -492,15 +481,10 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
         raise ConfigurationError(f"Property {name!r} is a {type(value).__name__}. Use text, a number, true or false.")
 
 
-def _renamed(message: str) -> None:
-    warnings.warn(message, FutureWarning, stacklevel=2)
-
-
 def _warn_of_misspellings(values: Mapping[str, Any]) -> None:
     for name in values.keys() - {*_NAMES, "channels"}:
-        for close in difflib.get_close_matches(name, (*_NAMES, *FORMER_NAMES), 1, 0.85):
-            meant = FORMER_NAMES.get(close, close)
-            log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, meant)
+        for close in difflib.get_close_matches(name, _NAMES, 1, 0.85):
+            log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, close)
 
 
 def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
@@ -522,60 +506,3 @@ def _truth(values: Mapping[str, Any], name: str) -> bool:
     if text not in _TRUE | _FALSE:
         raise ConfigurationError(f"{name} is neither true nor false. Use true, false, yes, no, 1 or 0.")
     return text in _TRUE
-
-
-def with_present_names(
-    values: Mapping[str, Any], former: Mapping[str, str], warn: Callable[[str], None]
-) -> dict[str, Any]:
-    """Return settings under their present names.
-
-    Args:
-        values: What one layer holds (arguments, environment or file), by name.
-        former: Present names by former name.
-        warn: Receives one sentence for each former name that is used.
-
-    Raises:
-        ConfigurationError: Both names of a setting are given, with different values.
-    """
-    found = dict(values)
-    for old, new in former.items():
-        if old not in found:
-            continue
-        value = found.pop(old)
-        if str(found.setdefault(new, value)) != str(value):
-            raise ConfigurationError(f"Settings {old} and {new} are one setting, given twice. Remove {old}.")
-        warn(f"Setting {old} is called {new} now. The next version refuses {old}.")
-    return found
-
-
-def warn_of_removed(values: Iterable[str], removed: Iterable[str], warn: Callable[[str], None]) -> None:
-    """Warn of settings that were removed and are still given.
-
-    Args:
-        values: Names that one layer holds.
-        removed: Names of settings that have become constants.
-        warn: Receives one sentence for each of them.
-    """
-    for name in sorted(set(values) & set(removed)):
-        warn(f"Setting {name} has no effect: it is a constant now. Remove it.")
-
-
-def former_keywords(former: Mapping[str, str]) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Let a constructor accept former names of its keywords, each with a DeprecationWarning.
-
-    Args:
-        former: Present names by former name.
-    """
-
-    def decorate(constructor: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        @functools.wraps(constructor)
-        def accepting(*args: Parameters.args, **options: Parameters.kwargs) -> None:
-            constructor(*args, **with_present_names(options, former, _deprecated))
-
-        return accepting
-
-    return decorate
-
-
-def _deprecated(message: str) -> None:
-    warnings.warn(message, DeprecationWarning, stacklevel=4)

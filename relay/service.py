@@ -263,8 +263,7 @@ class RelayService:
         self._refuse_new(partitions)
         whole = self._served.ownership.assigned((tp.topic, tp.partition) for tp in partitions)
         starts = self._served.take_over(whole, assign=True)
-        assign = consumer.incremental_assign if self._settings.in_steps() else consumer.assign
-        assign(
+        consumer.assign(
             [
                 TopicPartition(tp.topic, tp.partition, starts.pop((tp.topic, tp.partition), OFFSET_END))
                 for tp in partitions

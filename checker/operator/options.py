@@ -17,7 +17,7 @@ from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.group_members import CHECKER, RELAY, count_members, missing_member, start
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
-from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds, OperatorName
+from outbox._service.settings import CheckAge, Flag, MessageTables, Milliseconds, OperatorName
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
@@ -48,9 +48,9 @@ class OperatorSettings(MessageTables, CheckerSettings):
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
     """Settings of `resolve`: those, and the relay's age of a first check."""
 
-    transaction_timeout_ms: Annotated[
-        Milliseconds, Flag("--min-age-ms"), Former("transaction_timeout", "--min-age")
-    ] = Field(6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting.")
+    transaction_timeout_ms: Annotated[Milliseconds, Flag("--min-age-ms")] = Field(
+        6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting."
+    )
 
 
 class OperatorContext:

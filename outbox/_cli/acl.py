@@ -50,7 +50,7 @@ def print_rights(
     source: Sources = None,
     form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
 ) -> None:
-    """Print the rights in a form that Kafka's script, Strimzi or Terraform (Mongey/kafka) reads, or as JSON."""
+    """Print the rights as commands of Kafka's script, or as JSON."""
     if not is_principal(principal):
         raise ConfigurationError(
             f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."

@@ -86,7 +86,10 @@ CREATE TABLE IF NOT EXISTS {message} (
     value bytea,
     header_names text[],
     header_values bytea[],
-    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000)
+    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000),
+    CONSTRAINT {bounds_name} CHECK (octet_length(producer_group) <= 200
+        AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
+        + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000)
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -100,10 +103,6 @@ CREATE TABLE IF NOT EXISTS {discarded} (
 );
 COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
-DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass({quoted}) AND conname = {bounds}) THEN
-    ALTER TABLE {message} ADD CONSTRAINT {bounds_name} CHECK (octet_length(producer_group) <= 200
-        AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
-        + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000) NOT VALID; END IF; END $$;
 CREATE TABLE IF NOT EXISTS {source} (
     id integer PRIMARY KEY CHECK (id = 0),
     name text NOT NULL,
@@ -117,7 +116,6 @@ CREATE TABLE IF NOT EXISTS {source} (
     starts bigint[] NOT NULL DEFAULT '{{}}',
     purged_until timestamptz
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
-ALTER TABLE {source} ADD COLUMN IF NOT EXISTS purged_until timestamptz;
 COMMENT ON TABLE {source} IS
     'The batch in delivery, and its rows by id, xid and created_at (us). delivered: the last known to be delivered.';
 CREATE TABLE IF NOT EXISTS {delivered} (
@@ -187,7 +185,6 @@ class MessageTable:
             "index": sql.Identifier(f"{names.message}_xid"),
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
-            "bounds": sql.Literal(BOUNDS),
             "bounds_name": sql.Identifier(BOUNDS),
             "started": sql.SQL(STARTED_US),
             "header_bytes": sql.SQL(_HEADER_BYTES),

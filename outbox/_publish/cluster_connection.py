@@ -22,8 +22,6 @@ from outbox._kafka.known_topics import KnownTopics
 from outbox._publish.circuit import Circuit
 from outbox._publish.enquiries import Enquiries
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
-from outbox._receipts.receipt import Ends
-from outbox._receipts.visibility import Visibility
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.recorder import Recorder, guarded
@@ -57,7 +55,6 @@ class Connection:
 
     def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
         self.recorder = guarded(recorder)
-        self.visibility = Visibility(settings.kafka, settings.channel, self._ends)
         self._settings = settings
         self._closed = False
         self._begin()
@@ -167,7 +164,7 @@ class Connection:
 
     def _no_topics(self) -> KnownTopics:
         timeout = max(_REQUEST_SECONDS, self._settings.publish_timeout_seconds)
-        return KnownTopics(self._admin_client(), timeout, self._settings.channel.topics)
+        return KnownTopics(self._admin_client(), timeout, [self._settings.channel.half_topic])
 
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
         """Refresh the description of a topic; the old one is used until then."""
@@ -250,9 +247,6 @@ class Connection:
             return True  # Kafka answers; the next publication raises the error
         return takes_records(self._admin_client(), half, _PROBE_SECONDS)
 
-    def _ends(self) -> Ends:
-        return self._topics.ends if self._topics is not None else {}
-
     def ping(self, waiting: Waiting = BLOCKING) -> None:
         """Check that Kafka answers and the channel exists.
 
@@ -276,7 +270,6 @@ class Connection:
         Args:
             timeout: Maximum seconds to wait; None: `close_timeout_seconds`.
         """
-        self.visibility.close()
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from outbox._publish.validation import PlannedHalf
-from outbox._receipts.receipt import Receipt, Watcher
+from outbox._receipts.receipt import Receipt
 from outbox._receipts.transaction_end import TransactionEnd
 from outbox.errors import MessageRefused
 from outbox.message import Message
@@ -26,13 +26,11 @@ class Draft:
 
     Args:
         transaction_id: A new id for each attempt (R2).
-        watcher: Watches, for receipts, until messages are visible.
     """
 
-    def __init__(self, transaction_id: str, watcher: Watcher) -> None:
+    def __init__(self, transaction_id: str) -> None:
         self.transaction_id = transaction_id
         self.end = TransactionEnd()
-        self._watcher = watcher
         self._messages: list[tuple[int, Message]] = []
         self._next_position = 0
         self._bytes = 0
@@ -61,7 +59,7 @@ class Draft:
         self._next_position += 1  # first: a signal handler may raise between these lines
         self._messages.append((position, message))
         self._bytes += size
-        return Receipt(self.transaction_id, position, message.topic, self.end, self._watcher, self._watcher.ends())
+        return Receipt(self.transaction_id, position, message.topic, self.end)
 
     def strike(self, keep: int) -> None:
         """Remove all but the first `keep` messages: their SAVEPOINT was rolled back. Positions are not reused."""

@@ -92,7 +92,7 @@ class Sealer:
     def start(self, connection: LocalConnection) -> Seal:
         """Create a seal in the connection's transaction, with a new transaction id."""
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        draft = Draft(id_, self.sender.visibility)
+        draft = Draft(id_)
         return Seal(self, connection, draft)
 
 

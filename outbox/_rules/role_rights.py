@@ -38,7 +38,6 @@ class Role(enum.StrEnum):
     APPLICATION = "application"
     TABLE_APPLICATION = "table-application"
     LISTENER = "listener"
-    RECEIPTS = "receipts"
     RELAY = "relay"
     CHECKER = "checker"
     VIEWER = "viewer"
@@ -59,7 +58,6 @@ _MEANINGS = {
     Role.TABLE_APPLICATION: "an application that publishes in table mode: it has no connection to Kafka",
     Role.LISTENER: "besides `application`: an application that answers checks (`TransactionalProducer`, "
     "`outbox.serve_checks()`)",
-    Role.RECEIPTS: "besides `application`: an application that waits for receipts (`wait_visible()`)",
     Role.RELAY: "`outbox relay`, with the table sources that are named",
     Role.CHECKER: "`outbox checker`, also `outbox checker settlement`",
     Role.VIEWER: "an operator who looks: `outbox pending`, `trace`, `discarded list`, `doctor`",
@@ -137,7 +135,6 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     ),
     Role.TABLE_APPLICATION: (),
     Role.LISTENER: (_topic(CHECK, READ), _group("{channel}-listeners.{group}", READ)),
-    Role.RECEIPTS: (_topic(OP, READ), _topic(VERDICT, READ), _topic(DISCARD, READ), _topic("{topic}", READ)),
     Role.RELAY: (
         _topic(HALF, READ, DESCRIBE_CONFIGS),
         _topic(OP, READ, DESCRIBE_CONFIGS),

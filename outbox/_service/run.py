@@ -51,7 +51,6 @@ def run_service(
     metrics: ServiceMetrics,
     make: Make[S],
     progress: Callable[[], Figures] | None = None,
-    started: Callable[[threading.Event], None] = lambda _stop: None,
 ) -> None:
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
 
@@ -61,9 +60,8 @@ def run_service(
         metrics: Its metrics.
         make: Makes it for one channel.
         progress: Gives figures for the progress line.
-        started: Called once, before it is made, with the event that asks the process to stop.
     """
-    guarded(partial(_serve, settings_type, given, metrics, make, progress, started))
+    guarded(partial(_serve, settings_type, given, metrics, make, progress))
 
 
 def _serve(
@@ -72,14 +70,12 @@ def _serve(
     metrics: ServiceMetrics,
     make: Make[S],
     progress: Callable[[], Figures] | None,
-    started: Callable[[threading.Event], None],
 ) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
     channels = load_all(settings_type, given)
     settings = next(iter(channels.values()))
     terminal = configure_logs(settings.log_level, settings.log_format)
     stop, reload = stop_on_signals(), reload_on_signal()
-    started(stop)
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)

@@ -250,7 +250,6 @@ class OwnedTable(ABC):
             skip: Ids to leave out, at most 200,000 or so.
 
         Raises:
-            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
 

@@ -146,7 +146,6 @@ class SourceTable(OwnedTable):
         """See `OwnedTable`.
 
         Raises:
-            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
         self._look_at_writers()

@@ -1,7 +1,7 @@
 """R64: a command ends its process itself, and does not let Python take the interpreter apart.
 
 Without it, a client's thread that enters the interpreter then crashes the process: a relay without a right ends with
-SIGSEGV, not with 4. `outbox relay --workers` starts it again and again, and does not end with the cause.
+SIGSEGV, not with 4. What restarts it does so again and again, and nobody sees the cause.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -53,7 +52,6 @@ COMMANDS = [
     "checker",
     "checker --check",
     "checker settlement",
-    f"checker purge-topic {ID} --yes",
 ]
 HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "skip", "pending", "trace"]
 
@@ -193,7 +191,6 @@ def outbox(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setenv("COLUMNS", "300")
 
     def run(command: str, **variables: str) -> str:

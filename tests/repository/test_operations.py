@@ -19,7 +19,7 @@ import relay.telemetry
 import spark_jobs.landing.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
-from outbox._service.settings import LayeredSettings
+from outbox._service.settings import LayeredSettings, Unit
 from outbox._service.settings_help import describe_settings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
@@ -33,6 +33,7 @@ TYPES: tuple[type[LayeredSettings], ...] = (
     *(RelaySettings, CheckerSettings, LandSettings, CompactSettings, RetireSettings),
     *(AuditSettings, ReplaySettings),
 )
+UNITS = {"ms": "_ms", "s": "_seconds", "bytes": "_bytes"}
 
 ALERTS = DOCS / "alerts.yml"
 RUNBOOKS = DOCS / "operations/alerts.md"
@@ -60,6 +61,13 @@ def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[Layere
     rows = list(describe_settings(settings))
     assert [row.name for row in rows if not row.meaning] == []
     assert [row.name for row in rows if row.default.isdigit() and not row.unit] == []
+
+
+@pytest.mark.parametrize("settings", [*TYPES, OperatorSettings])
+def test_durations_and_sizes_have_their_unit_in_the_name(settings: type[LayeredSettings]) -> None:
+    for name, field in settings.model_fields.items():
+        for unit in (found.name for found in field.metadata if isinstance(found, Unit)):
+            assert name.endswith(UNITS.get(unit, "")), name
 
 
 @pytest.mark.parametrize("settings", TYPES)

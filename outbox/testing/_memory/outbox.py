@@ -84,7 +84,7 @@ class InMemoryOutbox(Outbox):
         """Return None also in table mode: messages are in memory until COMMIT."""
 
     def _make_starter(self) -> Starter:
-        self._memory = Memory(self._sender.partitions, has_rows=self.settings.mode == "table")
+        self._memory = Memory(has_rows=self.settings.mode == "table")
         return MemoryStarter(self.settings, self._sender, self._memory)
 
     def publish(
@@ -189,8 +189,3 @@ class InMemoryOutbox(Outbox):
         """
         del listener
         raise UsageError("An in-memory outbox receives no checks. Call check_local_transaction() of the listener.")
-
-    def close(self, timeout: float | None = None) -> None:
-        """Refuse further publications; `published` remains available."""
-        super().close(timeout)
-        self._memory.close()

@@ -14,7 +14,6 @@ from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import refuse
 from outbox._receipts.receipt import Receipt
-from outbox._table.table_publisher import RowWatcher
 from outbox.errors import CommitOutcomeUnknown, OutboxError, PublishFailed, TransactionFenced, UsageError
 from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
@@ -48,16 +47,16 @@ class TableMemoryDraft(MemoryDraft):
     """
 
     def __init__(self, transaction_id: str, memory: Memory) -> None:
-        super().__init__(transaction_id, memory)
+        super().__init__(transaction_id)
         self._memory = memory
         self._rows: dict[int, int] = {}
 
     def add(self, message: Message) -> Receipt:
-        """Add a message; as `Draft.add()`. Its receipt cannot wait, as on Postgres."""
+        """Add a message; as `Draft.add()`."""
         receipt = super().add(message)
         _, (row,) = self._memory.row_ids(1)
         self._rows[receipt.position] = row
-        return Receipt(self.transaction_id, row, message.topic, self.end, RowWatcher(), {})
+        return Receipt(self.transaction_id, row, message.topic, self.end)
 
     def _place(self, position: int) -> tuple[str, int]:
         return self.transaction_id, self._rows[position]
@@ -90,7 +89,7 @@ class MemoryStarter:
             id_ = table_transaction_id(xid, time.time_ns() // 1_000)
             return MemoryPart(self, connection, TableMemoryDraft(id_, self.memory))
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        return MemoryPart(self, connection, MemoryDraft(id_, self.memory))
+        return MemoryPart(self, connection, MemoryDraft(id_))
 
 
 class MemoryPart:

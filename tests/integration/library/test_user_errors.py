@@ -235,10 +235,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         _table_mode(lambda o: o.serve_checks(_Listener())),
         'Use an outbox with mode="half"',
     ),
-    "receipt in table mode": (
-        _table_mode(lambda o: o.publish(_Driver(), Message("orders", b"v")).wait_visible()),
-        "Call outcome() with the receipt's transaction_id",
-    ),
     "outcome on a standby": (
         _table_mode(lambda o: o.outcome(SOME_ID, _Driver(("standby",)))),
         "Give outcome() a connection to the primary",
@@ -518,13 +514,6 @@ def _no_engine(world: World) -> None:
         world.outbox.publish(session, world.message)
 
 
-def _wait_after_close(world: World) -> None:
-    with world.site.outbox() as outbox, Session(world.site.engine()) as session:
-        receipt = outbox.publish(session, world.message)
-        session.commit()
-    receipt.wait_visible(1)
-
-
 def _without_key(world: World) -> None:
     name = world.site.topic("compacted")
     topic = NewTopic(name, num_partitions=1, replication_factor=1, config={"cleanup.policy": "compact"})
@@ -667,7 +656,6 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "Commit it or roll it back first",
     ),
     "no engine": (_no_engine, "The session has no engine for publish() to choose"),
-    "wait after close": (_wait_after_close, "Wait for receipts before close()"),
     "outcome in a transaction": (_outcome_in_a_transaction, "Give outcome() another connection"),
     "outcome of no transaction": (_outcome_of_nothing, "Give the id of a receipt"),
     "listener's answer": (_listener, "Return a LocalTransactionState or None"),
@@ -805,7 +793,6 @@ FAULTS = (
 
 COMMANDS = (
     "Choose one with --channel, or leave --source out",
-    "is of an earlier version and lacks a column",
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",

@@ -108,13 +108,12 @@ def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox, protocol: str) -> None:
+def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox) -> None:
     """It has joined its group, and was assigned nothing (R43)."""
     assert outbox.settings.group == "orders"
     ports = [free_port() for _ in range(3)]
     for port in ports:
-        site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_GROUP_PROTOCOL": protocol})
+        site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
     serving = "outbox_relay_partitions_served"
     wait_until(lambda: sorted(metric(port, serving) for port in ports) == [0, 1, 1], explain=site.logs)
     wait_until(lambda: all(get(port, "/readyz")[0] == 200 for port in ports), explain=site.logs)

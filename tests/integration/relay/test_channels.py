@@ -184,16 +184,6 @@ def test_a_relay_killed_under_load_of_both_loses_nothing(platform: Platform) -> 
     assert relay.running
 
 
-def test_workers_serve_all_channels(platform: Platform) -> None:
-    """Each process of `--workers` reads the same file; a channel's partitions are distributed among them."""
-    for site in platform.sites:
-        site.create("orders")
-    relay = platform.relay("--http-port", "0", "--workers", "2")  # no ports: each worker needs the next one
-    for site in platform.sites:
-        assert_exactly_after(site, publish(site, 0, 20))
-    assert relay.terminate() == Exit.OK
-
-
 def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform) -> None:
     """Only the database of the channel answers: a group that is mapped in another channel is not."""
     one, other = platform.sites

@@ -82,9 +82,9 @@ def test_only_checker_and_operators_may_write_verdicts() -> None:
 
 
 def test_no_application_may_write_to_a_real_topic() -> None:
-    roles = (Role.APPLICATION, Role.LISTENER, Role.RECEIPTS)
+    roles = (Role.APPLICATION, Role.LISTENER)
     assert "WRITE on topic orders" not in required(*roles)
-    assert "READ on topic orders" not in required(Role.APPLICATION)
+    assert "READ on topic orders" not in required(*roles)
 
 
 def test_describe_is_left_out_beside_read_or_write_that_is_needed_as_much() -> None:
@@ -96,7 +96,7 @@ def test_describe_is_left_out_beside_read_or_write_that_is_needed_as_much() -> N
 def test_a_right_that_one_role_needs_and_another_could_lack_is_needed() -> None:
     (optional,) = (right for right in rights_of([Role.RELAY], SCOPE) if str(right) == "READ on topic orders")
     assert optional.otherwise
-    assert "READ on topic orders" in required(Role.RELAY, Role.RECEIPTS)
+    assert "READ on topic orders" in required(Role.RELAY, Role.LAND)
 
 
 def test_prefixes_and_siblings_of_topics() -> None:

@@ -416,8 +416,8 @@ def test_a_property_that_is_neither_text_nor_number_is_named(value: object) -> N
 
 
 def test_a_slip_in_the_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from_file(tmp_path, "publish_timout = 1.0\n" + TOML)
-    assert [record.args for record in caplog.records] == [("publish_timout", "publish_timeout_seconds")]
+    from_file(tmp_path, "publish_timeout_second = 1.0\n" + TOML)
+    assert [record.args for record in caplog.records] == [("publish_timeout_second", "publish_timeout_seconds")]
 
 
 def test_what_the_services_read_from_the_same_file_is_no_slip(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

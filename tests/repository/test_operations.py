@@ -17,6 +17,7 @@ import outbox.prometheus
 import relay.metrics
 import relay.telemetry
 import spark_jobs.landing.metrics
+from checker.operator.options import OperatorSettings
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
 from outbox._service.settings import LayeredSettings, Unit

@@ -68,7 +68,7 @@ def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) 
         *("--format", form),
     )
     assert code == 0
-    assert ("shop" in text or "orders" in text) is (role is not Role.TABLE_APPLICATION or form is AclFormat.STRIMZI)
+    assert ("shop" in text or "orders" in text) is (role is not Role.TABLE_APPLICATION)
 
 
 @pytest.mark.parametrize(

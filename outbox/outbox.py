@@ -43,7 +43,6 @@ class OutboxOptions(TypedDict, total=False):
     publish_timeout_seconds: float
     close_timeout_seconds: float
     eager: bool
-    reject_transactions: bool
     eager_idle_timeout_seconds: float
     recorder: Recorder | None
 
@@ -65,7 +64,6 @@ class Outbox:
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, while the local transaction is still open, not at COMMIT. The order of
             messages then follows the database only for rows that are locked before `publish()`.
-        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
         recorder: Receives the outbox's events, such as `outbox.prometheus.PrometheusRecorder`.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
@@ -85,7 +83,6 @@ class Outbox:
         publish_timeout_seconds: float = 5.0,
         close_timeout_seconds: float = 5.0,
         eager: bool = False,
-        reject_transactions: bool = False,
         eager_idle_timeout_seconds: float = 300.0,
         recorder: Recorder | None = None,
     ) -> None:
@@ -98,7 +95,6 @@ class Outbox:
                 publish_timeout_seconds,
                 close_timeout_seconds,
                 eager=eager,
-                reject_transactions=reject_transactions,
                 eager_idle_timeout_seconds=eager_idle_timeout_seconds,
                 mode=mode,
             ),
@@ -164,7 +160,7 @@ class Outbox:
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: `reject_transactions` is on.
+            TransactionsRejected: The environment has `OUTBOX_REJECT_TRANSACTIONS` on.
             UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
                 writes on two connections.
             ConfigurationError: The channel is missing or wrong.

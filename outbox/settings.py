@@ -230,7 +230,7 @@ class Settings:
             least 0.01.
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, not at COMMIT.
-        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
         mode: `table`: messages are rows of the message table, and nothing connects to Kafka. `half`: they go to Kafka

@@ -13,14 +13,14 @@ from outbox._postgres.table_errors import explanation_of
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_traces
-from outbox._publish.validation import refuse_own
+from outbox._publish.validation import refuse_own, require_accepted
 from outbox._receipts.receipt import Receipt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
 from outbox._table.message_insert import MAX_ROWS
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
 from outbox._table.transaction_limits import allowed, record
-from outbox.errors import MessageRefused, TransactionsRejected, UsageError
+from outbox.errors import MessageRefused, UsageError
 from outbox.message import Message
 from outbox.protocol.names import is_internal_topic
 from outbox.settings import Settings
@@ -76,8 +76,7 @@ class TablePublisher:
             CallbackTableError: The message table does not exist, the role may not insert, or a trigger dropped or added
                 rows.
         """
-        if self._sender.rejects:
-            raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
+        require_accepted(self._sender)
         require_transaction(connection)
         traced = self._real(with_traces(messages))
         traced = traced[: allowed(connection, traced)]

@@ -43,7 +43,6 @@ class InMemoryOutbox(Outbox):
         mode: As for `Outbox`. Table mode refuses what it refuses there, and gives messages the ids of rows. It takes no
             connections of drivers: no event reports their COMMIT.
         eager: Ignored.
-        reject_transactions: Refuse every publication.
         recorder: Receives the outbox's events.
 
     Example:
@@ -62,7 +61,6 @@ class InMemoryOutbox(Outbox):
         topics: Topics | None = None,
         mode: Mode = "table",
         eager: bool = False,
-        reject_transactions: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._start(
@@ -70,7 +68,6 @@ class InMemoryOutbox(Outbox):
                 group,
                 {} if mode == "table" else _NO_KAFKA,
                 eager=eager,
-                reject_transactions=reject_transactions,
                 mode=mode,
             ),
             recorder,

@@ -153,6 +153,7 @@ def test_a_migration_on_tables_that_exist_changes_nothing(migrations: Migrations
     migrations.require_made()
 
 
+@pytest.mark.filterwarnings("ignore:Did not recognize type:sqlalchemy.exc.SAWarning")
 def test_autogenerate_leaves_the_tables_alone(migrations: Migrations) -> None:
     """They are in nobody's metadata: without a filter, as the document shows it, they would be dropped."""
     command.upgrade(migrations.config, "head")

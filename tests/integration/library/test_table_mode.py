@@ -913,7 +913,9 @@ def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> N
 
 def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
     with (
-        Outbox("orders", mode="table", tables=place.site.tables, reject_transactions=True) as outbox,
+        Outbox.from_env(
+            {**place.site.environment(), "OUTBOX_MODE": "table", "OUTBOX_REJECT_TRANSACTIONS": "true"}
+        ) as outbox,
         Session(engine) as session,
         session.begin(),
     ):

@@ -506,7 +506,8 @@ def _listener_in_a_savepoint(world: World) -> None:
 
 
 def _rejected(world: World) -> None:
-    world.publish(world.message, world.site.outbox(reject_transactions=True))
+    with Outbox.from_env({**world.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
+        world.publish(world.message, rejecting)
 
 
 def _no_engine(world: World) -> None:

@@ -231,8 +231,9 @@ def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
 
 
 def test_transactions_are_rejected(engine: Engine) -> None:
+    rejecting = InMemoryOutbox.from_env({"OUTBOX_GROUP": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
     with Session(engine) as session, pytest.raises(TransactionsRejected):
-        InMemoryOutbox(reject_transactions=True, mode="half").publish(session, MESSAGE)
+        rejecting.publish(session, MESSAGE)
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:

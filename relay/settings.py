@@ -56,6 +56,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "ordering",
         "transaction_timeout_ms",
         "check_interval_ms",
+        "batch_messages",
         "log_level",
     )
 

@@ -62,7 +62,7 @@ outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_secon
 sender, held = outbox._sender, threading.Event()
 
 def hold():
-    with sender._lock, sender._enquiries._changed, sender._circuit._lock, sender.visibility._lock:
+    with sender._lock, sender._enquiries._changed, sender._circuit._lock:
         held.set()
         time.sleep(1)
 

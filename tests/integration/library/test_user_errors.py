@@ -283,10 +283,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
     "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "Write seconds, such as 5 or 0.5"),
-    "two names of one setting": (
-        _environment(OUTBOX_CLOSE_TIMEOUT="1", OUTBOX_CLOSE_TIMEOUT_SECONDS="2"),
-        "are one setting, given twice. Remove ",
-    ),
     "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
     "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
     # --- messages -----------------------------------------------------------------------------------------------

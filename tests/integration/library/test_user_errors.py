@@ -37,6 +37,7 @@ from outbox import (
     TransactionalProducer,
     TransactionListener,
     TypedTopic,
+    ddl,
 )
 from outbox._cli.acl import scope_of
 from outbox._cli.setting_options import pairs
@@ -283,6 +284,10 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
     "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "Write seconds, such as 5 or 0.5"),
+    "roles of a foreign table": (
+        lambda: ddl(application_roles=["shop"], message_table="public.messages"),
+        "the application owns it. Omit others",
+    ),
     "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
     "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
     # --- messages -----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from checker.settings import CheckerSettings
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_settings
-from outbox._service.run import ServiceMetrics, check_service, run_service
+from outbox._service.run import check_service, run_service
 
 app = typer.Typer(
     epilog=layers(CheckerSettings),
@@ -32,8 +32,7 @@ def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> 
         check_service(CheckerSettings, given, examine)
         return
 
-    shown = ServiceMetrics(metrics.REGISTRY, metrics.READY, metrics.RESTARTS)
-    run_service(CheckerSettings, given, shown, CheckerService)
+    run_service(CheckerSettings, given, metrics.TABLE, CheckerService)
 
 
 @app.command()

@@ -10,7 +10,7 @@ from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_all
 from outbox._service.channels.service_control import ServiceControl
 from outbox._service.memory import collect_rarely, share_one_arena
-from outbox._service.run import ServiceMetrics, check_service, run_service
+from outbox._service.run import check_service, run_service
 from relay import metrics
 from relay.figures import RelayProgress
 from relay.self_check import examine
@@ -45,5 +45,4 @@ def _run(given: dict[str, str]) -> None:
     channels = load_all(RelaySettings, given)
     for name, settings in channels.items():
         require_allow_list(settings.profile, settings.allowed_topics, name)
-    shown = ServiceMetrics(metrics.REGISTRY, metrics.READY, metrics.RESTARTS)
-    run_service(RelaySettings, given, shown, _make, RelayProgress(metrics.REGISTRY))
+    run_service(RelaySettings, given, metrics.TABLE, _make, RelayProgress(metrics.TABLE.registry))

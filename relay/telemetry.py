@@ -103,10 +103,8 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
     reasons = {found.topic: found.error.name() for found in error.undelivered}
     for topic, pause in closed.items():
         log.warning("Real topic closed after failed records", topic=topic, error=reasons[topic], ms=pause, **owner)
-        metrics.TOPIC_FAILURES.labels(topic, reasons[topic]).inc()
     if error.timed_out:
         log.warning("Batch timed out", next_messages=limit.messages, next_bytes=limit.bytes, **owner)
-        metrics.TIMED_OUT.labels().inc()
 
 
 def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
@@ -178,7 +176,6 @@ def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
             count=len(some),
             one=some[0].transaction.id,
         )
-        metrics.PARKED.labels().inc(sum(len(move.halves) for move in some))
         metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
 
 
@@ -239,7 +236,6 @@ def set_waiting_figures(ledger: Ledger, now: int) -> None:
     """
     partition, oldest = ledger.partition, ledger.oldest_pending()
     metrics.PENDING.labels(partition).set(len(ledger.pending))
-    metrics.HELD.labels(partition).set(ledger.pending.held())
     metrics.DEFERRED.labels(partition).set(len(ledger.deferred))
     metrics.WAITING.labels(partition).set(ledger.deliveries.queue.held())
     metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
@@ -276,16 +272,11 @@ def table_figures(source: str, figures: tuple[float, int, int] | None) -> None:
         return
     oldest_seconds, rows, discarded = figures
     metrics.TABLE_OLDEST_SECONDS.labels(source).set(oldest_seconds)
-    metrics.TABLE_ROWS.labels(source).set(rows)
-    metrics.TABLE_DISCARDED.labels(source).set(discarded)
+    metrics.TABLE_ROWS.labels(source, metrics.UNDELIVERED).set(rows)
+    metrics.TABLE_ROWS.labels(source, metrics.DISCARDED_ROWS).set(discarded)
 
 
 def forget_table(source: str) -> None:
     """Remove the figures of a table that this process does not look at: those of earlier would mislead."""
-    for metric in (
-        metrics.TABLE_OLDEST_SECONDS,
-        metrics.TABLE_ROWS,
-        metrics.TABLE_DISCARDED,
-        metrics.TABLE_WAITING,
-    ):
-        metric.remove(source)
+    for gauge in (metrics.TABLE_OLDEST_SECONDS, metrics.TABLE_ROWS):
+        gauge.remove_by_labels({"source": source})

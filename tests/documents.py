@@ -189,7 +189,9 @@ def _settings_of_a_table_source() -> Iterator[tuple[str, str, str, str]]:
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:
-    """The metrics of a service."""
+    """The metrics of a service or a job."""
+    if "TABLE" in vars(module):
+        return list(module.TABLE.metrics())
     return [found for found in vars(module).values() if isinstance(found, MetricWrapperBase)]
 
 

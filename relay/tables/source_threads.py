@@ -119,7 +119,7 @@ class _SourceThread(threading.Thread):
         except Exception as error:  # noqa: BLE001 - it is logged, and must not reach what else the process serves (R81)
             self._halt(error)
         finally:
-            metrics.TABLE_OWNED.labels(self._source).set(0)
+            metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(0)
 
     def _halt(self, error: Exception) -> None:
         """Wait until an operator has acted: nothing may be skipped or repeated."""
@@ -127,7 +127,7 @@ class _SourceThread(threading.Thread):
         if reason != self.halted:
             log.error("Table source halted", source=self._source, reason=reason, exc_info=traceback_of(error))
         self.halted, self.unserved = reason, ""
-        metrics.TABLE_HALTED.labels(self._source).set(1)
+        metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(1)
         self.stop.wait(HALTED_SECONDS)
 
     def _later(self, reason: str) -> None:
@@ -216,13 +216,13 @@ class _SourceThread(threading.Thread):
         source = TableSource(table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
         source.take_over()
         self._pause = PAUSE_SECONDS
-        metrics.TABLE_OWNED.labels(self._source).set(1)
+        metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(1)
         source.serve(self._served)
 
     def _served(self) -> None:
         """Note that a turn has ended well: what halted the source has passed."""
         self.halted = self.unserved = ""
-        metrics.TABLE_HALTED.labels(self._source).set(0)
+        metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(0)
 
 
 class TableSources:

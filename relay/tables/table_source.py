@@ -179,7 +179,6 @@ class TableSource:
             return set()
         if self._is_largest():
             log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
-            metrics.TABLE_SPLIT.labels(self._name).inc()
             return set()
         return {transaction for transaction in found if transaction.local in window.beyond}
 
@@ -260,7 +259,7 @@ class TableSource:
             return
         self._figures_at = time.monotonic()
         report.table_figures(self._name, self._table.figures())
-        metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
+        metrics.TABLE_ROWS.labels(self._name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
         self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())
 
 

@@ -85,9 +85,13 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
-        *("channel", "database", "state", "group"),
+        *("channel", "database", "state", "group", "service", "place"),
         *("producer_group", "truth", "job_id", "work"),
     }
+
+
+def test_there_are_few_enough_metrics_to_know_them() -> None:
+    assert len(METRICS) <= 50
 
 
 def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
@@ -97,19 +101,19 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
         labels = [number if label == "partition" else "any" for label in metric._labelnames[1:]]
         metric.labels(*labels).set(1)  # type: ignore[attr-defined]  # they are gauges
     relay.metrics.forget(int(number))
-    samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
+    samples = [sample for metric in relay.metrics.TABLE.registry.collect() for sample in metric.samples]
     assert [sample.name for sample in samples if sample.labels.get("partition") == number] == []
 
 
 def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
     relay.telemetry.table_figures("given-up", (1.0, 2, 3))
-    assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_discarded"]
+    assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_rows"]
     relay.telemetry.forget_table("given-up")
     assert _samples_of("given-up") == []
 
 
 def _samples_of(source: str) -> list[str]:
-    samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
+    samples = [sample for metric in relay.metrics.TABLE.registry.collect() for sample in metric.samples]
     return [sample.name for sample in samples if sample.labels.get("source") == source]
 
 

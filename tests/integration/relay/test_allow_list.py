@@ -93,7 +93,7 @@ class _Relay:
     def reload(self, relay: Service, outcome: str, times: int) -> None:
         """Send SIGHUP, and wait until it was acted on."""
         relay.process.send_signal(signal.SIGHUP)
-        name = "outbox_relay_reloads_total"
+        name = "outbox_reloads_total"
         wait_until(lambda: metric(self.port, name, outcome=outcome) == times, explain=self.site.logs)
 
     def forbidden(self) -> list[str]:

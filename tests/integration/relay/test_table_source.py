@@ -242,7 +242,8 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(shop: Site) -> Non
     port = free_port()
     allowed = {"orders": [shop.topic("orders")]}
     relay(shop, OUTBOX_ALLOWED_TOPICS=json.dumps(allowed), OUTBOX_HTTP_PORT=str(port))
-    gauge = partial(metric, port, "outbox_relay_table_discarded", channel=shop.name, source=SOURCE)
+    of_it = {"channel": shop.name, "source": SOURCE, "state": "discarded"}
+    gauge = partial(metric, port, "outbox_relay_table_rows", **of_it)
     insert(shop, "orders", "fine")
     insert(shop, "forbidden", "one", "two", "three")
     wait_until(lambda: gauge() == 3, explain=shop.logs)
@@ -250,7 +251,7 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(shop: Site) -> Non
     assert metric(port, "outbox_relay_discarded", kind="undeliverable") == 0
     run(shop, "DELETE FROM {discarded}")
     wait_until(lambda: gauge() == 0, explain=shop.logs)
-    assert ("outbox_relay_table_discarded", frozenset({("channel", shop.name), ("source", SOURCE)})) in metrics(port)
+    assert ("outbox_relay_table_rows", frozenset(of_it.items())) in metrics(port)
 
 
 def _committed(site: Site) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Set as AbstractSet
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from outbox._kafka import topic_cache
+from outbox._kafka.topic_cache import TopicCache
 from outbox._publish.validation import PlannedHalf, _too_large
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
@@ -281,6 +283,14 @@ def r66_failure_of_a_channel(self: ChannelThread, error: Exception, seconds: flo
 def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
     """In production a relay serves a channel only with an allow-list. Without it, a file from which the list was lost,
     by a slip or while it is written, opens every topic to every group."""
+
+
+@mutant(TopicCache._fetch, "R79", Harm.STUCK)
+@fails("unit/outbox/test_topics.py::test_another_broker_is_asked_where_one_takes_a_request_and_answers_none")
+def r79_broker_that_answers_none(self: TopicCache, names: Collection[str]) -> dict[str, TopicDescription]:
+    """Another broker is asked for descriptions of topics where one does not answer. Without it all owners of a process
+    wait with the thread that asked a broker that is being stopped: it takes the request, and answers none."""
+    return topic_cache.describe_targets(self._admin, names, topic_cache.REQUEST_TIMEOUT, writing=self._writing)
 
 
 @mutant(BatchProducer.saw_broker_leave, "R79", Harm.STUCK)

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka import topic_cache
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
 from outbox._kafka.topic_cache import TopicCache
 from outbox._publish.validation import PlannedHalf, _too_large
 from outbox._rules.topic_description import Replicas, TopicDescription
@@ -290,7 +290,7 @@ def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[s
 def r79_broker_that_answers_none(self: TopicCache, names: Collection[str]) -> dict[str, TopicDescription]:
     """Another broker is asked for descriptions of topics where one does not answer. Without it all owners of a process
     wait with the thread that asked a broker that is being stopped: it takes the request, and answers none."""
-    return topic_cache.describe_targets(self._admin, names, topic_cache.REQUEST_TIMEOUT, writing=self._writing)
+    return describe_targets(self._admin, names, REQUEST_TIMEOUT, writing=self._writing)
 
 
 @mutant(BatchProducer.saw_broker_leave, "R79", Harm.STUCK)

@@ -71,7 +71,7 @@ class ChannelHistogram(_OfChannel, Histogram):
 class MetricTable:
     """The metrics of a service, a row each: its name, what it is, and its labels beside the channel.
 
-    A label has the values that it may have; none, if only the running service knows them.
+    A label has the values that it may have; none, if they are found only while the service runs.
 
     Args:
         service: relay or checker.
@@ -121,7 +121,7 @@ class MetricTable:
         """Show counters and histograms at 0, so that a rate includes the first event.
 
         Args:
-            known: The labels whose values the service knows now: what has just these is shown.
+            known: The labels whose values are found by now: what has just these is shown.
         """
         for metric, labels in self._rows:
             unknown = {label for label, values in labels.items() if not values}

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 import relay
-from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox._service.channels.channel_context import in_channel
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
 from relay import telemetry as report
@@ -23,12 +23,10 @@ LEDGER = [path for folder in ("ledger", "state") for path in (Path(relay.__file_
 @pytest.fixture(autouse=True)
 def channel() -> Iterator[None]:
     """A channel that no other test has."""
-    before = current_channel()
-    enter_channel("newborn")
-    yield
-    for metric in metrics_of(metrics):
-        metric.remove_by_labels({})
-    enter_channel(before)
+    with in_channel("newborn"):
+        yield
+        for metric in metrics_of(metrics):
+            metric.remove_by_labels({})
 
 
 def _series(metric: MetricWrapperBase) -> list[dict[str, str]]:

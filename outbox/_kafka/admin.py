@@ -56,9 +56,9 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
 
 
 def refresh_brokers(client: AdminClient | Producer, timeout: float = REFRESH_SECONDS) -> None:
-    """Let a client ask for the list of brokers, which librdkafka does on its own only while it has topics.
+    """Let a client ask for the list of brokers, which librdkafka itself may not do for a minute.
 
-    Until then it sends admin requests to a broker that has left, and makes no connection to one that is back.
+    Until then it may send admin requests to a broker that has left, and makes no connection to one that is back.
 
     Args:
         client: The client.

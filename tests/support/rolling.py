@@ -43,17 +43,15 @@ class Step(NamedTuple):
 
     Args:
         node: Number of the node, from 0.
-        kills: Whether it is killed; else it is asked to stop, and hands over what it leads.
         away_seconds: From its end until it is started again.
     """
 
     node: int
-    kills: bool
     away_seconds: float
 
     def __str__(self) -> str:
         """For people."""
-        return f"node {self.node} {'killed' if self.kills else 'stopped'}"
+        return f"node {self.node} stopped"
 
 
 class Restarts:
@@ -79,10 +77,7 @@ class Restarts:
         Raises:
             AssertionError: The replicas were not in sync within a minute.
         """
-        if step.kills:
-            self._kafka.kill(step.node)
-        else:
-            self._kafka.stop(step.node)  # it hands its partitions over before it ends
+        self._kafka.stop(step.node)  # it hands its partitions over before it ends
         time.sleep(step.away_seconds)
         self._kafka.start(step.node)
         wait_until(self._is_in_sync, _IN_SYNC_SECONDS)

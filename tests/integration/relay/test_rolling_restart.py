@@ -96,7 +96,7 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run:
     with Visibility(site, ["halves", "rows"]) as visibility, Restarts(own.kafka, site) as restarts:
         with writing(site, visibility):
             wait_until(lambda: _flows(visibility), 120.0, site.logs)
-            for step in [Step(node, False, 8.0) for node in range(BROKERS)]:
+            for step in [Step(node, 8.0) for node in range(BROKERS)]:
                 began = time.monotonic()
                 restarts.restart(step)
                 done.append((step, began, time.monotonic()))

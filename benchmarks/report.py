@@ -6,7 +6,7 @@ The text is in the templates of the folder `sections`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,17 +41,15 @@ def section(name: str, results: Mapping[str, Any], charts: Path) -> str:
         draw_ratios(results["figures"], charts / f"{name}.svg")
     if latencies:
         draw_percentiles(latencies, f"ms from COMMIT to the reader, at {RATE} transactions/s", charts / "latency.svg")
-    return _rendered(name, name=name, results=results, charts=charts.name, latencies=latencies)
+    is_alone = "command" in results
+    return _rendered(name, name=name, results=results, charts=charts.name, latencies=latencies, is_alone=is_alone)
 
 
 def overview(whole: Mapping[str, Any]) -> str:
-    """Return where we stand: the figures of a whole run that everybody asks for.
-
-    Args:
-        whole: The run's results.
-    """
+    """Return what a whole run means for users, where it ran, and what it did not measure."""
     demanded = [figure for figure in whole["figures"] if figure["name"] in DEMANDED]
-    return _rendered("overview", whole=whole, demanded=demanded)
+    known = {figure["name"]: figure for figure in whole["figures"] if figure["ours"] is not None}
+    return _rendered("overview", whole=whole, demanded=demanded, known=known)
 
 
 def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Mapping[str, Any]]) -> str:
@@ -94,24 +92,46 @@ def _rendered(template: str, **given: object) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _by_reason(parts: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+def _by_reason(parts: Iterable[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
     """Return what a run does not measure, by the reason."""
     reasons: dict[str, list[str]] = {}
     for each in parts:
-        reasons.setdefault(each["why"], []).append(each["part"])
-    return reasons
+        reasons.setdefault(each["why"], []).append(f"{each['section']} {each['part']}")
+    return list(reasons.items())
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(_setting(name, value) for name, value in settings.items())
+_ONLY_IN_RESULTS = re.compile(r"_p95_|_alone$")
+"""Figures that the document leaves out: a percentile in between, and an application without its relay."""
 
 
-def _setting(name: str, value: Any) -> str:
-    return f"{name} {', '.join(value) or 'none'}" if isinstance(value, list) else f"{name} {value:,g}"
+def _rows(figures: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the rows of a table: a figure of ours once, with all that it is beside."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for figure in figures:
+        if not _ONLY_IN_RESULTS.search(figure["name"]):
+            groups.setdefault((figure["title"], _ours(figure)), []).append(figure)
+    for (title, ours), group in groups.items():
+        yield title, ours, _lines(map(_baseline, group)), _lines(map(_ratio, group)), _lines(map(_target, group))
 
 
-def _target(target: Mapping[str, Any] | None) -> str:
-    return "" if target is None else f"{target['measure']} {target['sense']} {target['value']:g}"
+def _lines(cells: Iterable[str]) -> str:
+    """Return the lines of a cell; one if all are the same."""
+    lines = list(cells)
+    return lines[0] if len(set(lines)) == 1 else "<br>".join(lines)
+
+
+def _target(figure: Mapping[str, Any]) -> str:
+    target = figure["target"]
+    if target is None:
+        return ""
+    met = {None: "", True: ": **met**", False: ": missed"}[figure["met"]]
+    return f"{target['measure']} {target['sense']} {target['value']:g}{met}"
+
+
+def _ratio(figure: Mapping[str, Any]) -> str:
+    """Return the ratio; the difference where the target is about that."""
+    is_difference = (figure["target"] or {}).get("measure") == "difference"
+    return f"difference {_spread(figure, 'difference')}" if is_difference else _spread(figure, "ratio")
 
 
 def _ours(figure: Mapping[str, Any]) -> str:
@@ -134,7 +154,7 @@ def _spread(figure: Mapping[str, Any], measure: str) -> str:
         return ""
     if figure["runs"] == 1:
         return _number(spread["median"])
-    return f"{_number(spread['median'])} ({_number(spread['minimum'])} to {_number(spread['maximum'])})"
+    return f"{_number(spread['median'])} ({_number(spread['minimum'])}…{_number(spread['maximum'])})"
 
 
 def _number(value: float) -> str:
@@ -156,11 +176,9 @@ _TEMPLATES = Environment(  # noqa: S701 - Markdown
 )
 _TEMPLATES.filters |= {
     "by_reason": _by_reason,
-    "settings": _settings,
-    "target": _target,
+    "rows": _rows,
     "ours": _ours,
     "baseline": _baseline,
-    "spread": _spread,
     "grown": _grown,
 }
 _TEMPLATES.globals |= {

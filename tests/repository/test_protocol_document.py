@@ -52,15 +52,6 @@ def test_the_table_of_transitions_is_that_of_the_relay() -> None:
     ]
 
 
-def test_the_diagram_shows_the_same_transitions() -> None:
-    (diagram,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", TEXT, re.DOTALL)
-    expected = [
-        f"{state} --> {new}: {event}".replace(str(State.ROLLED_BACK), "rolled_back")
-        for (state, event), new in TRANSITIONS.items()
-    ]
-    assert [line.strip() for line in diagram.splitlines()] == ["[*] --> pending", *expected]
-
-
 def test_the_table_of_verdicts_is_that_of_the_checker() -> None:
     table, _ = tables("Verdicts of the checker")
     assert [tuple(row[:3]) for row in table] == [

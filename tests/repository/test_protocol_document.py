@@ -21,7 +21,7 @@ from relay.batching.preflight import PASSING
 from relay.batching.topic_gate import GatePolicy
 from relay.ledger.op_decisions import EARLY_OPS
 from relay.state.check_schedule import CheckPolicy
-from relay.state.message_transaction import TRANSITIONS, State
+from relay.state.message_transaction import TRANSITIONS
 from relay.state.parking import DEFAULT, RELIEF
 from tests.documents import read
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION

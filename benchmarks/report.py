@@ -14,7 +14,7 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.application import STATEMENTS_AFTER
-from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
+from benchmarks.charts import draw_growth, draw_ratios
 from benchmarks.peers.debezium_settings import DEFAULT_POLL_MS, POLL_MS, TUNED
 from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
@@ -34,22 +34,21 @@ def section(name: str, results: Mapping[str, Any], charts: Path) -> str:
         results: Of the benchmark of that name; of `benchmarks.library --part memory` for `memory`.
         charts: Folder for the charts, beside the document.
     """
-    latencies = latencies_of(results["figures"]) if name == "peers" else {}
     if name == "memory":
         draw_growth(results["series"]["memory"], charts / "memory.svg")
     else:
         draw_ratios(results["figures"], charts / f"{name}.svg")
-    if latencies:
-        draw_percentiles(latencies, f"ms from COMMIT to the reader, at {RATE} transactions/s", charts / "latency.svg")
     is_alone = "command" in results
-    return _rendered(name, name=name, results=results, charts=charts.name, latencies=latencies, is_alone=is_alone)
+    shown = [figure for figure in results["figures"] if is_alone or not _LATENCY.fullmatch(figure["name"])]
+    return _rendered(name, name=name, results=results, shown=shown, charts=charts.name, is_alone=is_alone)
 
 
 def overview(whole: Mapping[str, Any]) -> str:
     """Return what a whole run means for users, where it ran, and what it did not measure."""
     demanded = [figure for figure in whole["figures"] if figure["name"] in DEMANDED]
     known = {figure["name"]: figure for figure in whole["figures"] if figure["ours"] is not None}
-    return _rendered("overview", whole=whole, demanded=demanded, known=known)
+    latencies = latencies_of(whole["figures"])
+    return _rendered("overview", whole=whole, demanded=demanded, known=known, latencies=latencies)
 
 
 def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Mapping[str, Any]]) -> str:
@@ -69,19 +68,28 @@ def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Ma
     return _rendered("alone", parts=parts) if parts else ""
 
 
-def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Percentiles from COMMIT to the reader, ours first, then of each peer that was measured.
+_LATENCY = re.compile(rf"(at_least_once_|table_|table_notifying_|)commit_to_visible_p(\d+)_ms_{RATE}(_vs_\w+)?")
+_WAYS = {
+    "table_": "table mode",
+    "table_notifying_": "table mode with NOTIFY",
+    "": "half mode",
+    "at_least_once_": "half mode, at least once",
+}
+"""Ways of a message, by the beginning of the figures' names."""
 
-    Args:
-        figures: Of `benchmarks.peers`.
-    """
-    found: dict[str, dict[int, float]] = {}
+
+def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, str]]:
+    """Percentiles from COMMIT to the reader, ours first, then of each peer that was measured."""
+    ours: dict[str, dict[int, str]] = {name: {} for name in _WAYS.values()}
+    peers: dict[str, dict[int, str]] = {}
     for figure in figures:
-        if match := re.match(rf"commit_to_visible_p(\d+)_ms_{RATE}(?!\d)", figure["name"]):
-            for name, field in (("this project", "ours"), (figure["baseline"], "baseline_value")):
-                if figure[field] is not None:
-                    found.setdefault(name, {})[int(match[1])] = figure[field]
-    return found
+        if match := _LATENCY.fullmatch(figure["name"]):
+            percent, beside = int(match[2]), figure["baseline"]
+            if figure["ours"] is not None:
+                ours[_WAYS[match[1]]][percent] = _number(figure["ours"])
+            if figure["baseline_value"] is not None and beside not in ours:
+                peers.setdefault(beside, {})[percent] = _number(figure["baseline_value"])
+    return {name: found for name, found in {**ours, **peers}.items() if found}
 
 
 # --- templates
@@ -124,8 +132,12 @@ def _target(figure: Mapping[str, Any]) -> str:
     target = figure["target"]
     if target is None:
         return ""
-    met = {None: "", True: ": **met**", False: ": missed"}[figure["met"]]
-    return f"{target['measure']} {target['sense']} {target['value']:g}{met}"
+    met = {None: "", True: " **met**", False: " missed"}[figure["met"]]
+    measure = "" if target["measure"] == "ratio" else f"{target['measure']} "
+    return f"{measure}{_SIGNS[target['sense']]} {target['value']:,g}{met}"
+
+
+_SIGNS = {"at least": "≥", "at most": "≤"}
 
 
 def _ratio(figure: Mapping[str, Any]) -> str:

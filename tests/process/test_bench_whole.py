@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -212,14 +213,21 @@ def test_what_a_whole_run_leaves_out_or_is_newer_is_told_from_a_run_of_its_own(
     assert ("how fast fast" in whole, "how fast fast" in rest, "how fast large" in rest) == (True, again, True)
 
 
-def test_latencies_of_all_that_were_measured_stand_in_one_chart(tmp_path: Path) -> None:
+def test_latencies_of_all_that_were_measured_are_in_one_table(tmp_path: Path) -> None:
     names = [f"commit_to_visible_p{percent}_ms_200{suffix}" for suffix in ("", "_vs_rocketmq") for percent in (50, 99)]
-    figures = [figure(name, 5, beside, "ms").record() for name, beside in zip(names, (10, 20, None, None), strict=True)]
-    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms").record()
-    assert latencies_of([*figures, other]) == {"this project": {50: 5, 99: 5}, "a peer": {50: 10, 99: 20}}
-    text = section("peers", {**results(), "figures": figures}, tmp_path / "charts")
-    assert "![Latency](charts/latency.svg)" in text
-    assert (tmp_path / "charts" / "latency.svg").read_text().count("<svg") == 1
+    figures = [figure(name, 5, beside, "ms") for name, beside in zip(names, (10, 20, None, None), strict=True)]
+    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms")
+    table = replace(figure("table_commit_to_visible_p50_ms_200", 6, 5, "ms"), baseline="half mode")
+    measured = latest(*figures, other, table)
+    assert latencies_of(measured["figures"]) == {
+        "table mode": {50: "6"},
+        "half mode": {50: "5", 99: "5"},
+        "a peer": {50: "10", 99: "20"},
+    }
+    assert "| half mode | 5 | - | 5 |" in overview(measured)
+    text = section("peers", results_of_sections(measured)["peers"], tmp_path / "charts")
+    assert "commit_to_visible_p50_ms_2000" in text
+    assert "how fast commit_to_visible_p50_ms_200 " not in text
 
 
 @pytest.mark.parametrize(

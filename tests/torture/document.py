@@ -85,7 +85,8 @@ def _figures_of(report: Mapping[str, Any]) -> dict[str, str]:
 def _kind(name: str) -> str:
     """The kind of something counted: `killed at relay.flushed` is a `killed at a step of relay`."""
     at = re.fullmatch(r"(\w+ at) (\w+)(\.\w+)+", name)
-    return f"{at[1]} a step of {at[2]}" if at else re.sub(r": .*|, for a minute$|(?<= cut) (before|after)$", "", name)
+    plain = re.sub(r"^\w+ (?=application )|: .*|, for a minute$| before$| after$", "", name)
+    return f"{at[1]} a step of {at[2]}" if at else plain
 
 
 def _counts(reports: Sequence[Mapping[str, Any]], field: str) -> list[tuple[str, str]]:

@@ -73,7 +73,6 @@ def test_the_document_says_what_the_report_says(report: dict[str, Any]) -> None:
     assert "| relay killed | 300 |" in text
     assert "| EndTxn kept | 1 |" in text
     assert "| faults | 301 |" in text
-    assert "| late EndTxn refused | 1 |" in text
     assert "| rolling restart: broker killed, mode half | 4.5 s |" in text
 
 

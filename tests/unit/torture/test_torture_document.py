@@ -143,5 +143,5 @@ def test_a_hostile_run_names_what_was_done_and_what_became_of_it() -> None:
     assert "I16" in written["invariants"]
     text = document([written])
     assert "**Seed 4**, beside a hostile channel" in text
-    assert "| malformed halves | 12 |" in text
-    assert "| halts of its half partitions | 3 |" in text
+    assert "malformed halves 12." in text
+    assert "halts of its half partitions 3." in text

@@ -27,7 +27,6 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     Args:
         figures: Records of the results' file; those without a ratio are left out.
-        path: The SVG.
     """
     figures = [figure for figure in figures if figure["ratio"] is not None]
     labels = [_wrapped(figure["title"]) + "\n" + _wrapped(f"vs {figure['baseline']}") for figure in figures]
@@ -53,7 +52,6 @@ def draw_growth(series: Mapping[str, Sequence[float]], path: Path) -> None:
 
     Args:
         series: Columns `transactions` and `resident_mib`.
-        path: The SVG.
     """
     picture, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
     axes.plot(series["transactions"], series["resident_mib"], color=_OURS)

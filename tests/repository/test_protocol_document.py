@@ -21,7 +21,7 @@ from relay.batching.preflight import PASSING
 from relay.batching.topic_gate import GatePolicy
 from relay.ledger.op_decisions import EARLY_OPS
 from relay.state.check_schedule import CheckPolicy
-from relay.state.message_transaction import TRANSITIONS, State
+from relay.state.message_transaction import TRANSITIONS
 from relay.state.parking import DEFAULT, RELIEF
 from tests.documents import read
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
@@ -50,15 +50,6 @@ def test_the_table_of_transitions_is_that_of_the_relay() -> None:
     assert [tuple(row[:3]) for row in table] == [
         (str(state), str(event), str(new)) for (state, event), new in TRANSITIONS.items()
     ]
-
-
-def test_the_diagram_shows_the_same_transitions() -> None:
-    (diagram,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", TEXT, re.DOTALL)
-    expected = [
-        f"{state} --> {new}: {event}".replace(str(State.ROLLED_BACK), "rolled_back")
-        for (state, event), new in TRANSITIONS.items()
-    ]
-    assert [line.strip() for line in diagram.splitlines()] == ["[*] --> pending", *expected]
 
 
 def test_the_table_of_verdicts_is_that_of_the_checker() -> None:

@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class UnreachableError(ConfigurationError):
-    """The database does not answer, or does not match the settings at present: it is a replica or read-only."""
+    """The database does not answer, or takes no writes at present: it is a replica or read-only."""
 
 
 def connect(
@@ -37,7 +37,7 @@ def connect(
     writes: bool = True,
     idle_seconds: int = IDLE_SECONDS,
 ) -> psycopg.Connection[Any]:
-    """Connect in autocommit, to a writable primary; if the checker may not write there, to any server.
+    """Connect in autocommit, to a writable primary.
 
     Args:
         settings: Of the database.
@@ -51,14 +51,14 @@ def connect(
         psycopg.Error: The database does not answer, or is read-only.
     """
     server = "read-write" if writes else "primary"  # a replica may not have the row yet (R8)
-    read_only = " -c default_transaction_read_only=on" if settings.read_only or not writes else ""
+    read_only = "" if writes else " -c default_transaction_read_only=on"
     return connect_dsn(
         settings.connection_string(),
         autocommit=True,
         prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
         connect_timeout=CONNECT_SECONDS,
         application_name=f"outbox-{purpose}",
-        target_session_attrs="any" if settings.read_only else server,
+        target_session_attrs=server,
         options=f"{_OPTIONS} {server_limits(idle_seconds)} {options}{read_only}",
         tcp_user_timeout=10_000,
         keepalives_idle=10,
@@ -108,19 +108,15 @@ def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings, *
     found = table.problems(connection)
     yield from found
     if not found:
-        for needed, advice in _grants(table, read_only=settings.read_only, purge=purge):
+        for needed, advice in _grants(table, purge=purge):
             yield from _missing_grants(connection, table, needed, advice)
-    server = read_durability(connection)
-    if server and settings.durability != "development":
-        yield from durability_problems(server, standby=settings.synchronous_standby)
+    if settings.durability != "development":
+        yield from durability_problems(read_durability(connection), standby=settings.synchronous_standby)
 
 
-def _grants(table: CallbackTable, *, read_only: bool, purge: bool) -> Iterator[tuple[Mapping[str, Sequence[str]], str]]:
+def _grants(table: CallbackTable, *, purge: bool) -> Iterator[tuple[Mapping[str, Sequence[str]], str]]:
     """Return the required rights by table, and the remedy for missing ones."""
     names = table.names
-    if read_only:
-        yield {names.transaction: ("SELECT",), names.meta: ("SELECT",)}, "grant it"
-        return
     writes = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
     yield writes, "grant it"
     if purge:

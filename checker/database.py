@@ -21,7 +21,6 @@ from checker.connection import connect_and_verify
 from checker.durability import oldest_prepared
 from checker.fencing.breakers import Breakers
 from checker.fencing.fence import DiscardLookup, Fence
-from checker.fencing.read_only_fence import ReadOnlyFence
 from checker.rules.undecided_age import Undecided
 from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Verdict
 from checker.settings import DatabaseSettings
@@ -55,7 +54,7 @@ class Database:
         channel: Name of the channel.
         report: Takes the answers of a batch.
         in_discard_topic: Looks up the discard topic; without it nothing below the purge watermark is fenced.
-        purge: Whether the purge's rights are needed, too, if it is no database to read only.
+        purge: Whether the purge's rights are needed, too.
     """
 
     def __init__(
@@ -76,9 +75,7 @@ class Database:
         self._table, policy = CallbackTable(settings.tables()), settings.policy()
         table = self._table
         self._breakers = None if policy is None else Breakers(name, table, policy)
-        self._fence = (
-            ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, in_discard_topic)
-        )
+        self._fence = Fence(table, channel, self._breakers, in_discard_topic)
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
         self._undecided = Undecided()

@@ -46,9 +46,7 @@ def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]
 
 
 def read_durability(connection: psycopg.Connection[Any]) -> dict[str, str]:
-    """Return the relevant settings by name; empty on a replica, because only its primary's settings count."""
-    if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
-        return {}
+    """Return the relevant settings by name."""
     return dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall())
 
 

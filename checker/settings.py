@@ -53,14 +53,10 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
         "postgres_url_file",
         "table_schema",
         "table_prefix",
-        "read_only",
         "http_port",
         "log_level",
     )
 
-    read_only: bool = Field(
-        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
-    )
     synchronous_standby: bool = Field(
         default=False, description="Require that each COMMIT waits for a standby; refuse to start otherwise."
     )
@@ -127,7 +123,6 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
             "dsn_file": self.postgres_url_file,
             "schema": self.table_schema,
             "table_prefix": self.table_prefix,
-            "read_only": self.read_only,
             "synchronous_standby": self.synchronous_standby,
         }
         return {DEFAULT_DATABASE: DatabaseSettings.model_validate(fields)}

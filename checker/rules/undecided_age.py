@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from checker.rules.verdicts import CONSEQUENCES, Answers
 from outbox.protocol.identifiers import created_ms
-from outbox.protocol.op import OpKind
 
 FORGET_MS = 1_200_000
 """A transaction without a check for this time was decided elsewhere; the relay's longest pause is half of it."""
@@ -31,7 +30,7 @@ class Undecided:
         """
         for id_, (verdict, _) in answers.items():
             self._asked.pop(id_, None)
-            if CONSEQUENCES[verdict] in {None, OpKind.UNKNOWN} and len(self._asked) < MOST:
+            if CONSEQUENCES[verdict] is None and len(self._asked) < MOST:
                 self._asked[id_] = now
         self._asked = {id_: asked for id_, asked in self._asked.items() if asked > now - FORGET_MS}
 

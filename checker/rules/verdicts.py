@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import ProtocolError
@@ -24,7 +24,6 @@ class Verdict(enum.StrEnum):
     PURGED = "PURGED"
     UNMAPPED = "UNMAPPED"
     WITHHELD = "WITHHELD"
-    UNKNOWN = "UNKNOWN"
 
 
 CONSEQUENCES: dict[Verdict, OpKind | None] = {
@@ -38,16 +37,12 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), an operator must look
     Verdict.UNMAPPED: None,  # no database is configured for the group: an operator must add it
     Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until an operator has checked (R10)
-    Verdict.UNKNOWN: OpKind.UNKNOWN,  # no row, where the checker may not write: counted as a listener's answer (R26)
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""
 
 NEEDS_SOMEBODY = frozenset(
     {Verdict.MISMATCH, Verdict.ELSEWHERE, Verdict.DAMAGED, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD}
 )
-
-NO_ROW = "no row, and the checker may not write to this database"
-"""Reason of an answer UNKNOWN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +114,9 @@ def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntr
 
     A commit repeats the row; a rollback lists what the relay has read. It goes to the partition that asked: if
     the row names another one, the halves in this one are a copy, and none of them counts. If the row names another
-    topic, this topic may be a mirror or the other one's successor; an operator must decide. An answer UNKNOWN carries
-    the number of the check back, so that it counts once.
+    topic, this topic may be a mirror or the other one's successor; an operator must decide.
     """
     kind = CONSEQUENCES[verdict]
-    if kind is OpKind.UNKNOWN:
-        entry = _answer(request, kind, request.positions, request.first_offset, request.last_offset)
-        return replace(entry, checks=request.check, reason=NO_ROW)
     if kind is OpKind.ROLLBACK:
         return _answer(request, kind, request.positions, request.first_offset, request.last_offset)
     if kind is None or row is None or not row.committed or row.topic_id != request.topic_id:

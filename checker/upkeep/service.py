@@ -38,11 +38,10 @@ class DatabaseUpkeep:
         database: How to reach it.
         settings: Of the checker.
         reader: Reads how far the channel is delivered.
-        purge: Whether it is purged; it is audited in any case.
     """
 
     def __init__(
-        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, *, purge: bool
+        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader
     ) -> None:
         self._name = name
         self._database = database
@@ -57,9 +56,9 @@ class DatabaseUpkeep:
         self._told: Sequence[Undelivered] = ()
         self._showing = threading.Lock()
         self._periodics = [Periodic(f"settlement audit {name}", self.audit, settings.settlement_interval_ms / 1000)]
-        if purge:
+        if settings.purge:
             self._periodics.append(Periodic(f"purge {name}", self.purge, settings.purge_interval_ms / 1000))
-        metrics.begin(name, purge=purge)
+        metrics.begin(name, purge=settings.purge)
 
     def start(self) -> None:
         """Begin."""
@@ -178,18 +177,14 @@ class Upkeep:
     """
 
     def __init__(self, settings: CheckerSettings, reader: DeliveryReader) -> None:
+        self.purges = settings.purge
         self._settings = settings
         self._reader = reader
         self._databases: dict[str, DatabaseUpkeep] = {}
 
-    def purges(self, database: DatabaseSettings) -> bool:
-        """Whether a database is purged; never one that is read only."""
-        return self._settings.purge and not database.read_only
-
     def begin(self, name: str, database: DatabaseSettings) -> None:
         """Start the upkeep of a database."""
-        purge = self.purges(database)
-        one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader, purge=purge)
+        one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
         one.start()
 
     def end(self, name: str) -> None:

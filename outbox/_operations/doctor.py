@@ -318,10 +318,6 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
 class CallbackDatabase(Protocol):
     """A database of the checker."""
 
-    @property
-    def read_only(self) -> bool:
-        """Whether the checker never writes there."""
-
     def tables(self) -> TableNames:
         """Return where its callback tables are."""
 
@@ -347,7 +343,7 @@ def examine_checker_database(
     except ConfigurationError as error:
         yield Finding(what, str(error), "correct dsn or dsn_file of the database")
         return
-    server = "any" if database.read_only else "read-write"  # as the checker connects
+    server = "read-write"  # as the checker connects
     try:
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)

@@ -72,15 +72,6 @@ def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: 
     assert "secret" not in shown
 
 
-def test_where_the_checker_may_not_write_a_missing_row_says_nothing(site: Site, outbox: Outbox) -> None:
-    """Of a replica it may come yet."""
-    (missing,) = send_halves(site, outbox, _messages(site, 1))
-    (committed,) = publish_bulk(site, outbox, _messages(site, 1), ops=False)
-    document = _pending(site, "--look", environ={"OUTBOX_READ_ONLY": "true"})
-    rows = {one["transaction"]: one["row"] for one in document["transactions"]}
-    assert rows == {missing.transaction_id: "read-only", committed.removesuffix("/0"): "committed"}
-
-
 def _partitions(by_id: dict[str, Any]) -> set[int]:
     return {one["half_partition"] for one in by_id.values()}
 

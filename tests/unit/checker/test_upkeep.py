@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -37,34 +37,22 @@ def upkeep() -> Iterator[Upkeep]:
     made.stop()
 
 
-@pytest.mark.parametrize(
-    ("purge", "more", "figures"),
-    [(True, {}, PURGE | AUDIT), (True, {"read_only": True}, AUDIT), (False, {}, AUDIT)],
-)
+@pytest.mark.parametrize(("purge", "figures"), [(True, PURGE | AUDIT), (False, AUDIT)])
 def test_each_database_is_audited_and_purged_where_that_may_be(
     purge: bool,  # noqa: FBT001 - a parameter of the test
-    more: dict[str, Any],
     figures: set[str],
 ) -> None:
     upkeep = Upkeep(settings(purge=purge), READER)
-    database = DatabaseSettings.model_validate(DATABASE | more)
-    assert upkeep.purges(database) is (figures > AUDIT)
+    database = DatabaseSettings.model_validate(DATABASE)
     upkeep.begin("shop", database)
     assert shown("shop") == figures
     upkeep.end("shop")
     assert shown("shop") == set()
 
 
-def test_a_database_that_becomes_read_only_loses_the_figures_of_its_purge(upkeep: Upkeep) -> None:
-    upkeep.begin("stock", DatabaseSettings.model_validate(DATABASE))
-    upkeep.end("stock")
-    upkeep.begin("stock", DatabaseSettings.model_validate({**DATABASE, "read_only": True}))
-    assert shown("stock") == AUDIT
-
-
 def test_what_ends_late_leaves_no_figure_behind() -> None:
     database = DatabaseSettings.model_validate(DATABASE)
-    one = DatabaseUpkeep("late", database, settings(), READER, purge=True)
+    one = DatabaseUpkeep("late", database, settings(), READER)
     one._show(lambda: metrics.purged("late", {"C": 3}))
     labels = {"channel": "", "database": "late", "state": "C"}
     assert metrics.TABLE.registry.get_sample_value("outbox_checker_purged_rows_total", labels) == 3

@@ -67,6 +67,12 @@ def connect(
     )
 
 
+def database_ms(connection: psycopg.Connection[Any]) -> int:
+    """Return the database's time, ms since 1970: rows and ages are compared by one clock."""
+    ((now,),) = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetchall()
+    return int(now)
+
+
 def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = False) -> psycopg.Connection[Any]:
     """Connect, and verify the tables, the role's rights and the server's settings that the fence needs.
 

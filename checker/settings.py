@@ -53,6 +53,7 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
         "postgres_url_file",
         "table_schema",
         "table_prefix",
+        "purge",
         "http_port",
         "log_level",
     )
@@ -72,14 +73,15 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     )
 
     purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
-    purge_interval_ms: Milliseconds = Field(60_000, ge=100, description="Pause between two walks of the purge.")
+    upkeep_interval_ms: Milliseconds = Field(
+        600_000, ge=100, description="Pause between two walks over the callback tables, for purge and settlement audit."
+    )
     keep_settled_ms: Milliseconds = Field(
         86_400_000, ge=1, description="Age up to which rows of settled transactions are kept."
     )
     keep_tombstones_ms: Milliseconds = Field(
         2_592_000_000, ge=86_400_000, description="Age up to which rollback rows are kept; older ones are deleted."
     )
-    settlement_interval_ms: Milliseconds = Field(600_000, ge=100, description="Pause between two settlement audits.")
     settlement_max_age_ms: Milliseconds = Field(
         600_000, ge=0, description="Age at which a committed transaction that is not delivered is reported."
     )

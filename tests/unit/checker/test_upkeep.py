@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import cast
-
-import pytest
 
 from checker import metrics
 from checker.settings import CheckerSettings, DatabaseSettings
@@ -16,36 +13,28 @@ from checker.upkeep.service import DatabaseUpkeep, Upkeep
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
 READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None, rolled_back=None))
 DATABASE = {"dsn": "postgresql://nobody@127.0.0.1:1/none"}
-PURGE = {"outbox_checker_purged_rows_total", "outbox_checker_purge_completed_seconds"}
-AUDIT = {"outbox_checker_undelivered", "outbox_checker_settlement_completed_seconds"}
+FIGURES = {
+    "outbox_checker_purged_rows_total",
+    "outbox_checker_undelivered",
+    "outbox_checker_upkeep_completed_seconds",
+}
 
 
-def settings(*, purge: bool = True) -> CheckerSettings:
-    return CheckerSettings.model_validate({"bootstrap_servers": "127.0.0.1:1", "channel": "c", "purge": purge})
+def settings() -> CheckerSettings:
+    return CheckerSettings.model_validate({"bootstrap_servers": "127.0.0.1:1", "channel": "c"})
 
 
 def shown(database: str) -> set[str]:
     """Return the metrics of a database's upkeep."""
     samples = (sample for family in metrics.TABLE.registry.collect() for sample in family.samples)
-    return {one.name for one in samples if one.labels.get("database") == database} & (PURGE | AUDIT)
+    return {one.name for one in samples if one.labels.get("database") == database} & FIGURES
 
 
-@pytest.fixture
-def upkeep() -> Iterator[Upkeep]:
-    made = Upkeep(settings(), READER)
-    yield made
-    made.stop()
-
-
-@pytest.mark.parametrize(("purge", "figures"), [(True, PURGE | AUDIT), (False, AUDIT)])
-def test_each_database_is_audited_and_purged_where_that_may_be(
-    purge: bool,  # noqa: FBT001 - a parameter of the test
-    figures: set[str],
-) -> None:
-    upkeep = Upkeep(settings(purge=purge), READER)
+def test_figures_of_a_database_come_and_go_with_it() -> None:
+    upkeep = Upkeep(settings(), READER)
     database = DatabaseSettings.model_validate(DATABASE)
     upkeep.begin("shop", database)
-    assert shown("shop") == figures
+    assert shown("shop") == FIGURES
     upkeep.end("shop")
     assert shown("shop") == set()
 

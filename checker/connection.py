@@ -3,17 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import structlog
 
-from checker.durability import durability_problems, read_durability
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
 from outbox._postgres.server_limits import server_limits
 from outbox.errors import ConfigurationError
+
+log = structlog.get_logger()
+
+_SETTINGS: LiteralString = "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)"
+_NAMES = ["fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "wal_level"]
+_PREPARED: LiteralString = (
+    "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - prepared)), 0)::float8"
+    " FROM pg_prepared_xacts WHERE database = current_database()"
+)
+
+
+def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]:
+    """Return what could lose a committed row, one sentence each, with the remedy.
+
+    Args:
+        found: Settings of the server, as the checker's role has them.
+        standby: Whether a synchronous standby is declared.
+    """
+    checks = {
+        "fsync is off: a crash loses what was committed; set fsync = on": found.get("fsync") == "on",
+        "full_page_writes is off: a crash may damage the tables; set full_page_writes = on": found.get(
+            "full_page_writes"
+        )
+        == "on",
+        "synchronous_commit is off by default: who does not use the library commits what a crash takes back; "
+        "set synchronous_commit = on, or remove it from the database and the role": found.get("synchronous_commit")
+        != "off",
+    }
+    replicated = {
+        "synchronous_standby is declared, and synchronous_standby_names is empty: COMMIT waits for no standby; "
+        "name the standbys": found.get("synchronous_standby_names") != "",
+        "synchronous_standby is declared, and synchronous_commit is local by default: set synchronous_commit = on": (
+            found.get("synchronous_commit") != "local"
+        ),
+        "synchronous_standby is declared, and wal_level is minimal: set wal_level = replica": (
+            found.get("wal_level") != "minimal"
+        ),
+    }
+    return [problem for problem, fine in (checks | (replicated if standby else {})).items() if not fine]
+
+
+def read_durability(connection: psycopg.Connection[Any]) -> dict[str, str]:
+    """Return the relevant settings by name."""
+    return dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall())
+
+
+def oldest_prepared(connection: psycopg.Connection[Any]) -> float:
+    """Age of the oldest prepared transaction of this database, in seconds; 0: there is none.
+
+    A client that prepares a transaction and disappears leaves its locks: what it published stays IN_FLIGHT.
+    """
+    row = connection.execute(_PREPARED).fetchone()
+    return 0.0 if row is None else float(row[0])
+
 
 CONNECT_SECONDS = 5
 
@@ -21,8 +74,6 @@ IDLE_SECONDS = 5
 """How long a connection may be idle in a transaction: between two statements there are milliseconds."""
 
 _OPTIONS = "-c statement_timeout=30s -c search_path=pg_catalog"
-
-log = structlog.get_logger()
 
 
 class UnreachableError(ConfigurationError):

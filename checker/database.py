@@ -17,12 +17,10 @@ import psycopg
 import structlog
 
 from checker import metrics
-from checker.connection import connect_and_verify
-from checker.durability import oldest_prepared
+from checker.connection import connect_and_verify, oldest_prepared
 from checker.fencing.breakers import Breakers
 from checker.fencing.fence import DiscardLookup, Fence
-from checker.rules.undecided_age import Undecided
-from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Verdict
+from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Undecided, Verdict
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.patterns import matches, rank

@@ -14,10 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from checker.connection import UnreachableError, connect, connect_and_verify
-from checker.durability import oldest_prepared
-from checker.durable import NotReplicatedError
-from checker.fencing.fence import Fence
+from checker.connection import UnreachableError, connect, connect_and_verify, oldest_prepared
+from checker.fencing.fence import Fence, NotReplicatedError
 from checker.rules.verdicts import Answers, Verdict
 from checker.settings import DatabaseSettings
 from outbox import TableNames

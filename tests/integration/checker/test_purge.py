@@ -392,7 +392,7 @@ def test_a_fence_that_meets_a_purge_is_no_rollback_row(
     site: Site, channel: ChannelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence's INSERT waits for the DELETE of the same row, and then finds its key free."""
-    monkeypatch.setattr("checker.fencing.rollback_rows.WAIT_MS", 20_000)
+    monkeypatch.setattr("checker.fencing.callback_rows.WAIT_MS", 20_000)
     with site.connect() as purger, site.connect() as checker, ThreadPoolExecutor(1) as pool:
         meeting = _Meeting(site, purger, channel.half.id, pool)
         request = _request(site, channel, meeting.row)

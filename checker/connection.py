@@ -10,8 +10,7 @@ import structlog
 
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
-from outbox._postgres.server_limits import server_limits
+from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem, server_limits
 from outbox.errors import ConfigurationError
 
 log = structlog.get_logger()

@@ -15,7 +15,7 @@ from rich.table import Table
 from outbox._jars.fetch import fetch as fetch_jars
 from outbox._jars.fetch import jar_cache, make_lock
 from outbox._service.exit_codes import guarded
-from outbox._service.signals import stop_on_signals
+from outbox._service.process import stop_on_signals
 from stack.errors import StartError
 from stack.fetch_progress import shown
 from stack.locks import all_locks

@@ -21,9 +21,9 @@ from checker.rules.settlement import ChannelProgress, HalfPartition
 from checker.upkeep.discarded_ids import DiscardIndex
 from outbox._kafka.admin import end_offsets, start_offsets
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
 from outbox.protocol.errors import ProtocolError

@@ -19,8 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.group_members import RELAY, count_members, group_of, missing_member, start
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     Contract,
@@ -38,7 +37,7 @@ from outbox._postgres.dsn import connect_dsn, connection_problem, connection_rem
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import breaches, exists
-from outbox._rules.allowed_topics import (
+from outbox._rules.patterns import (
     NO_LIST,
     NO_LIST_FIX,
     PLATFORM_PATTERNS,

@@ -23,8 +23,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._failpoints import failpoint
-from outbox._postgres.callback_table import CallbackRow, CallbackTable
-from outbox._postgres.purge_watermark import may_be_purged
+from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection

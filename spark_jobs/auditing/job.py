@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database

@@ -13,8 +13,7 @@ from psycopg import sql
 from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._postgres.server_limits import server_limits
+from outbox._postgres.dsn import connect_dsn, connection_problem, server_limits
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
 from spark_jobs.auditing.settings import AuditedDatabase

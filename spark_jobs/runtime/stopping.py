@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from outbox._service.signals import stop_on_signals
+from outbox._service.process import stop_on_signals
 from spark_jobs.runtime.errors import JobFailedError, OutputError, SourceError
 from spark_jobs.runtime.jvm import JVM_GONE, is_stopped
 

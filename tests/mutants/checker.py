@@ -28,10 +28,10 @@ from checker.rules.verdicts import CONSEQUENCES, Row, Verdict, _answer, of_row, 
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.discarded_ids import DiscardIndex
 from outbox._kafka.admin import end_offsets
-from outbox._kafka.unreadable import seek_to_end
+from outbox._kafka.consumed_records import seek_to_end
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.server_limits import server_limits
-from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._postgres.dsn import server_limits
+from outbox._rules.broker_clock import STALE_MS, RequestAges
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.positions import Positions

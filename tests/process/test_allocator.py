@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from outbox._service.memory import collect_rarely, share_one_arena
+from outbox._service.process import collect_rarely, share_one_arena
 
 _COUNT = """
 import threading
-from outbox._service.memory import share_one_arena
+from outbox._service.process import share_one_arena
 {call}
 for _ in range(8):
     thread = threading.Thread(target=lambda: bytearray(100_000))

@@ -13,7 +13,7 @@ from checker.operator.pending import app
 from checker.operator.unsettled_transactions import Gathering
 from outbox import Message, Outbox
 from outbox._kafka.channel import verify_channel
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource, encode_op

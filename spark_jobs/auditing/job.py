@@ -30,11 +30,9 @@ from spark_jobs.auditing.window import Inputs, TableProgress, Window
 from spark_jobs.records import table_rows
 from spark_jobs.records.callback_rows import COLUMNS, row_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.discards import discard_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.halves import half_evidence
-from spark_jobs.records.ops import op_evidence
 from spark_jobs.records.table_rows import table_evidence
+from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
@@ -238,7 +236,7 @@ def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Searc
     the user's earliest timestamp, if that is older: a topic may keep it.
 
     Args:
-        halves: The window's halves, as `spark_jobs.records.halves.half_evidence` gives them.
+        halves: The window's halves, as `spark_jobs.records.topics.half_evidence` gives them.
         also: Topics to search, whether a half names them or not.
         start: Start of the window, ms since 1970.
     """

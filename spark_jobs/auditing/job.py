@@ -27,17 +27,14 @@ from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
-from spark_jobs.records import table_rows
-from spark_jobs.records.callback_rows import COLUMNS, row_evidence
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.table_rows import table_evidence
+from spark_jobs.records.rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
-from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
-from spark_jobs.runtime.upload import upload
 
 SAMPLES = 10
 """Samples of each verdict in the report. No setting: all findings are in a table beside it."""
@@ -184,7 +181,7 @@ class Audit:
         rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
         began, of_tables = began_in(inputs.window, databases), []
         if any(database.tables for database in databases):
-            read = self._spark.read.schema(table_rows.COLUMNS).parquet(output.path(TABLE_ROWS))
+            read = self._spark.read.schema(TABLE_COLUMNS).parquet(output.path(TABLE_ROWS))
             of_tables.append(table_evidence(read))
         return evidence(
             halves,

@@ -25,8 +25,7 @@ from spark_jobs.runtime.spans import read_text
 from spark_jobs.tables.checksums import count_records, count_units
 from spark_jobs.tables.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.tables.manifest import Manifest, PartitionRows, UnitRows
-from spark_jobs.tables.owner import Owner, claim
-from spark_jobs.tables.pairing import check_ids, check_pair, last_manifest, way_without
+from spark_jobs.tables.pairing import Owner, check_ids, check_pair, claim, last_manifest, way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.sinks import Sink
 

@@ -15,8 +15,7 @@ from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.spans import Gap, Offsets, behind, needed_text
 from spark_jobs.tables.layout import manifest_file
 from spark_jobs.tables.manifest import Manifest
-from spark_jobs.tables.owner import Owner, claim
-from spark_jobs.tables.pairing import last_manifest, needed_offsets
+from spark_jobs.tables.pairing import Owner, claim, last_manifest, needed_offsets
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.sinks import Sink
 

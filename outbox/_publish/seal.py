@@ -31,7 +31,7 @@ from outbox._publish.sender import Sender
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import refuse
 from outbox._publish.waiting import Budget
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.message import Message

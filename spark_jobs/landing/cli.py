@@ -16,8 +16,8 @@ from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail, guarded
 from outbox.errors import ConfigurationError
+from spark_jobs.landing.gaps import retire
 from spark_jobs.landing.job import if_deleted, land
-from spark_jobs.landing.retire import retire
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session

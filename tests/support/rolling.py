@@ -60,7 +60,6 @@ class Restarts:
     Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
 
     Args:
-        kafka: The nodes.
         site: A site with a topic `plain`.
     """
 
@@ -68,15 +67,12 @@ class Restarts:
         self._kafka, self._admin, self._topic = kafka, site.admin, site.topic("plain")
         self._producer = Producer({**site.kafka(), "log_level": 0})
         self._waits: list[tuple[float, float]] = []
+        self._merged: tuple[int, list[tuple[float, float]]] = 0, []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
 
     def restart(self, step: Step) -> None:
-        """End a node and start it again; return when all replicas are in sync, as an operator waits for each time.
-
-        Raises:
-            AssertionError: The replicas were not in sync within a minute.
-        """
+        """End a node and start it again; return when all replicas are in sync, as an operator waits for each time."""
         self._kafka.stop(step.node)  # it hands its partitions over before it ends
         time.sleep(step.away_seconds)
         self._kafka.start(step.node)
@@ -91,11 +87,19 @@ class Restarts:
 
     def waits(self, since: float, until: float) -> float:
         """Return for how long of a span of monotonic time a plain record waited for more than a second, s."""
-        seconds, end = 0.0, since
-        for began, ended in sorted(self._waits):
-            seconds += max(0.0, min(ended, until) - max(began, end))
-            end = max(end, min(ended, until))
-        return seconds
+        return sum(max(0.0, min(ended, until) - max(began, since)) for began, ended in self._spans())
+
+    def _spans(self) -> list[tuple[float, float]]:
+        """Return the times in which some record waited: they do not overlap."""
+        if self._merged[0] != len(self._waits):
+            spans: list[tuple[float, float]] = []
+            for began, ended in sorted(self._waits):
+                if spans and began <= spans[-1][1]:
+                    spans[-1] = spans[-1][0], max(spans[-1][1], ended)
+                else:
+                    spans.append((began, ended))
+            self._merged = len(self._waits), spans
+        return self._merged[1]
 
     def _write(self) -> None:
         partitions = self._admin.list_topics(self._topic, _ANSWER_SECONDS).topics[self._topic].partitions
@@ -132,7 +136,6 @@ class Seen(NamedTuple):
     Args:
         owner: Its half partition, or the table source.
         committed: When its COMMIT returned, monotonic s.
-        visible: When a reader got it.
     """
 
     owner: str
@@ -149,7 +152,6 @@ class Visibility:
     """When each message was committed, and when a reader got it.
 
     Args:
-        site: Where the topics are.
         topics: Their short names.
     """
 
@@ -225,7 +227,6 @@ def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[No
 
     Args:
         site: The site, with a message table.
-        visibility: Takes the times of commits.
         threads: Of each mode.
     """
     stop = threading.Event()
@@ -269,8 +270,6 @@ def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, re
 
     Args:
         steps: Each with the times at which it began and ended.
-        visibility: What was seen.
-        restarts: What Kafka did.
     """
     seen = visibility.seen()
     lines = []

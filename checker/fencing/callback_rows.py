@@ -106,7 +106,6 @@ def place_rollback_rows(
 
     Args:
         connection: In a transaction that holds the advisory locks.
-        requests: What has no row.
         in_discard_topic: Whether all are in the discard topic: their rows are never purged, whatever the watermark.
 
     Returns:

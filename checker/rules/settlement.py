@@ -46,8 +46,6 @@ class ChannelProgress:
     """State of a channel's delivery when it was read.
 
     Args:
-        topic_id: Id of its half topic.
-        partitions: Its half partitions.
         discarded: Reasons of the transactions in its discard topic, by transaction id.
         malformed: Half partition and offset of the discarded halves without a known transaction id.
     """
@@ -68,10 +66,6 @@ class CommittedRow:
     """A row of state C, as the walk reads it.
 
     Args:
-        transaction_id: The transaction.
-        group: Producer group.
-        topic_id: Id of the half topic.
-        partition: Half partition.
         first_offset: Offset of the first half that counts, -1 if none does.
         last_offset: Offset of the last one, -1 if none does.
     """
@@ -101,7 +95,6 @@ class Ages(NamedTuple):
 
     Args:
         settled: Rows of settled transactions go.
-        rollback_rows: Rollback rows go.
         undelivered: Committed rows that are not settled are findings.
     """
 

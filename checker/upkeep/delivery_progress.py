@@ -47,7 +47,6 @@ class Rollbacks:
 
     Args:
         kafka: librdkafka properties for the connection.
-        channel: The channel.
     """
 
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
@@ -82,13 +81,7 @@ class Rollbacks:
 
 
 def rolled_back(value: bytes, headers: Headers, *, verdict: bool) -> Sequence[OpEntry]:
-    """Return the rollbacks in a record that a relay does not drop; nearly all records have none.
-
-    Args:
-        value: Of the record.
-        headers: Its headers.
-        verdict: Whether it is in the verdict topic.
-    """
+    """Return the rollbacks in a record that a relay does not drop; nearly all records have none."""
     if _ROLLBACK not in value:
         return ()
     try:

@@ -29,9 +29,6 @@ class DatabaseUpkeep:
     """Purge and settlement audit of one database.
 
     Args:
-        name: Its name in the settings.
-        database: How to reach it.
-        settings: Of the checker.
         reader: Reads how far the channel is delivered.
     """
 
@@ -152,7 +149,6 @@ class Upkeep:
     """Upkeep of all databases that are served.
 
     Args:
-        settings: Of the checker.
         reader: Reads how far the channel is delivered.
     """
 

@@ -116,7 +116,6 @@ class KnownTopics:
     """Descriptions of topics. One thread asks for them; any thread may read them.
 
     Args:
-        admin: Client of the cluster.
         timeout: Seconds for one request.
         beside: Topics that are described along with any other, and whose ends are learned.
     """

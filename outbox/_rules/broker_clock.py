@@ -46,7 +46,6 @@ class RequestAges:
 
         Args:
             partition: Partition of the check topic.
-            offset: Offset of the record.
             append_time: Append time of the record, ms.
         """
         self._newest[partition] = (offset, append_time)
@@ -56,7 +55,6 @@ class RequestAges:
 
         Args:
             partition: Partition of the check topic.
-            offset: Offset of the request.
             append_time: Append time of the request, ms.
             monotonic: Monotonic time, ms.
         """

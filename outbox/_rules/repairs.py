@@ -13,7 +13,6 @@ class StoredHalf(NamedTuple):
     """A half as the half partition has it.
 
     Args:
-        offset: Its offset.
         transaction_id: Its transaction; empty: the half is malformed, and a relay discards it.
     """
 
@@ -77,7 +76,6 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
     owner that still commits one changes it, and then the source halts again.
 
     Args:
-        source: Name of the source in the settings.
         name: The name under which the table is delivered.
         committed: What Kafka holds; None: nothing.
     """

@@ -14,10 +14,6 @@ from spark_jobs.runtime.spans import Gap
 def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
     """Write the file, so that readers see all of it or the one before.
 
-    Args:
-        file: The file.
-        registry: The metrics.
-
     Raises:
         ConfigurationError: It cannot be written.
     """

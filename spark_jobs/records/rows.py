@@ -26,7 +26,6 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
     """Rows, one for each message that a committed one lists whose halves would all are in the window.
 
     Args:
-        rows: A frame of `COLUMNS`.
         window: Spans of half offsets.
     """
     here = f.col("half_topic_id") == half_topic_id

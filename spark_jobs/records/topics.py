@@ -200,7 +200,6 @@ def op_evidence(records: DataFrame, half_topic_id: str, window: Mapping[int, Spa
 
     Args:
         records: Records of the op and verdict topic as Spark's Kafka source gives them.
-        half_topic_id: Id of the half topic.
         window: Spans of half offsets.
     """
     texts = records.select(
@@ -249,7 +248,6 @@ def discard_evidence(records: DataFrame, half_topic_id: str) -> DataFrame:
 
     Args:
         records: Records of the discard topic, from its beginning, as Spark's Kafka source gives them.
-        half_topic_id: Id of the half topic.
     """
     key = f.try_validate_utf8(f.col("key").cast("string"))
     newest = (

@@ -88,7 +88,6 @@ def check_topics(settings: JobSettings, topics: Sequence[str], more: More) -> No
 
     Args:
         settings: How to reach Kafka.
-        topics: The topics.
         more: What else to do about topics that do not exist.
 
     Raises:

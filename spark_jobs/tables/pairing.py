@@ -22,7 +22,6 @@ class Owner:
     """Who writes an output.
 
     Args:
-        sink: What its tables are.
         query_id: Id of the checkpoint that counts its batches.
     """
 
@@ -69,11 +68,7 @@ def last_manifest(output: Folder) -> Manifest | None:
 
 
 def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str], sink: SinkName) -> None:
-    """Refuse a table and a checkpoint of which one does not know what the other has done.
-
-    Args:
-        topics: Ids of the topics by name.
-    """
+    """Refuse a table and a checkpoint of which one does not know what the other has done."""
     last = last_manifest(output)
     landed = -1 if last is None else last.batch_id
     check_owner(output, checkpoint, sink, last)

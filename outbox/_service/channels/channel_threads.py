@@ -37,7 +37,6 @@ class ServiceControl(Generic[S]):
     Args:
         stop: Set when it is asked to stop.
         reload: Set when it is asked to read its settings again (SIGHUP).
-        read_again: Reads them.
         health: Its health, for probes and metrics.
     """
 

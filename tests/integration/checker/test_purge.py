@@ -167,8 +167,10 @@ def test_a_walk_reports_what_it_leaves_over(site: Site, channel: ChannelDescript
     progress, purged = reader.read(), Purged()
     with site.connect() as connection:
         walk = walk_of(site, progress, Ages(DAY_MS, DAY_MS, HOUR_MS // 6))
-        (found,) = walk.run(connection, progress, purged.update) or ()
+        left_over = walk.run(connection, progress, purged.update)
     assert purged == Purged(C=10)
+    assert left_over is not None
+    (found,) = left_over
     assert (found.delay, found.count) == (Delay.PENDING, 2)
     assert found.examples == sorted(row.transaction_id for row in pending)
 

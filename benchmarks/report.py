@@ -20,7 +20,7 @@ from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
 from benchmarks.whole.merge import results_of_sections
 from benchmarks.whole.plan import DEMANDED, MODES
-from checker.upkeep import purge
+from checker.upkeep import walk
 
 SECTIONS = ("library", MODES, "memory", "relay", "checker", "spark", "peers")
 """Names of results files, in the order of the document; what was not measured yet has none."""
@@ -196,8 +196,8 @@ _TEMPLATES.filters |= {
 _TEMPLATES.globals |= {
     "rate": RATE,
     "statements_after": STATEMENTS_AFTER,
-    "purge_batch": f"{purge.BATCH:,}",
-    "purge_pace": f"{purge.PACE:g}",
+    "purge_batch": f"{walk.PAGE:,}",
+    "purge_pace": f"{walk.PACE:g}",
     "tuned_poll_ms": TUNED.connector[POLL_MS],
     "default_poll_ms": DEFAULT_POLL_MS,
 }

@@ -136,7 +136,7 @@ def _rights(role: Role) -> str:
     needs = NEEDS[role]
     if role is Role.OPERATOR:
         meaning += "Besides the rights of `viewer`:\n\n"
-        needs = [need for need in needs if need not in NEEDS[Role.VIEWER]]
+        needs = tuple(need for need in needs if need not in NEEDS[Role.VIEWER])
     rows = ((str(need.kind), _resource(need), ", ".join(need.operations), need.otherwise) for need in needs)
     return meaning + _table(("on", "name", "operations", "without it"), rows)
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 import pytest
 
-from checker.fencing import fence, rollback_rows
+from checker.fencing import callback_rows, fence
 from checker.rules import breaker
 from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Verdict
 from outbox.protocol import checkpoint, names, op
@@ -169,7 +169,7 @@ def test_the_columns_of_the_callback_row_are_those_that_are_inserted() -> None:
         f"twice as long each time up to {CheckPolicy().check_interval_max_ms // 60_000} minutes",
         f"At most `breaker_limit` ({breaker.Policy().limit}) transactions",
         f"After {breaker.Policy().pause:.0f} s a probe of {breaker.PROBE} transactions",
-        f"a wait of {rollback_rows.WAIT_MS} ms",
+        f"a wait of {callback_rows.WAIT_MS} ms",
         f"split in two and repeated for {fence.PATIENCE_SECONDS:.0f} s",
     ],
 )

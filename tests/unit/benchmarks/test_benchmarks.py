@@ -21,7 +21,7 @@ from benchmarks.report import section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.run import Run
 from benchmarks.spread import Spread, percentile
-from checker.upkeep import purge
+from checker.upkeep import walk
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",
@@ -223,7 +223,7 @@ def test_the_checkers_section_says_what_its_file_says(tmp_path: Path) -> None:
     write_results(tmp_path / "checker.json", ENVIRONMENT, {"rounds": 3}, figures, {})
     text = section("checker", read_results(tmp_path / "checker.json"), tmp_path / "charts")
     assert "| what is fast | 70,000 ms | 1 (what is slow) | 70,000 (60,000…80,000) | ours ≥ 50,000 **met** |" in text
-    assert f"commits every {purge.BATCH:,} rows, and pauses {purge.PACE:g} times as long" in text
+    assert f"commits every {walk.PAGE:,} rows, and pauses {walk.PACE:g} times as long" in text
     assert (tmp_path / "charts" / "checker.svg").read_text().count("<svg") == 1
 
 

@@ -216,8 +216,8 @@ class World:
         self.batch_bytes = batch_bytes
         self.topics = dict(TOPICS)
         self.discard_log: list[Record] = []
-        self.due_effects: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        """Transactions in the discard topic: the first op, and the first verdict, that decided it."""
+        self.due_effects: tuple[dict[str, tuple[int, OpKind]], dict[str, tuple[int, OpKind]]] = ({}, {})
+        """Of transactions in the discard topic: offset and kind of the first op, and first verdict, that decides."""
         self.now = 1_000
         self.locals: list[Local] = []
         self.halves: list[Half] = []
@@ -443,7 +443,7 @@ class World:
                 undecided = manifest.reason is DiscardReason.UNDECIDED
                 kinds = {OpKind.COMMIT, OpKind.ROLLBACK} if undecided else {OpKind.DELIVER}
                 if found.kind in kinds:
-                    self.due_effects[record.is_verdict].setdefault(found.transaction_id, record.offset)
+                    self.due_effects[record.is_verdict].setdefault(found.transaction_id, (record.offset, found.kind))
 
     def take(self, messages: int) -> None:
         """Take what is ready, and crash before its Kafka transaction commits."""
@@ -559,8 +559,9 @@ class World:
                 needed -= self._lie_discarded(local, moved[local.id])
             lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed
             assert not lost, f"offsets {lost} of transaction {local.number} are held for settled"
-        for records, checkpoint, due in zip((self.ops, self.verdicts), ops, self.due_effects, strict=True):
-            self._check_ops(records, checkpoint, due)
+        for records, checkpoint in zip((self.ops, self.verdicts), ops, strict=True):
+            self._check_ops(records, checkpoint)
+        self._check_due(*ops)
 
     @staticmethod
     def _lie_discarded(local: Local, manifest: Manifest) -> set[int]:
@@ -571,9 +572,17 @@ class World:
         positions = {position for position, _ in manifest.offsets}
         return {offset for position, offset in local.offsets.items() if position in positions}
 
-    def _check_ops(self, records: list[OpRecord], checkpoint: OpCheckpoint, due: dict[str, int]) -> None:
-        """No op is passed whose effect is not committed, or whose halves all lie ahead, unless that was counted."""
-        assert all(checkpoint.offset <= offset for offset in due.values()), "a decision is forgotten"
+    def _check_due(self, ops: OpCheckpoint, verdicts: OpCheckpoint) -> None:
+        """No decision is passed whose effect is not committed; of an op and a verdict that agree, one is kept."""
+        due_ops, due_verdicts = self.due_effects
+        kept_ops = {id_ for id_, (offset, _) in due_ops.items() if ops.offset <= offset}
+        kept_verdicts = {id_ for id_, (offset, _) in due_verdicts.items() if verdicts.offset <= offset}
+        agree = {id_ for id_ in due_ops.keys() & due_verdicts.keys() if due_ops[id_][1] is due_verdicts[id_][1]}
+        assert due_ops.keys() - kept_ops <= agree & kept_verdicts, "a decision is forgotten"
+        assert due_verdicts.keys() - kept_verdicts <= agree & kept_ops, "a decision is forgotten"
+
+    def _check_ops(self, records: list[OpRecord], checkpoint: OpCheckpoint) -> None:
+        """No op is passed whose halves all lie ahead, unless that was counted."""
         head = max(self.next_half, self.committed[0].head)
         for record in records[: checkpoint.offset]:
             for found in record.entries:

@@ -202,7 +202,7 @@ class Walk:
     Args:
         ages: From which age on rows go, or are findings.
         purges: False: nothing is deleted.
-        pace: A pause is so many times as long as the deletion before it.
+        pace: Length of a pause, in lengths of the deletion before it.
     """
 
     def __init__(

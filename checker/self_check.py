@@ -7,12 +7,12 @@ from contextlib import closing
 
 from checker.connection import connect_and_verify
 from checker.settings import CheckerSettings, DatabaseSettings
-from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import ADD_BOUNDS
-from outbox._service.findings import examine_channel
 from outbox.errors import ConfigurationError
+from outbox.operator.checks.channel_checks import examine_encryption
+from outbox.operator.checks.finding import Finding
+from outbox.operator.checks.findings import examine_channel
 
 
 def examine(settings: CheckerSettings) -> Iterator[Finding]:

@@ -8,13 +8,13 @@ from confluent_kafka import Consumer, KafkaException
 
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding, is_silent
-from outbox._operations.source_doctor import examine_sources
 from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
+from outbox.operator.checks.channel_checks import examine_encryption
+from outbox.operator.checks.finding import Finding, is_silent
+from outbox.operator.checks.findings import examine_channel
+from outbox.operator.checks.source_doctor import examine_sources
 from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end
 from relay.recovery.held_back import why_unreadable
 from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from checker.operator.database_view import DatabaseView
+from outbox.operator.reading.database_view import DatabaseView
 from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 

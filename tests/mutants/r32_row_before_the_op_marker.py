@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checker.operator.database_view import DatabaseStatus, DatabaseView
-from checker.operator.rulings import SourceState
 from checker.rules.verdicts import Row
+from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
+from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpKind
 from tests.mutants.runner.mutant import Harm, Mutant

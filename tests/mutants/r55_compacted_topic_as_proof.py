@@ -6,8 +6,8 @@ was compacted away counts as undelivered, and consumers that have received it re
 
 from __future__ import annotations
 
-from outbox._operations.delivered_search import Gap, unprovable
 from outbox._rules.topic_description import TopicDescription
+from outbox.operator.reading.delivered_search import Gap, unprovable
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

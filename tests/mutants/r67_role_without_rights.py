@@ -6,8 +6,8 @@ session that keeps all relays from it.
 
 from __future__ import annotations
 
-from outbox._operations.table_view import Owner, TableView
 from outbox._postgres.source_statements import OWNER
+from outbox.operator.reading.table_view import Owner, TableView
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

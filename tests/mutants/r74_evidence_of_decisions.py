@@ -5,7 +5,7 @@ Without it `outcome()` calls the transaction rolled back, and the application ru
 
 from __future__ import annotations
 
-from outbox._operations.discarded_rows import DiscardedTable, DiscardedTransaction
+from outbox.operator.reading.discarded_rows import DiscardedTable, DiscardedTransaction
 from outbox.protocol.identifiers import xid_of
 from tests.mutants.runner.mutant import Harm, Mutant
 

@@ -6,7 +6,7 @@ Without it halves that are gone, or that were discarded and dropped by an operat
 from __future__ import annotations
 
 from outbox._kafka.range_reader import Span
-from outbox._operations.partition_resumption import ChannelResumption
+from outbox.operator.deciding.partition_resumption import ChannelResumption
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from outbox._rules.partition_repair import StoredHalf, first_checkpoint
+from outbox.operator.state.partition_repair import StoredHalf, first_checkpoint
 from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.mutants.runner.mutant import Harm, Mutant
 

@@ -15,13 +15,13 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from checker.connection import connect_and_verify
-from checker.operator.database_view import DatabaseView
 from checker.settings import DatabaseSettings
-from outbox._cli import doctor, inbox, table
 from outbox._postgres.dsn import connection_problem, libpq_dsn
 from outbox._service.exit_codes import fail, one_line
 from outbox._service.logs import configure_logs
 from outbox.errors import ConfigurationError
+from outbox.operator.commands import doctor, inbox, table
+from outbox.operator.reading.database_view import DatabaseView
 from spark_jobs.auditing.row_snapshot import open_snapshot
 from spark_jobs.auditing.settings import AuditedDatabase
 

@@ -19,11 +19,11 @@ import structlog
 import typer
 from pydantic import BaseModel, SecretStr
 
-from checker.operator.options import ResolveSettings
 from checker.settings import CheckerSettings
 from outbox._cli.main import GROUP, run_subcommand
-from outbox._cli.options import DoctorSettings
 from outbox._security.secret_files import SECRET_PROPERTIES
+from outbox.operator.context import ResolveSettings
+from outbox.operator.settings import DoctorSettings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.planting_secrets import MARK, Planted, dsn, secret

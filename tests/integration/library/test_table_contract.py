@@ -9,8 +9,6 @@ import psycopg
 import pytest
 
 from outbox import CallbackTableError
-from outbox._cli.inbox import app as inbox_app
-from outbox._cli.table import app as table_app
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
@@ -18,6 +16,8 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Places, Table, breaches, require_contract
 from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.inbox import app as inbox_app
+from outbox.operator.commands.table import app as table_app
 from tests.support.commands import call_command
 from tests.support.harness import Site
 

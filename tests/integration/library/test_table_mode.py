@@ -43,9 +43,9 @@ from outbox import (
     TypedTopic,
     UsageError,
 )
-from outbox._operations.discarded_rows import DiscardedTable
 from outbox._postgres.message_table import STARTED_US, MessageTable
 from outbox.message import HeadersInput
+from outbox.operator.reading.discarded_rows import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.testing import InMemoryOutbox

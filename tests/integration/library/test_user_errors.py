@@ -38,11 +38,11 @@ from outbox import (
     TransactionListener,
     TypedTopic,
 )
-from outbox._cli.acl import scope_of
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox.cloudevents import event_message
+from outbox.operator.commands.acl import scope_of
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
 from outbox.testing import InMemoryOutbox

@@ -13,9 +13,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from outbox._cli.doctor import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.doctor import app
 from outbox.settings import TableNames
 from stack import Stack
 from tests.support.commands import call_for_json, run_command

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from outbox._cli import channel, discarded, doctor, inbox, table
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import channel, discarded, doctor, inbox, table
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import Truth

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from checker.operator import pending, trace
 from outbox import AsyncOutbox, Message, OutboxError
-from outbox._cli import channel, discarded, doctor, table
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import channel, discarded, doctor, pending, table, trace
 from stack import Stack
 from stack.ports import Ports
 from tests.support import message_rows

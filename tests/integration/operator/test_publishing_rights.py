@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from outbox._cli.table import app
-from outbox._operations.doctor import examine_database
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
+from outbox.operator.checks.channel_checks import examine_database
+from outbox.operator.commands.table import app
 from relay.tables.source_table import SourceTable
 from tests.support.commands import call_command
 from tests.support.harness import Site

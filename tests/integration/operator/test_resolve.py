@@ -13,17 +13,17 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
-from checker.operator.database_view import DatabaseView
-from checker.operator.resolve import app
-from checker.operator.rulings import SourceState
 from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
-from outbox._operations.decisions import send_decisions
-from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
 from outbox.errors import KafkaUnreachable
+from outbox.operator.commands.resolve import app
+from outbox.operator.deciding.decisions import send_decisions
+from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
@@ -158,7 +158,7 @@ def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
         raise KafkaUnreachable("Kafka does not answer")
 
     id_ = _undecided(still, outbox).transaction_id
-    monkeypatch.setattr("checker.operator.resolution.send_decisions", fail)
+    monkeypatch.setattr("outbox.operator.deciding.resolution.send_decisions", fail)
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
     assert (code, still.rows().get(id_)) == (Exit.CONFIGURATION, "R")
     assert "the row is ROLLBACK and is final" in printed
@@ -234,7 +234,7 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
         _execute(still, query, entry.transaction_id, still.name, *place)
         return True
 
-    monkeypatch.setattr("checker.operator.database_view.DatabaseView._try_lock", commit)
+    monkeypatch.setattr("outbox.operator.reading.database_view.DatabaseView._try_lock", commit)
     code, document = call_for_json(app, still, entry.transaction_id, "--rollback", *AT_ONCE)
     assert (code, document["standing"]) == (Exit.FINDINGS, "committed")
     assert still.rows()[entry.transaction_id] == "C"
@@ -275,7 +275,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
-    monkeypatch.setattr("checker.operator.database_view._is_purged", lambda *_: next(looks))
+    monkeypatch.setattr("outbox.operator.reading.database_view._is_purged", lambda *_: next(looks))
     seen = _rows(still).decide(_request(still, entry), OpKind.ROLLBACK, alive=lambda: next(reads), gone=None)
     assert (seen.standing, seen.placed) == (SourceState.PURGED, False)
     assert entry.transaction_id not in still.rows()
@@ -532,7 +532,7 @@ def test_resolve_all_asks_before_it_decides(still: Site) -> None:
 
 
 def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checker.operator.bulk.AT_ONCE", 2)
+    monkeypatch.setattr("outbox.operator.deciding.bulk.AT_ONCE", 2)
     gone = str(uuid.uuid4())
     today = _incarnation(still)
     _execute(still, f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'", gone)

@@ -10,11 +10,10 @@ from functools import partial
 
 import pytest
 
-from checker.operator import pending, resolve, trace
 from outbox import ConfigurationError, Message, PublishFailed
-from outbox._cli import channel, discarded, doctor, table
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import channel, discarded, doctor, pending, resolve, table, trace
 from outbox.protocol.discard import DiscardReason
 from outbox.transactional_producer import TransactionalProducer
 from stack import Stack

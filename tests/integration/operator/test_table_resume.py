@@ -14,8 +14,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, not
     ResourceType,
 )
 
-from outbox._cli.table import app
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.table import app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
@@ -140,7 +140,7 @@ def test_a_source_whose_offset_was_deleted_goes_on(shop: Site) -> None:
 
 
 def test_a_source_with_an_owner_is_refused(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox._operations.source_resumption.LOCK_SECONDS", 0.5)
+    monkeypatch.setattr("outbox.operator.deciding.source_resumption.LOCK_SECONDS", 0.5)
     _restored(shop)
     with shop.connect() as owner:
         lock = "SELECT pg_advisory_lock(1869967458, ((%s::regclass)::oid::bigint - 2147483648)::integer)"

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
-from outbox._cli.channel import app
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.channel import app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 

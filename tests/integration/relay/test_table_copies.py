@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox._cli.table import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 from tests.support.commands import call_command
 from tests.support.harness import Service, Site, wait_until

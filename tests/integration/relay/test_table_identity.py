@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox._cli.discarded import app as discarded_app
-from outbox._cli.table import app as table_app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.discarded import app as discarded_app
+from outbox.operator.commands.table import app as table_app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checker.operator.row_story import RowFindings, advice, conclude_rows
-from checker.operator.timeline import EventKind, Findings, Status, TimelineEvent
+from outbox.operator.state.row_story import RowFindings, advice, conclude_rows
+from outbox.operator.state.timeline import EventKind, Findings, Status, TimelineEvent
 from outbox.outcome import Outcome
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 

@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from checker.operator.timeline import (
+from outbox._kafka.range_reader import Span, cut_spans
+from outbox.operator.state.timeline import (
     EventKind,
     Findings,
     Status,
@@ -16,7 +17,6 @@ from checker.operator.timeline import (
     folded,
     needed,
 )
-from outbox._kafka.range_reader import Span, cut_spans
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions

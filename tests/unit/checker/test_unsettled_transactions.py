@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from checker.operator.channel_reader import NEAR, _spans
-from checker.operator.options import parse_duration
-from checker.operator.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, Sum
 from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
+from outbox.operator.context import parse_duration
+from outbox.operator.reading.channel_reader import NEAR, _spans
+from outbox.operator.state.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, Sum
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from outbox._cli.acl import app
 from outbox._rules.acl_formats import AclFormat, formatted
 from outbox._rules.role_rights import Kind, Operation, Right, Role
+from outbox.operator.commands.acl import app
 
 WHO = "User:orders"
 RIGHTS = [

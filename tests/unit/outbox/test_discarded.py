@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox._operations.discard_topic import entry_of, why_not
+from outbox.operator.reading.discard_topic import entry_of, why_not
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import OP_HEADER

@@ -20,10 +20,10 @@ import checker.self_check
 import relay.cli
 import relay.self_check
 from outbox import ConfigurationError
-from outbox._cli import doctor
-from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding
 from outbox._postgres.dsn import unverified_hosts
+from outbox.operator.checks.channel_checks import examine_encryption
+from outbox.operator.checks.finding import Finding
+from outbox.operator.commands import doctor
 
 LOCAL = {"bootstrap.servers": "127.0.0.1:9092"}
 REMOTE = {"bootstrap.servers": "kafka-1:9092,localhost:9092,kafka-2:9092"}

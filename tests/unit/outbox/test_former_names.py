@@ -15,8 +15,8 @@ import typer
 from pydantic_settings import EnvSettingsSource, InitSettingsSource
 from typer.testing import CliRunner
 
-import checker.operator.options
 import checker.settings
+import outbox.operator.context
 import relay.settings
 import spark_jobs.auditing.settings
 import spark_jobs.replaying.settings
@@ -29,7 +29,7 @@ from outbox.errors import ConfigurationError
 from outbox.settings import FORMER_NAMES
 
 MODULES = (
-    checker.operator.options,
+    outbox.operator.context,
     checker.settings,
     relay.settings,
     spark_jobs.auditing.settings,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from outbox._cli import discarded
-from outbox._cli.discard_stores import HalfEntry
 from outbox._service.output import PlainConsole, print_json
+from outbox.operator.commands import discarded
+from outbox.operator.reading.discard_stores import HalfEntry
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions

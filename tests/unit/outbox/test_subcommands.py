@@ -13,9 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 from outbox._cli.main import GROUP
-from outbox._cli.options import DatabaseSettings, DoctorSettings
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import LayeredSettings
+from outbox.operator.settings import DatabaseSettings, DoctorSettings
 
 NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
 """Subcommands that need neither Kafka nor Postgres nor tables."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox._operations.source_report import SourceReport
-from outbox._operations.table_doctor import is_late, transactional_finding, vacuum_problems
 from outbox._rules.waiting_rows import TopicRows
+from outbox.operator.checks.table_doctor import is_late, transactional_finding, vacuum_problems
+from outbox.operator.reading.source_report import SourceReport
 
 FINE = {
     "autovacuum_vacuum_scale_factor": "0",

@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
 import outbox.alembic  # noqa: F401 - registers the operations
-from outbox._cli.table import app
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._postgres.foreign_source import ForeignSource
@@ -26,6 +25,7 @@ from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
+from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 
 NAMES = TableNames("shop", "our")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outbox._operations.source_report import topic_state
 from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRow, Waits, all_next, is_any_closed, reasons
+from outbox.operator.reading.source_report import topic_state
 
 OPEN = TopicState(3)
 MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")

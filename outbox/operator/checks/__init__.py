@@ -1,0 +1,1 @@
+"""What an examination finds: `outbox doctor`, `--check` of the services, and `verify`."""

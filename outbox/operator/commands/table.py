@@ -1,0 +1,203 @@
+"""`outbox table`: create, print and verify the tables in an application's database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from outbox._cli.setting_options import setting_options
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import Grant, written
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.table_contract import Table, exists, require_contract
+from outbox._rules.qualified_name import QualifiedName, check_name
+from outbox._service.output import Json, print_json
+from outbox.errors import CallbackTableError, ConfigurationError, UsageError
+from outbox.operator.checks.publishing_rights import examine_publishing
+from outbox.operator.commands.table_resume import resume
+from outbox.operator.settings import TABLE_NAMES, DatabaseSettings, Given, database
+
+app = typer.Typer(
+    help="Create, print and verify the callback tables and the message table; resume a halted table source.",
+    no_args_is_help=True,
+)
+app.command("resume")(resume)
+
+ApplicationRoles = Annotated[
+    list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
+]
+CheckerRoles = Annotated[
+    list[str] | None,
+    typer.Option("--checker-role", help="Role that gets what the checker and the audit need; repeatable."),
+]
+RelayRoles = Annotated[
+    list[str] | None,
+    typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable."),
+]
+OperatorRoles = Annotated[
+    list[str] | None,
+    typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable."),
+]
+ForeignName = Annotated[
+    str,
+    typer.Option(
+        "--message-table", help="SCHEMA.TABLE that the application made: only what the relay needs beside it."
+    ),
+]
+MarkColumn = Annotated[
+    str,
+    typer.Option("--mark-column", help="With --message-table: column that the relay sets, if it deletes no rows."),
+]
+Notify = Annotated[
+    bool | None,
+    typer.Option(
+        "--notify/--no-notify",
+        help="Create or drop the trigger by which commits notify the relay. Default: leave it as it is.",
+    ),
+]
+
+
+@app.command()
+@setting_options(DatabaseSettings)
+def create(
+    given: Given,
+    application_role: ApplicationRoles = None,
+    checker_role: CheckerRoles = None,
+    relay_role: RelayRoles = None,
+    operator_role: OperatorRoles = None,
+    message_table: ForeignName = "",
+    mark_column: MarkColumn = "",
+    notify: Notify = None,
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Create the tables and give rights on them. Running it again changes nothing."""
+    settings = DatabaseSettings(**given)
+    _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
+    if message_table:
+        foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
+        with database(settings) as connection:
+            foreign.create(connection, rights, notify=notify)
+            require_contract(connection, foreign.places)
+        _tell(foreign.full_source, "ready", as_json=as_json)
+        return
+    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
+    with database(settings) as connection:
+        table.create(connection, _grants(table, application_role, checker_role))
+        grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
+        messages.create(connection, grants, notify=notify)
+        table.verify(connection)
+        require_contract(connection, messages.places)
+    _tell(table.full_name, "ready", as_json=as_json, more=_message_tables(messages))
+
+
+@app.command("sql")
+@setting_options(DatabaseSettings, only=TABLE_NAMES)
+def print_sql(
+    given: Given,
+    application_role: ApplicationRoles = None,
+    checker_role: CheckerRoles = None,
+    relay_role: RelayRoles = None,
+    operator_role: OperatorRoles = None,
+    message_table: ForeignName = "",
+    mark_column: MarkColumn = "",
+    notify: Notify = None,
+) -> None:
+    """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
+    settings = DatabaseSettings(**given)
+    _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
+    if message_table:
+        foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
+        typer.echo(foreign.ddl(rights, notify=notify), nl=False)
+        return
+    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
+    typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
+    grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
+    typer.echo(messages.ddl(grants, notify=notify), nl=False)
+
+
+@app.command()
+@setting_options(DatabaseSettings)
+def verify(
+    given: Given,
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Check that the tables are what the protocol needs."""
+    settings = DatabaseSettings(**given)
+    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
+    with database(settings) as connection:
+        table.verify(connection)
+        is_there = exists(connection, messages.places[Table.MESSAGE])
+        require_contract(connection, messages.places if is_there else {})
+        for found in examine_publishing(connection, table.names):
+            if not found.fine:
+                raise CallbackTableError(f"{found.problem}. Fix: {found.fix}")
+    _tell(table.full_name, "fine", as_json=as_json, more=_message_tables(messages) if is_there else ())
+
+
+def _message_tables(table: MessageTable) -> list[str]:
+    names = table.names
+    return [
+        written(names.schema, name)
+        for name in (names.message, names.discarded, names.delivered, names.source, names.publish_function)
+    ]
+
+
+def _tell(table: str, state: str, *, as_json: bool, more: Sequence[str] = ()) -> None:
+    if as_json:
+        print_json({"table": table, "state": state, "table_mode": list(more)})
+        return
+    typer.echo(f"table {table} is {state}")
+    if more:
+        typer.echo(f"for table mode: {', '.join(more)}")
+
+
+def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | None]) -> None:
+    """Refuse options that have no meaning together.
+
+    Raises:
+        UsageError: They have none.
+    """
+    if message_table and any(others):
+        raise UsageError(
+            "--message-table has no roles but --relay-role: the application owns the table. Omit the others."
+        )
+    if mark_column and not message_table:
+        raise UsageError("--mark-column is given without --message-table. Give both, or neither.")
+
+
+def _foreign(
+    settings: DatabaseSettings, message_table: str, relay_roles: list[str] | None, mark_column: str
+) -> tuple[ForeignSource, list[Grant]]:
+    """Return what belongs to a foreign table, and the rights of the relay's roles.
+
+    Raises:
+        ConfigurationError: A name is not allowed.
+    """
+    try:
+        foreign = ForeignSource(settings.table_names(), QualifiedName.parse(message_table))
+        mark = check_name(mark_column) if mark_column else ""
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return foreign, [grant for role in relay_roles or () for grant in foreign.relay_grants(role, mark)]
+
+
+def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:
+    return [*map(table.application_grant, applications or ()), *map(table.checker_grant, checkers or ())]
+
+
+def _message_grants(
+    table: MessageTable,
+    applications: list[str] | None,
+    checkers: list[str] | None,
+    relays: list[str] | None,
+    operators: list[str] | None,
+) -> list[Grant]:
+    return [
+        *map(table.application_grant, applications or ()),
+        *map(table.checker_grant, checkers or ()),
+        *map(table.relay_grant, relays or ()),
+        *map(table.operator_grant, operators or ()),
+    ]

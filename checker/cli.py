@@ -14,7 +14,8 @@ from checker.upkeep.purge_topic import purge_topic
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_settings
-from outbox._service.run import ServiceMetrics, check_service, run_service
+from outbox._service.run import ServiceMetrics, run_service
+from outbox.operator.checks.findings import check_service
 
 app = typer.Typer(
     epilog=layers(CheckerSettings),

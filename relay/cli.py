@@ -11,8 +11,9 @@ from outbox._service.channels.channel_settings import load_all
 from outbox._service.channels.service_control import ServiceControl
 from outbox._service.logs import configure_logs
 from outbox._service.memory import collect_rarely, share_one_arena
-from outbox._service.run import ServiceMetrics, check_service, run_service
+from outbox._service.run import ServiceMetrics, run_service
 from outbox._service.signals import reload_on_signal, stop_on_signals
+from outbox.operator.checks.findings import check_service
 from relay import metrics
 from relay.figures import RelayProgress
 from relay.self_check import examine

@@ -15,9 +15,10 @@ import psycopg
 
 from checker.durable import roll_back
 from checker.fencing.row_lookup import RowLookup, foreign
-from checker.rules.verdicts import Answers, Row, Verdict, of_row
+from checker.rules.verdicts import Answers, Verdict, of_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
+from outbox._rules.callback_row import Row
 from outbox.protocol.check import CheckRequest
 
 FLUSH_SECONDS = 1.0

@@ -19,12 +19,9 @@ _EXTRAS = {
     "audit": "spark",
     "checker": "checker",
     "land": "spark",
-    "pending": "checker",
     "relay": "relay",
     "replay": "spark",
-    "resolve": "checker",
     "stack": "stack",
-    "trace": "checker",
     "watch": "spark",
 }
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
 from outbox._service.redaction import visible
@@ -46,6 +47,36 @@ def print_entry(console: Console, head: str, *details: str) -> None:
     console.print(head.replace("\n", " "), soft_wrap=True, highlight=False)
     for detail in filter(None, details):
         console.print("    " + detail.replace("\n", " "), soft_wrap=True, highlight=False)
+
+
+def field_table(title: str, fields: Mapping[str, Any]) -> Table:
+    """Return a table with a line for each field of a document that has a value; lists are left to tables of their own.
+
+    Args:
+        title: Title of the table.
+        fields: The fields; a name that ends in `_ms` has a time.
+    """
+    table = Table(show_header=False, title=title)
+    for name, value in fields.items():
+        if value is not None and not isinstance(value, list):
+            shown = utc(value) if name.endswith("_ms") else str(value)
+            table.add_row(name.removesuffix("_ms").replace("_", " "), shown)
+    return table
+
+
+def row_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return a table of rows that all have the same fields; what is not known is a question mark."""
+    listed = list(rows)
+    table = Table(*(name.replace("_", " ") for name in (listed[0] if listed else ())))
+    for row in listed:
+        table.add_row(*(_word(value) for value in row.values()))
+    return table
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "?" if value is None else str(value)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]

@@ -22,8 +22,6 @@ from outbox._service.logs import configure_logs
 from outbox._service.progress import Figures, show_progress
 from outbox._service.settings import ServiceSettings
 from outbox._service.signals import reload_on_signal, stop_on_signals
-from outbox.operator.checks.finding import Finding
-from outbox.operator.checks.findings import of_channel, show_findings
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -149,23 +147,3 @@ class _Several(Generic[S]):
             return self._make(read(), ServiceControl(stop, reload, read, health))
 
         return ChannelThread(name, make, stop, health, self._metrics.restarts)
-
-
-def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
-    """Look at everything that a service needs, print what was found, and end.
-
-    Args:
-        settings_type: Type of its settings.
-        given: Settings from the command line; None is not given.
-        examine: Looks at one channel.
-
-    Raises:
-        SystemExit: Something is wrong.
-    """
-
-    def check() -> None:
-        channels = load_all(settings_type, given)
-        configure_logs("error", next(iter(channels.values())).log_format)
-        show_findings(found for name, settings in channels.items() for found in of_channel(name, examine(settings)))
-
-    guarded(check)

@@ -8,17 +8,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
-from checker.settings import CheckerSettings
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.group_members import CHECKER, RELAY, count_members, missing_member, start
+from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
-from outbox._service.settings import CheckAge, Flag, Former, MessageTables, Milliseconds, OperatorName
 from outbox.errors import UsageError
 from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.settings import OperatorSettings, connection
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
@@ -28,12 +27,6 @@ Records = Annotated[int, typer.Option(min=1, help="Records that are read of a to
 
 RECORDS = 1_000_000
 
-SITE_OPTIONS = (
-    *("bootstrap_servers", "channel"),
-    *("postgres_url", "postgres_url_file", "table_schema", "table_prefix"),
-)
-"""Settings that the operator's commands take on the command line."""
-
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Units of a duration, in ms."""
 
@@ -41,23 +34,11 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 """Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
 
 
-class OperatorSettings(MessageTables, CheckerSettings):
-    """Settings of the operator's commands: the checker's, and the relay's message tables."""
-
-
-class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
-    """Settings of `resolve`: those, and the relay's age of a first check."""
-
-    transaction_timeout_ms: Annotated[
-        Milliseconds, Flag("--min-age-ms"), Former("transaction_timeout", "--min-age")
-    ] = Field(6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting.")
-
-
 class OperatorContext:
     """The databases of the settings, and the channel as it is.
 
     Args:
-        settings: Those of the checker.
+        settings: The settings.
         operator: The name that the operator gave.
 
     Raises:
@@ -65,13 +46,13 @@ class OperatorContext:
         ConfigurationError: The channel is wrong.
     """
 
-    def __init__(self, settings: CheckerSettings, operator: str = "") -> None:
-        self.kafka = settings.connection()
+    def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
+        self.kafka = connection(settings)
         self._operator = operator
         self._admin = admin_client(self.kafka)
         names = settings.channel_names()
         self.channel: ChannelDescription = verify_channel(self._admin, names, FIRST_ANSWER_SECONDS)
-        self.databases = settings.all_databases()
+        self.databases = settings.callback_databases()
 
     def members(self) -> dict[str, int | None]:
         """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
@@ -85,6 +66,10 @@ class OperatorContext:
         """
         now = utc(time.time_ns() // 1_000_000)
         return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
+
+    def database_of(self, group: str) -> str | None:
+        """Return the name of the database of a producer group; None: it is unmapped."""
+        return best_match(group, {name: one.groups for name, one in self.databases.items()})
 
     def rows(self, database: str) -> DatabaseView:
         """Return the callback tables of a database, by its name in the settings."""

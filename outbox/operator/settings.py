@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import psycopg
 from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
+from outbox._service.channels.channel_tables import DEFAULT_DATABASE
 from outbox._service.exit_codes import NO_KAFKA
 from outbox._service.settings import (
     AllowedTopics,
+    CheckAge,
     CheckerDatabase,
+    Flag,
     KafkaSettings,
     MessageTables,
+    Milliseconds,
     OperatorName,
     PostgresSettings,
     SiteSettings,
@@ -70,6 +74,39 @@ class DoctorSettings(DatabaseSettings, RightsSettings):
         """Return where the tables are that `postgres_url` names."""
         return self.postgres_url, self.postgres_url_file, self.table_schema, self.table_prefix
 
+
+class OperatorSettings(DoctorSettings):
+    """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
+
+    read_only: bool = Field(default=False, description="Never write to the database that postgres_url names.")
+
+    def callback_databases(self) -> dict[str, CheckerDatabase]:
+        """Return the databases with callback tables, by name."""
+        if self.postgres_url is None and self.postgres_url_file is None:
+            return self.databases
+        fields = {
+            "dsn": self.postgres_url,
+            "dsn_file": self.postgres_url_file,
+            "schema": self.table_schema,
+            "table_prefix": self.table_prefix,
+            "read_only": self.read_only,
+        }
+        return self.databases | {DEFAULT_DATABASE: CheckerDatabase.model_validate(fields)}
+
+
+class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
+    """Settings of `resolve`: those, and the relay's age of a first check."""
+
+    transaction_timeout_ms: Annotated[Milliseconds, Flag("--min-age-ms")] = Field(
+        6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting."
+    )
+
+
+SITE_OPTIONS = (
+    *("bootstrap_servers", "channel"),
+    *("postgres_url", "postgres_url_file", "table_schema", "table_prefix"),
+)
+"""Settings that `pending`, `trace` and `resolve` take on the command line."""
 
 TABLE_NAMES = ("table_schema", "table_prefix")
 """Options of the subcommands that only print SQL."""

@@ -13,8 +13,8 @@ from typing import Any
 import psycopg
 
 from checker.fencing.row_lookup import read_rows
-from checker.rules.verdicts import Row
 from outbox._postgres.callback_table import CallbackTable
+from outbox._rules.callback_row import Row
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

@@ -6,7 +6,9 @@ of it is given up undecided, out of its order, though its rows say COMMIT.
 
 from __future__ import annotations
 
-from checker.rules.verdicts import CONSEQUENCES, Row, Verdict, _answer, op_entry
+from checker.rules.verdicts import CONSEQUENCES, Verdict, op_entry
+from outbox._rules.callback_row import Row
+from outbox._rules.callback_row import answer as _answer
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpEntry, OpKind
 from tests.mutants.runner.mutant import Harm, Mutant

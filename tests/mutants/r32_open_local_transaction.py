@@ -6,6 +6,7 @@ again, and its message is delivered twice, once for a change that never happened
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -15,17 +16,17 @@ from outbox.protocol.check import CheckRequest
 from tests.mutants.runner.mutant import Harm, Mutant
 
 
-def _try_lock(self: DatabaseView, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
+def _lock(self: DatabaseView, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
     """Ask nobody."""
-    del self, connection, request
-    return True
+    del self, connection
+    return {request.transaction_id for request in requests}
 
 
 MUTANT = Mutant(
     "R32",
     Harm.PHANTOM,
-    DatabaseView._try_lock,
-    _try_lock,
+    DatabaseView._lock,
+    _lock,
     (
         "tests/integration/operator/test_resolve.py::test_an_open_local_transaction_is_left_alone_at_the_last_moment_too",
     ),

@@ -6,10 +6,10 @@ delivered, because the relay has settled its half as rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from checker.rules.verdicts import Row
-from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
+from outbox._rules.callback_row import Row
+from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
 from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpKind
@@ -17,15 +17,20 @@ from tests.mutants.runner.mutant import Harm, Mutant
 
 
 def _decide(
-    self: DatabaseView, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None
-) -> DatabaseStatus:
-    """Take the operator's word for the row."""
+    self: DatabaseView, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
+) -> dict[str, DatabaseStatus]:
+    """Take the operator's word for the rows."""
     del alive, gone
     committed = kind is OpKind.COMMIT
-    place = (request.topic_id, request.partition, request.first_offset, request.last_offset, request.positions)
-    return DatabaseStatus(
-        SourceState.COMMITTED if committed else SourceState.ROLLED_BACK, self._name, Row(committed, *place)
-    )
+    standing = SourceState.COMMITTED if committed else SourceState.ROLLED_BACK
+    return {
+        one.transaction_id: DatabaseStatus(
+            standing,
+            self._name,
+            Row(committed, one.topic_id, one.partition, one.first_offset, one.last_offset, one.positions),
+        )
+        for one in requests
+    }
 
 
 MUTANT = Mutant(

@@ -6,7 +6,8 @@ delivered, and nobody hears of it.
 
 from __future__ import annotations
 
-from checker.rules.verdicts import Row, Verdict, of_row
+from checker.rules.verdicts import Verdict, of_row
+from outbox._rules.callback_row import Row
 from tests.mutants.runner.mutant import Harm, Mutant
 
 

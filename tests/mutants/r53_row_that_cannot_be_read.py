@@ -6,7 +6,7 @@ the answers to all other transactions in it are lost.
 
 from __future__ import annotations
 
-from checker.rules.verdicts import Row, read_row
+from outbox._rules.callback_row import Row, read_row
 from outbox.protocol.positions import Positions
 from tests.mutants.runner.mutant import Harm, Mutant
 

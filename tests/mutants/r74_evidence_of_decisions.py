@@ -5,7 +5,8 @@ Without it `outcome()` calls the transaction rolled back, and the application ru
 
 from __future__ import annotations
 
-from outbox.operator.reading.discarded_rows import DiscardedTable, DiscardedTransaction
+from outbox.operator.reading.discarded_rows import DiscardedTable
+from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.identifiers import xid_of
 from tests.mutants.runner.mutant import Harm, Mutant
 
@@ -13,7 +14,7 @@ from tests.mutants.runner.mutant import Harm, Mutant
 def _drop(self: DiscardedTable, transaction: DiscardedTransaction) -> None:
     """Delete the rows, and nothing else."""
     delete = self._table.compose("DELETE FROM {discarded} WHERE xid = CAST(%s AS xid8)")
-    self._connection.execute(delete, (str(xid_of(transaction.transaction_id)),))
+    self._connection.execute(delete, (str(xid_of(transaction.transaction)),))
 
 
 MUTANT = Mutant(

@@ -22,8 +22,7 @@ from pydantic import BaseModel, SecretStr
 from checker.settings import CheckerSettings
 from outbox._cli.main import GROUP, run_subcommand
 from outbox._security.secret_files import SECRET_PROPERTIES
-from outbox.operator.context import ResolveSettings
-from outbox.operator.settings import DoctorSettings
+from outbox.operator.settings import DoctorSettings, ResolveSettings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.planting_secrets import MARK, Planted, dsn, secret

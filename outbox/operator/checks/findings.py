@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from rich.table import Table
 from rich.text import Text
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.topic_contract import channel_problems, contract_problems
+from outbox._service.channels.channel_settings import load_all
 from outbox._service.contract_monitor import describe_all
-from outbox._service.exit_codes import Exit
+from outbox._service.exit_codes import Exit, guarded
+from outbox._service.logs import configure_logs
 from outbox._service.output import PlainConsole, print_json
 from outbox._service.settings import ServiceSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.channel_checks import broker_problem, examine_warnings
 from outbox.operator.checks.finding import Finding
+
+S = TypeVar("S", bound=ServiceSettings)
 
 
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
@@ -82,3 +87,23 @@ def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:
     if not problems:
         partitions = topics[channel.half_topic].partitions
         yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")
+
+
+def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
+    """Look at everything that a service needs, print what was found, and end.
+
+    Args:
+        settings_type: Type of its settings.
+        given: Settings from the command line; None is not given.
+        examine: Looks at one channel.
+
+    Raises:
+        SystemExit: Something is wrong.
+    """
+
+    def check() -> None:
+        channels = load_all(settings_type, given)
+        configure_logs("error", next(iter(channels.values())).log_format)
+        show_findings(found for name, settings in channels.items() for found in of_channel(name, examine(settings)))
+
+    guarded(check)

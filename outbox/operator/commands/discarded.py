@@ -9,17 +9,25 @@ from itertools import chain, islice
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, utc
+from outbox._service.output import (
+    Json,
+    PlainConsole,
+    field_table,
+    may_ask,
+    print_entry,
+    print_json,
+    print_json_rows,
+    row_table,
+    utc,
+)
 from outbox._service.settings import NO_TABLES
 from outbox.errors import ConfigurationError, OutboxError, UsageError
-from outbox.operator.reading.discard_stores import Entry, HalfEntry, RowEntry, Store, TableStore, TopicStore
-from outbox.operator.reading.discard_topic import Discarded, DiscardedMessage
-from outbox.operator.reading.discarded_rows import DiscardedMessageRow
+from outbox.operator.deciding.discard_stores import Store, TableStore, TopicStore
 from outbox.operator.settings import DecisionSettings, Given, TableCommandSettings
+from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
@@ -58,7 +66,7 @@ def list_command(
     places = _Places(TableCommandSettings(**given))
     chosen = _Choice(None, every=True, group=group, reason=reason).of(places.read())
     if as_json:
-        rows = (entry.fields() for entry in islice(chosen, limit))
+        rows = (entry.document() for entry in islice(chosen, limit))
         rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
         print_json_rows({"channel": places.name}, "transactions", rows, rest)
     else:
@@ -79,24 +87,14 @@ def show(
     """Show one: all that is known of it but the content of its messages."""
     places = _Places(TableCommandSettings(**given))
     transaction = _transaction(transaction)
-    found = places.topic.read_one(transaction)
-    rows = [] if found else places.rows_of(transaction)
+    found, name, messages = places.one(transaction)
+    rows = [message._asdict() for message in messages]
     if as_json:
-        print_json({"channel": places.name, **(_half_document(found) if found else _row_document(rows))})
-    elif found:
-        _show_one(found)
+        print_json({"channel": places.name, **found.document(), name: rows})
     else:
-        for one in rows:
-            _show_rows(*one)
-
-
-def _half_document(found: Discarded) -> dict[str, Any]:
-    return {**HalfEntry(found.manifest).fields(), "halves": [_message_fields(*half) for half in found.halves()]}
-
-
-def _row_document(found: Sequence[tuple[RowEntry, Sequence[DiscardedMessageRow]]]) -> dict[str, Any]:
-    """Return a transaction for programs; its rows of further producer groups are listed with those of the first."""
-    return {**found[0][0].fields(), "rows": [_row_fields(row) for _, some in found for row in some]}
+        fields = found.document()
+        PlainConsole().print(field_table(f"transaction {fields.pop('transaction')}", fields))
+        PlainConsole().print(row_table(rows))
 
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
@@ -151,13 +149,13 @@ class _Choice:
         if bool(self.ids) == self.every:
             raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
 
-    def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def of(self, entries: Iterable[DiscardedTransaction]) -> Iterator[DiscardedTransaction]:
         """Return what is chosen, one at a time."""
         ids = frozenset(self.ids or ())
         return (
             entry
             for entry in entries
-            if (self.every or entry.transaction_id in ids)
+            if (self.every or entry.transaction in ids)
             and self.group in {None, entry.group}
             and self.reason in {None, entry.reason}
         )
@@ -208,11 +206,11 @@ class _Places:
         """Return what could not be read."""
         return sorted(place for store in self.stores() for place in store.unread)
 
-    def read(self) -> Iterator[Entry]:
+    def read(self) -> Iterator[DiscardedTransaction]:
         """Yield what is there now, one at a time."""
         return chain.from_iterable(store.read() for store in self.stores())
 
-    def chosen(self, choice: _Choice) -> dict[Store, list[Entry]]:
+    def chosen(self, choice: _Choice) -> dict[Store, list[DiscardedTransaction]]:
         """Return what is chosen, by place.
 
         Raises:
@@ -221,29 +219,36 @@ class _Places:
         """
         ids = frozenset(choice.ids or ())
         named = {
-            store: [entry for entry in store.read() if choice.every or entry.transaction_id in ids]
+            store: [entry for entry in store.read() if choice.every or entry.transaction in ids]
             for store in self.stores()
         }
-        if missing := sorted(ids - {entry.transaction_id for some in named.values() for entry in some}):
+        if missing := sorted(ids - {entry.transaction for some in named.values() for entry in some}):
             raise _not_there(missing, self.unread())
         return {store: list(choice.of(some)) for store, some in named.items()}
 
-    def rows_of(self, transaction_id: str) -> list[tuple[RowEntry, list[DiscardedMessageRow]]]:
-        """Return a transaction whose rows are discarded, for each of its producer groups.
+    def one(self, transaction_id: str) -> tuple[DiscardedTransaction, str, Sequence[HalfMessage | RowMessage]]:
+        """Return a transaction, and its halves or rows; rows of further producer groups follow those of the first.
 
         Raises:
             UsageError: It is nowhere.
             ConfigurationError: It was not found, and something could not be read.
         """
+        if halves := self.topic.read_one(transaction_id):
+            return halves[0], "halves", halves[1]
         found = [
             (entry, table.messages(entry))
             for table in self.tables
             for entry in list(table.read())
-            if entry.transaction_id == transaction_id
+            if entry.transaction == transaction_id
         ]
         if not found:
             raise _not_there([transaction_id], self.unread())
-        return found
+        return found[0][0], "rows", [row for _, rows in found for row in rows]
+
+    def new_ids(self, transaction: DiscardedTransaction) -> tuple[str | None, dict[str, str]] | None:
+        """Return the new ids of rows that are back in their message table; None: halves keep theirs."""
+        tables = (table for table in self.tables if table.source == transaction.source)
+        return next((table.new_ids(transaction) for table in tables), None)
 
 
 def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> None:
@@ -257,14 +262,14 @@ def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> 
     everything, count = list(chain(*chosen.values())), sum(map(len, able.values()))
     if not manner.as_json:
         _show(everything, _intention(list(chain(*able.values())), kind), kind)
-    left: list[Entry] = []
+    left: list[DiscardedTransaction] = []
     decided = count > 0 and not manner.dry_run and (manner.yes or typer.confirm("Go on?"))
     if decided:
         for store, some in able.items():
             if some:
                 store.decide(some, kind, manner.comment)
         if not manner.as_json:
-            _show_new_ids(able)
+            _show_new_ids(places, chain(*able.values()))
         left = _await(able, manner.wait)
         if not manner.as_json:
             _report(kind, count, left)
@@ -274,15 +279,15 @@ def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> 
         raise SystemExit(Exit.FINDINGS)
 
 
-def _intention(able: Sequence[Entry], kind: OpKind) -> str:
+def _intention(able: Sequence[DiscardedTransaction], kind: OpKind) -> str:
     messages = sum(entry.messages for entry in able)
-    rows = sum(isinstance(entry, RowEntry) for entry in able)
+    rows = sum(entry.source is not None for entry in able)
     late, back = (_LATE if rows < len(able) else "", _ROWS_BACK.format(rows) if rows else "")
     more = f"{late}{back}" if kind is OpKind.DELIVER else ""
     return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}{more}"
 
 
-def _await(decided: Mapping[Store, Sequence[Entry]], seconds: float) -> list[Entry]:
+def _await(decided: Mapping[Store, Sequence[DiscardedTransaction]], seconds: float) -> list[DiscardedTransaction]:
     """Look until a relay has done it; return what still is there."""
     deadline = time.monotonic() + seconds
     while True:
@@ -292,15 +297,14 @@ def _await(decided: Mapping[Store, Sequence[Entry]], seconds: float) -> list[Ent
         time.sleep(LOOK_SECONDS)
 
 
-def _show_new_ids(decided: Mapping[Store, Sequence[Entry]]) -> None:
+def _show_new_ids(places: _Places, decided: Iterable[DiscardedTransaction]) -> None:
     """Print the new id of each message that is back in a message table; nothing else keeps the two together."""
-    for store, some in decided.items():
-        for entry in some:
-            for former, new in store.more_fields(entry).get("new_messages", {}).items():
-                typer.echo(f"{former} is now {new}")
+    for one in decided:
+        for former, new in (places.new_ids(one) or ("", {}))[1].items():
+            typer.echo(f"{former} is now {new}")
 
 
-def _report(kind: OpKind, count: int, left: Sequence[Entry]) -> None:
+def _report(kind: OpKind, count: int, left: Sequence[DiscardedTransaction]) -> None:
     done = "were delivered" if kind is OpKind.DELIVER else "were dropped"
     typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables: they {done}")
     if left:
@@ -308,35 +312,36 @@ def _report(kind: OpKind, count: int, left: Sequence[Entry]) -> None:
 
 
 def _document(
-    places: _Places, chosen: Mapping[Store, Sequence[Entry]], kind: OpKind, left: Sequence[Entry], *, is_dry: bool
+    places: _Places,
+    chosen: Mapping[Store, Sequence[DiscardedTransaction]],
+    kind: OpKind,
+    left: Sequence[DiscardedTransaction],
+    *,
+    is_dry: bool,
 ) -> dict[str, Any]:
     """Return what became of each, for programs."""
-    there = {(entry.transaction_id, entry.group) for entry in left}
+    there = {(entry.transaction, entry.group) for entry in left}
 
-    def outcome(entry: Entry) -> str:
+    def outcome(entry: DiscardedTransaction) -> str:
         if entry.why_not(kind):
             return "refused"
         if is_dry:
             return "possible"
-        return "still there" if (entry.transaction_id, entry.group) in there else "left"
+        return "still there" if (entry.transaction, entry.group) in there else "left"
 
-    transactions = [
-        {
-            **entry.fields(),
-            "outcome": outcome(entry),
-            "why": entry.why_not(kind) or None,
-            **store.more_fields(entry),
-        }
-        for store, some in chosen.items()
-        for entry in some
-    ]
+    def document(entry: DiscardedTransaction) -> dict[str, Any]:
+        new = places.new_ids(entry)
+        more = {} if new is None else {"new_transaction": new[0], "new_messages": new[1]}
+        return {**entry.document(), "outcome": outcome(entry), "why": entry.why_not(kind) or None, **more}
+
+    transactions = [document(entry) for some in chosen.values() for entry in some]
     return {"channel": places.name, "decision": kind.name, "transactions": transactions}
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _show_list(chosen: Iterator[Entry], limit: int, channel: str) -> None:
+def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, channel: str) -> None:
     listed = list(islice(chosen, limit))
     _show(listed, f"discarded transactions of channel {channel}")
     if not listed:
@@ -345,7 +350,7 @@ def _show_list(chosen: Iterator[Entry], limit: int, channel: str) -> None:
         PlainConsole().print(f"{more} more are not listed: --limit")
 
 
-def _show(entries: Sequence[Entry], title: str, kind: OpKind | None = None) -> None:
+def _show(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> None:
     """Print two or three lines for each, none of which needs more than 80 columns for ordinary names."""
     if not entries:
         return
@@ -356,67 +361,17 @@ def _show(entries: Sequence[Entry], title: str, kind: OpKind | None = None) -> N
         count = entry.messages
         print_entry(
             console,
-            f"{entry.transaction_id}  {entry.group}  {entry.reason}",
-            f"{count} message{'' if count == 1 else 's'}, {entry.where()}",
+            f"{entry.transaction}  {entry.group}  {entry.reason}",
+            f"{count} message{'' if count == 1 else 's'}, {_where(entry)}",
             f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
         )
 
 
-def _count(left: Iterable[Entry]) -> int:
+def _where(entry: DiscardedTransaction) -> str:
+    if entry.discarded_ms is None:
+        return f"first appended {utc(entry.appended_ms)}"
+    return f"of table source {entry.source}, discarded {utc(entry.discarded_ms)}"
+
+
+def _count(left: Iterable[DiscardedTransaction]) -> int:
     return sum(1 for _ in left)
-
-
-def _show_one(found: Discarded) -> None:
-    manifest = found.manifest
-    table = Table(show_header=False, title=f"transaction {manifest.transaction_id}")
-    decision = manifest.decision.name if manifest.decision else "none"
-    for name, value in (
-        ("group", manifest.group),
-        ("reason", manifest.reason),
-        ("detail", manifest.detail),
-        ("decision", decision),
-        ("half partition", manifest.partition),
-        ("positions that count", manifest.positions),
-        ("first appended", utc(manifest.first_append_time)),
-        ("UNKNOWN answers", manifest.checks),
-        ("last answer", manifest.last_answer),
-    ):
-        table.add_row(name, str(value))
-    PlainConsole().print(table)
-    messages = Table("position", "half offset", "target", "key", "bytes")
-    for position, offset, message in found.halves():
-        what = (message.target, "yes" if message.has_key else "no", str(message.size)) if message else ("?", "?", "?")
-        messages.add_row(str(position), str(offset), *what)
-    PlainConsole().print(messages)
-
-
-def _show_rows(entry: RowEntry, rows: Sequence[DiscardedMessageRow]) -> None:
-    table = Table(show_header=False, title=f"transaction {entry.transaction_id}")
-    for name, value in (
-        ("group", entry.group),
-        ("reason", entry.reason),
-        ("detail", entry.detail),
-        ("table source", entry.source),
-        ("local transaction began", utc(entry.rows.started_ms)),
-        ("discarded", utc(entry.rows.discarded_ms)),
-    ):
-        table.add_row(name, str(value))
-    PlainConsole().print(table)
-    messages = Table("row", "target", "key", "bytes")
-    for row in rows:
-        messages.add_row(str(row.id), row.target, "yes" if row.has_key else "no", str(row.size))
-    PlainConsole().print(messages)
-
-
-def _message_fields(position: int, offset: int, message: DiscardedMessage | None) -> dict[str, Any]:
-    return {
-        "position": position,
-        "half_offset": offset,
-        "target": message.target if message else None,
-        "has_key": message.has_key if message else None,
-        "bytes": message.size if message else None,
-    }
-
-
-def _row_fields(row: DiscardedMessageRow) -> dict[str, Any]:
-    return {"row": row.id, "target": row.target, "has_key": row.has_key, "bytes": row.size}

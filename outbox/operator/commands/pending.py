@@ -20,15 +20,13 @@ from outbox.operator.commands.table_sources import age, is_unread, report_tables
 from outbox.operator.context import (
     ONE_COMMAND,
     RECORDS,
-    SITE_OPTIONS,
     OperatorContext,
-    OperatorSettings,
     Records,
     missing_services,
     parse_duration,
 )
 from outbox.operator.reading.channel_reader import ChannelReader, Unread
-from outbox.operator.reading.database_view import database_of
+from outbox.operator.settings import SITE_OPTIONS, OperatorSettings
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.half import Truth
 
@@ -114,7 +112,7 @@ def _look(desk: OperatorContext, shown: Sequence[UnsettledTransaction]) -> dict[
     by_name: dict[str | None, list[UnsettledTransaction]] = defaultdict(list)
     for one in shown:
         if one.truth is Truth.ROW:
-            by_name[database_of(one.request(desk.channel.half.id), desk.databases)].append(one)
+            by_name[desk.database_of(one.group)].append(one)
     found: dict[str, dict[str, Any]] = {}
     for name, ours in by_name.items():
         if name is None:
@@ -122,7 +120,7 @@ def _look(desk: OperatorContext, shown: Sequence[UnsettledTransaction]) -> dict[
             continue
         requests = [one.request(desk.channel.half.id) for one in ours]
         try:
-            seen = desk.rows(name).look(requests, frozenset(one.id for one in ours if one.parked))
+            seen = desk.rows(name).look(requests, frozenset(one.id for one in ours if one.parked).intersection)
         except ConfigurationError as error:
             found |= {one.id: {"database": name, "row": f"unknown: {error}", "holder_pid": None} for one in ours}
             continue

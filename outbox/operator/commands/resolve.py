@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from outbox._cli.setting_options import setting_options
 from outbox._service.exit_codes import Exit, warn
-from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, utc
+from outbox._service.output import Json, PlainConsole, field_table, may_ask, print_entry, print_json
 from outbox.errors import UsageError
 from outbox.operator.context import (
     ONE_COMMAND,
-    SITE_OPTIONS,
     OperatorContext,
-    ResolveSettings,
     parse_duration,
     parse_id,
 )
-from outbox.operator.deciding.bulk import Bulk
-from outbox.operator.deciding.resolution import RequestedDecision
+from outbox.operator.deciding.resolution import Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
 from outbox.operator.reading.table_search import TableSearch
+from outbox.operator.settings import SITE_OPTIONS, ResolveSettings
 from outbox.operator.state.row_story import advice, conclude_rows
 from outbox.operator.state.timeline import Findings
 from outbox.protocol.op import OpKind
@@ -57,51 +54,35 @@ def resolve(
     if not reason.strip():
         raise UsageError("give --reason: it goes into the op topic with your name")
     may_ask(yes=yes or dry_run, as_json=as_json)
-    settings = ResolveSettings(**given)
-    desk = _Arguments(transaction, every, group, rollback).desk(settings)
-    manner = _Manner(reason, yes, dry_run, as_json)
-    if transaction is not None:
-        _refuse_rows(settings, _id(transaction), manner)
-    if transaction is None:
-        age = max(settings.transaction_timeout_ms, parse_duration(older_than))
-        _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
-    else:
-        kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
-        _resolve_one(
-            RequestedDecision(desk, _id(transaction), kind, incarnation, settings.transaction_timeout_ms), manner
-        )
+    if (transaction is None) != every or every != bool(group):
+        raise UsageError("name one transaction, or give --all and --group")
+    if every and not rollback:
+        raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
+    settings, id_ = ResolveSettings(**given), None if transaction is None else _id(transaction)
+    context = OperatorContext(settings, settings.operator)
+    if id_ is not None:
+        _refuse_rows(settings, id_, as_json=as_json)
+    age = settings.transaction_timeout_ms if id_ else max(settings.transaction_timeout_ms, parse_duration(older_than))
+    case = Resolution(context, OpKind.COMMIT if commit else OpKind.ROLLBACK, incarnation, age, id_, group)
+    case.find()
+    if case.possible() and not dry_run:
+        if not yes and not _may(case):
+            return
+        if case.possible():
+            case.decide(reason)
+    _tell(case.document(), as_json=as_json)
+    if not case.is_whole():
+        raise SystemExit(Exit.FINDINGS)
 
 
-class _Manner(NamedTuple):
-    """How."""
-
-    reason: str
-    yes: bool
-    dry_run: bool
-    as_json: bool
-
-
-class _Arguments(NamedTuple):
-    """Which transactions."""
-
-    transaction: str | None
-    every: bool
-    group: str | None
-    rollback: bool
-
-    def desk(self, settings: ResolveSettings) -> OperatorContext:
-        """Check them, then connect.
-
-        Raises:
-            UsageError: They contradict each other.
-        """
-        if (self.transaction is None) != self.every or self.every != bool(self.group):
-            raise UsageError("name one transaction, or give --all and --group")
-        if self.every and not self.rollback:
-            raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
-        if self.transaction is not None:
-            _id(self.transaction)
-        return OperatorContext(settings, settings.operator)
+def _may(case: Resolution) -> bool:
+    """Ask the operator, and look again at one transaction: the answer may have taken long."""
+    _show(case.document())
+    if not typer.confirm(f"{case.consequence()}. Go on?"):
+        return False
+    if case.id is not None:
+        case.find()
+    return True
 
 
 def _id(transaction: str) -> str:
@@ -111,7 +92,7 @@ def _id(transaction: str) -> str:
     return id_
 
 
-def _refuse_rows(settings: ResolveSettings, transaction_id: str, manner: _Manner) -> None:
+def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: bool) -> None:
     """Refuse to decide a transaction of table mode, with its state; name the tables that are not read.
 
     A row that is not read is never decided: it has no half, and only what has one is.
@@ -135,62 +116,25 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, manner: _Manner
         "found": sentence,
         "table_sources": ", ".join(found.databases),
     }
-    _tell(document, manner)
+    _tell(document, as_json=as_json)
     raise SystemExit(Exit.FINDINGS)
 
 
-def _resolve_one(case: RequestedDecision, manner: _Manner) -> None:
-    case.find()
-    if not case.is_refused() and not manner.dry_run:
-        if not manner.yes:
-            _show(case.document())
-            if not typer.confirm(f"{case.consequence()}. Go on?"):
-                return
-            case.find()  # the answer may have taken long
-        if not case.is_refused():
-            case.decide(manner.reason)
-    _tell(case.document(), manner)
-    if case.is_refused():
-        raise SystemExit(Exit.FINDINGS)
-
-
-def _resolve_all(bulk: Bulk, manner: _Manner) -> None:
-    bulk.find()
-    if bulk.possible() and not manner.dry_run:
-        if not manner.yes:
-            _show_bulk(bulk.document())
-            if not typer.confirm(f"{bulk.possible()} transactions will be rolled back for good. Go on?"):
-                return
-        bulk.decide(manner.reason)
-    if manner.as_json:
-        print_json(bulk.document())
-    else:
-        _show_bulk(bulk.document())
-    if not bulk.is_whole():
-        raise SystemExit(Exit.FINDINGS)
-
-
-def _tell(document: dict[str, Any], manner: _Manner) -> None:
-    if manner.as_json:
+def _tell(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
         print_json(document)
     else:
         _show(document)
 
 
-def _show_bulk(document: dict[str, Any]) -> None:
+def _show(document: dict[str, Any]) -> None:
     console = PlainConsole()
+    if "transaction" in document:
+        console.print(field_table(f"transaction {document.pop('transaction')}", document))
+        return
     counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
     print_entry(console, f"channel {document['channel']}, group {document['group']}: {counts}")
     for refused in document["refused"]:
         print_entry(console, f"{refused['transactions']} refused: {refused['standing']}", refused["why"])
     for left in document["not_read"]:
         print_entry(console, f"not read: {left['place']} ({left['why']}); run it again")
-
-
-def _show(document: dict[str, Any]) -> None:
-    table = Table(show_header=False, title=f"transaction {document['transaction']}")
-    for name, value in document.items():
-        if value is not None and name != "transaction":
-            shown = utc(value) if name.endswith("_ms") else str(value)
-            table.add_row(name.removesuffix("_ms").replace("_", " "), shown)
-    PlainConsole().print(table)

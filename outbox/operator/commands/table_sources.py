@@ -12,8 +12,9 @@ from outbox._postgres.message_table import MessageTable
 from outbox._rules.waiting_rows import Waits
 from outbox._service.output import print_entry
 from outbox._service.settings import TableSettings
-from outbox.operator.context import UNITS, OperatorSettings
+from outbox.operator.context import UNITS
 from outbox.operator.reading.source_report import ROWS, Condition, SourceReport, SourceReporter
+from outbox.operator.settings import OperatorSettings, connection
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
@@ -33,7 +34,7 @@ def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -
         settings: The settings.
         is_unreachable: Whether Kafka did not answer, so that it is not asked again.
     """
-    reporter = SourceReporter(settings.connection(), settings.channel_names(), is_unreachable=is_unreachable)
+    reporter = SourceReporter(connection(settings), settings.channel_names(), is_unreachable=is_unreachable)
     return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
 
 

@@ -11,9 +11,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from checker.rules.verdicts import Row
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.group_members import NOT_SEEN
+from outbox._rules.callback_row import Row
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._service.redaction import visible
@@ -22,15 +22,14 @@ from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.context import (
     ONE_COMMAND,
     RECORDS,
-    SITE_OPTIONS,
     OperatorContext,
-    OperatorSettings,
     Records,
     missing_services,
     parse_id,
 )
 from outbox.operator.reading.table_search import TableSearch
 from outbox.operator.reading.topic_search import SKEW_MS, Search, search_databases
+from outbox.operator.settings import SITE_OPTIONS, OperatorSettings, connection
 from outbox.operator.state.row_story import RowFindings, conclude_rows
 from outbox.operator.state.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
 
@@ -105,10 +104,10 @@ def _search_databases(
     settings: OperatorSettings, found: Findings, *, is_silent: bool
 ) -> tuple[RowFindings, Sequence[Row]]:
     """Return what message tables hold of a transaction, and its callback rows if it may be one of half mode."""
-    databases = settings.all_databases()
+    databases = settings.callback_databases()
     if not databases and not settings.tables:
         found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
-    kafka = None if is_silent else settings.connection()
+    kafka = None if is_silent else connection(settings)
     rows = TableSearch(kafka, settings.channel_names(), found).search(settings.tables)
     if rows.applies:
         found.unread.append(("halves", _OF_ROWS))

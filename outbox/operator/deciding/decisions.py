@@ -11,7 +11,8 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.client_log import logged
 from outbox._kafka.produce import Refusals, produce
 from outbox.errors import ConfigurationError
-from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.protocol.discard import Manifest
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.record import Record
 
 
@@ -37,3 +38,19 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
         left = producer.flush(REQUEST_TIMEOUT)
     if left:
         raise ConfigurationError(f"Kafka did not take {left} decisions within {REQUEST_TIMEOUT:.0f} s: give them again")
+
+
+def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
+    """Return a decision on what a manifest lists."""
+    counted = set(manifest.positions)
+    offsets = [offset for position, offset in manifest.offsets if position in counted]
+    return OpEntry(
+        kind,
+        manifest.transaction_id,
+        manifest.topic_id,
+        manifest.partition,
+        manifest.positions,
+        min(offsets),
+        max(offsets),
+        reason=reason,
+    )

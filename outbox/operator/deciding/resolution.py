@@ -1,33 +1,36 @@
-"""Resolution of one transaction by an operator: its state, the consequences, and the decision."""
+"""Decisions of an operator on undecided transactions: their states, the consequences, and what was decided."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from checker.rules.verdicts import Verdict, op_entry
 from outbox._failpoints import failpoint
-from outbox._service.exit_codes import Exit, fail
+from outbox._rules.callback_row import decision_entry
+from outbox._service.exit_codes import Exit, fail, warn
 from outbox._service.output import show_records_read
 from outbox.errors import ConfigurationError
 from outbox.operator.context import RECORDS, OperatorContext
 from outbox.operator.deciding.decisions import send_decisions
 from outbox.operator.reading.channel_reader import ChannelReader, Unread
-from outbox.operator.reading.database_view import DatabaseStatus, database_of
-from outbox.operator.reading.discard_topic import read_discarded
-from outbox.operator.state.rulings import RULINGS, DecisionStep, Ruling, SourceState, of_listener
+from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
+from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
 
-MOST = 100_000
-"""Halves of the one transaction; it cannot have so many."""
+HALVES = 500_000
+"""Halves that are looked at, over all partitions."""
 
-_VERDICTS = {OpKind.COMMIT: Verdict.COMMITTED, OpKind.ROLLBACK: Verdict.FENCED}
+AT_ONCE = 500
+"""Transactions whose op markers are sent after their rows are durable, before the next ones are decided."""
+
 _CONSEQUENCES = {
     OpKind.COMMIT: "its messages will be delivered, although no local transaction is known to have committed",
     OpKind.ROLLBACK: "its messages will never be delivered, and its local transaction can no longer commit",
@@ -36,132 +39,41 @@ _LISTENER_CONSEQUENCES = {
     OpKind.COMMIT: "its messages will be delivered; without a row, this op marker is the only record of it",
     OpKind.ROLLBACK: "its messages will never be delivered; there is no row, and its local transaction may yet commit",
 }
-_YOUNG = Ruling(
-    DecisionStep.REFUSE,
-    "it is so young that its application may be about to write its row: try again, see --min-age-ms",
-)
-JUST_ENDED = Ruling(DecisionStep.REFUSE, "its local transaction was open a moment ago: try again")
 
 
 @dataclass
-class RequestedDecision:
-    """One transaction, and what is to become of it.
+class Case:
+    """One transaction, its state, and what becomes of it.
 
     Args:
-        desk: Settings and channel.
-        id: The transaction.
-        kind: COMMIT or ROLLBACK, as the operator wants it.
-        gone: An incarnation of its database that the operator confirms as lost for good.
-        min_age: What is younger, in ms, is left to its application.
+        found: The transaction.
+        request: The question about it.
+        seen: Its state in its database; None: its listener decides.
+        standing: Its state.
+        ruling: What follows from it.
+        sent: The op entry that was sent.
     """
 
-    desk: OperatorContext
-    id: str
-    kind: OpKind
-    gone: str | None
-    min_age: int
-
-    found: UnsettledTransaction | None = None
-    seen: DatabaseStatus | None = None
-    ruling: Ruling = JUST_ENDED
+    found: UnsettledTransaction
+    request: CheckRequest
+    seen: DatabaseStatus | None
+    standing: SourceState
+    ruling: Ruling
     sent: OpEntry | None = None
 
-    def find(self) -> None:
-        """Look up its state without writing anything.
-
-        Raises:
-            SystemExit: It is not undecided.
-        """
-        gathering = Gathering(MOST, Choice(self.id))
-        now = time.time_ns() // 1_000_000
-        with show_records_read() as passed:
-            unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
-        self.found = self._taken_from(gathering, unread)
-        left = [one for one in unread if one.partition == self.found.partition]
-        if self.found.truth is Truth.LISTENER and left:
-            fail(f"The answer of its listener is not known: {left[0].place} was not read", Exit.UNPROVABLE)
-        self._judge(
-            self._look(lambda name: self.desk.rows(name).look([self._request()], self._alive(), self.gone)[self.id])
-        )
-        young = now - self.found.first_append_time < self.min_age
-        if young and self._standing() in {SourceState.NO_ROW, SourceState.LISTENER}:
-            self.ruling = _YOUNG
-
-    def _taken_from(self, gathering: Gathering, unread: Sequence[Unread]) -> UnsettledTransaction:
-        if gathering.refused:
-            fail(
-                f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
-                "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
-                Exit.FINDINGS,
-            )
-        if self.id not in gathering.found and (faults := [left for left in unread if left.is_fault]):
-            fail(
-                f"transaction {self.id} was not found, and {faults[0].place} cannot be read ({faults[0].why}): nothing "
-                "was decided",
-                Exit.UNPROVABLE,
-            )
-        if self.id not in gathering.found:
-            channel = self.desk.channel.channel.name
-            fail(
-                f"transaction {self.id} is not among what channel {channel} holds unsettled: it is settled, or none of "
-                "its halves was ever stored here; nothing was decided. `outbox trace` shows more",
-                Exit.FINDINGS,
-            )
-        return gathering.found[self.id]
-
-    def decide(self, reason: str) -> None:
-        """Make the decision: the row first, and once it is durable the op marker (R32).
-
-        Raises:
-            ConfigurationError: Database or Kafka do not answer, or refuse; the message names what was decided.
-        """
-        text = self.desk.by_hand(reason)
-        self._judge(
-            self._look(
-                lambda name: self.desk.rows(name).decide(
-                    self._request(), self.kind, alive=self._is_alive, gone=self.gone
-                )
-            )
-        )
-        if self.ruling.step is DecisionStep.PLACE:  # no row, and none could be placed
-            self.ruling = JUST_ENDED
-        if self.ruling.step is DecisionStep.REFUSE:
-            return
-        if self.seen is not None and self.seen.placed:
-            self.ruling = RULINGS[self.kind, SourceState.NO_ROW]
-        entry = self._entry()
-        failpoint("resolve.marking")
-        self.sent = replace(entry, reason=text)
-        try:
-            send_decisions(self.desk.kafka, self.desk.channel, [self.sent])
-        except ConfigurationError as error:
-            if self.seen is None:
-                raise
-            raise ConfigurationError(
-                f"the row is {self.kind.name} and is final; only its op marker was not sent ({error}). "
-                "Check-back will find the row, or run this again"
-            ) from error
-
+    @property
     def is_refused(self) -> bool:
-        """Return whether the decision is refused, as far as was seen."""
+        """Whether nothing is decided on it."""
         return self.ruling.step is DecisionStep.REFUSE
 
-    def consequence(self) -> str:
-        """Return what would happen, for the confirmation prompt."""
-        seen = self.seen
-        if seen is None or seen.row is None:
-            return (_CONSEQUENCES if seen else _LISTENER_CONSEQUENCES)[self.kind]
-        return "the op marker is sent again"
-
-    def document(self) -> dict[str, Any]:
-        """All of it, under stable names."""
-        found, request, seen = self._found(), self._request(), self.seen
-        refused = self.ruling.step is DecisionStep.REFUSE
+    def document(self, kind: OpKind) -> dict[str, Any]:
+        """Return all of it, under stable names."""
+        found, request, seen = self.found, self.request, self.seen
         return {
             "transaction": found.id,
-            "decision": self.kind.name,
-            "outcome": "refused" if refused else "decided" if self.sent else "possible",
-            "standing": str(self._standing()),
+            "decision": kind.name,
+            "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
+            "standing": str(self.standing),
             "why": self.ruling.why,
             "group": found.group,
             "truth": str(found.truth),
@@ -180,51 +92,198 @@ class RequestedDecision:
             "reason": self.sent.reason if self.sent else None,
         }
 
-    def _look(self, ask: Callable[[str], DatabaseStatus]) -> SourceState:
-        """Return its state, with its listener or in its group's database."""
-        standing = of_listener(self._found())
-        if standing is not None:
-            return standing
-        name = database_of(self._request(), self.desk.databases)
-        if name is None:
-            self.seen = DatabaseStatus(SourceState.UNMAPPED, "")
-        elif self.desk.databases[name].read_only:
-            self.seen = DatabaseStatus(SourceState.READ_ONLY, name)
+
+@dataclass
+class Resolution:
+    """Some undecided transactions, and what is to become of them.
+
+    Args:
+        context: Settings and channel.
+        kind: COMMIT or ROLLBACK.
+        gone: An incarnation of their database that the operator confirms as lost for good.
+        min_age: What is younger, in ms, is left to its application.
+        id: The only transaction; None: all of the group.
+        group: Their producer group.
+    """
+
+    context: OperatorContext
+    kind: OpKind
+    gone: str | None
+    min_age: int
+    id: str | None = None
+    group: str | None = None
+
+    cases: list[Case] = field(default_factory=list)
+    unread: Sequence[Unread] = ()
+
+    def find(self) -> None:
+        """Look up the transactions and their states, without writing anything.
+
+        Raises:
+            SystemExit: The one that is named is not undecided; or the answers of listeners are not known.
+        """
+        now, channel = time.time_ns() // 1_000_000, self.context.channel
+        choice = Choice(self.id) if self.id else Choice(None, self.group, now - self.min_age)
+        gathering = Gathering(-(-HALVES // channel.partitions), choice)
+        with show_records_read() as passed:
+            self.unread = ChannelReader(self.context.kafka, channel, gathering, RECORDS, passed).gather(now)
+        if self.id:
+            found = [self._only(gathering)]
         else:
-            self.seen = ask(name)
-        return self.seen.standing
+            found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
+        listeners = {one.partition for one in found if one.truth is Truth.LISTENER}
+        if left := [one for one in self.unread if one.partition in listeners]:
+            fail(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
+        parked = frozenset(one.id for one in found if one.parked)
+        self.cases = self._judged(found, lambda view, requests: view.look(requests, parked.intersection, self.gone))
+        for case in self.cases:
+            is_young = now - case.found.first_append_time < self.min_age
+            if is_young and case.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
+                case.ruling = YOUNG
 
-    def _judge(self, standing: SourceState) -> None:
-        self.ruling = RULINGS[self.kind, standing]
+    def possible(self) -> int:
+        """Return how many transactions are not refused."""
+        return sum(not case.is_refused for case in self.cases)
 
-    def _standing(self) -> SourceState:
-        return self.seen.standing if self.seen else of_listener(self._found()) or SourceState.NO_ROW
+    def decided(self) -> int:
+        """Return of how many the op marker was sent."""
+        return sum(case.sent is not None for case in self.cases)
 
-    def _entry(self) -> OpEntry:
+    def is_whole(self) -> bool:
+        """Return whether nothing was refused or left out."""
+        return self.possible() == len(self.cases) and (self.id is not None or not self.unread)
+
+    def consequence(self) -> str:
+        """Return what would happen, for the confirmation prompt."""
+        if self.id is None:
+            return f"{self.possible()} transactions will be rolled back for good"
+        seen = self.cases[0].seen
+        if seen is None or seen.row is None:
+            return (_CONSEQUENCES if seen else _LISTENER_CONSEQUENCES)[self.kind]
+        return "the op marker is sent again"
+
+    def decide(self, reason: str) -> None:
+        """Make the decisions: the rows first, and once they are durable the op markers (R32).
+
+        Raises:
+            ConfigurationError: Database or Kafka do not answer, or refuse. Earlier decisions are kept.
+        """
+        text = self.context.by_hand(reason)
+        found, self.cases = [case.found for case in self.cases], []
+        for start in range(0, len(found), AT_ONCE):
+            some = self._judged(found[start : start + AT_ONCE], self._place)
+            self.cases += some
+            self._send([case for case in some if not case.is_refused], text)
+
+    def _place(self, view: DatabaseView, requests: Sequence[CheckRequest]) -> dict[str, DatabaseStatus]:
+        return view.decide(requests, self.kind, alive=self._alive, gone=self.gone)
+
+    def _send(self, cases: Sequence[Case], text: str) -> None:
+        """Send op markers of cases whose rows are durable."""
+        for case in cases:
+            if case.ruling.step is DecisionStep.PLACE:  # no row, and none could be placed
+                case.ruling = JUST_ENDED
+            elif case.seen and case.seen.placed:
+                case.ruling = RULINGS[self.kind, SourceState.NO_ROW]
+        able = [case for case in cases if not case.is_refused]
+        if not able:
+            return
+        entries = [replace(self._entry(case), reason=text) for case in able]
+        failpoint("resolve.marking")
+        try:
+            send_decisions(self.context.kafka, self.context.channel, entries)
+        except ConfigurationError as error:
+            if all(case.seen is None for case in able):
+                raise
+            raise ConfigurationError(
+                f"the row is {self.kind.name} and is final; only its op marker was not sent ({error}). "
+                "Check-back will find the row, or run this again"
+            ) from error
+        for case, entry in zip(able, entries, strict=True):
+            case.sent = entry
+
+    def _only(self, gathering: Gathering) -> UnsettledTransaction:
+        if gathering.refused:
+            fail(
+                f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
+                "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
+                Exit.FINDINGS,
+            )
+        if (found := gathering.found.get(self.id or "")) is not None:
+            self.unread = [left for left in self.unread if left.partition == found.partition]
+            return found
+        faults = [f"{left.place} cannot be read ({left.why})" for left in self.unread if left.is_fault]
+        raise _absent(self.id or "", self.context.channel.channel.name, faults)
+
+    def _judged(
+        self,
+        found: Sequence[UnsettledTransaction],
+        ask: Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]],
+    ) -> list[Case]:
+        """Return transactions with their states: of their listeners, or in the databases of their groups."""
+        requests = {one.id: one.request(self.context.channel.half.id) for one in found}
+        by_database: dict[str | None, list[CheckRequest]] = defaultdict(list)
+        for one in found:
+            if one.truth is not Truth.LISTENER:
+                by_database[self.context.database_of(one.group)].append(requests[one.id])
+        seen: dict[str, DatabaseStatus] = {}
+        for name, some in by_database.items():
+            if name is None or self.context.databases[name].read_only:
+                absent = SourceState.UNMAPPED if name is None else SourceState.READ_ONLY
+                seen |= {one.transaction_id: DatabaseStatus(absent, name or "") for one in some}
+            else:
+                seen |= ask(self.context.rows(name), some)
+        return [self._case(one, requests[one.id], seen.get(one.id)) for one in found]
+
+    def _case(self, found: UnsettledTransaction, request: CheckRequest, seen: DatabaseStatus | None) -> Case:
+        standing = seen.standing if seen else of_listener(found) or SourceState.NO_ROW
+        return Case(found, request, seen, standing, RULINGS[self.kind, standing])
+
+    def _entry(self, case: Case) -> OpEntry:
         """Return the op entry; a row takes precedence, if there is one."""
-        request, row = self._request(), self.seen.row if self.seen else None
-        place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
+        request, row = case.request, case.seen.row if case.seen else None
         if row is None:
+            place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
             return OpEntry(self.kind, request.transaction_id, *place)
-        entry = op_entry(request, _VERDICTS[self.kind], row)
+        entry = decision_entry(request, self.kind, row)
         if entry is None:
-            raise RuntimeError(f"the row of {self.id} allows {self.kind.name}, and gives no op entry")
+            raise RuntimeError(f"the row of {request.transaction_id} allows {self.kind.name}, and gives no op entry")
         return entry
 
-    def _is_alive(self) -> bool:
-        """Return whether it is undecided in the discard topic at present."""
-        if not self._found().parked:
-            return False
-        found = read_discarded(self.desk.kafka, self.desk.channel, self.id)
-        return found is not None and found.manifest.reason is DiscardReason.UNDECIDED
+    def _alive(self, ids: Collection[str]) -> set[str]:
+        """Return which transactions are undecided in the discard topic at present."""
+        manifests = read_manifests(self.context.kafka, self.context.channel, lambda *_: None)
+        undecided = (one.transaction_id for one in manifests if one.reason is DiscardReason.UNDECIDED)
+        return set(undecided).intersection(ids)
 
-    def _alive(self) -> frozenset[str]:
-        return frozenset([self.id] if self._found().parked else [])
+    def document(self) -> dict[str, Any]:
+        """Return all of it, under stable names: one transaction, or numbers."""
+        if self.id is not None:
+            return self.cases[0].document(self.kind)
+        return {
+            "channel": self.context.channel.channel.name,
+            "group": self.group,
+            "decision": self.kind.name,
+            "found": len(self.cases),
+            "possible": self.possible(),
+            "decided": self.decided(),
+            "refused": list(self._refusals()),
+            "not_read": [{"place": left.place, "why": left.why} for left in self.unread],
+        }
 
-    def _request(self) -> CheckRequest:
-        return self._found().request(self.desk.channel.half.id)
+    def _refusals(self) -> Iterator[dict[str, Any]]:
+        counts = Counter((case.standing, case.ruling.why) for case in self.cases if case.is_refused)
+        for (standing, why), count in counts.most_common():
+            yield {"standing": str(standing), "transactions": count, "why": why}
 
-    def _found(self) -> UnsettledTransaction:
-        if self.found is None:
-            raise RuntimeError(f"internal error: transaction {self.id} was not looked for")
-        return self.found
+
+def _absent(id_: str, channel: str, faults: Sequence[str]) -> SystemExit:
+    """Say that a transaction is not unsettled, or may be where nothing could be read; return the end."""
+    if faults:
+        warn(f"transaction {id_} was not found, and {faults[0]}: nothing was decided")
+        return SystemExit(Exit.UNPROVABLE)
+    warn(
+        f"transaction {id_} is not among what channel {channel} holds unsettled: it is settled, or none of its halves "
+        "was ever stored here; nothing was decided. `outbox trace` shows more"
+    )
+    return SystemExit(Exit.FINDINGS)

@@ -6,22 +6,20 @@ lock, row, COMMIT that waits for the disk, then a separate read (R8, R9).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 import psycopg
 
-from checker.connection import connect
-from checker.database import by_database
-from checker.fencing.fence import DiscardLookup, Fence
-from checker.rules.verdicts import Answers, Row, read_row
-from checker.settings import DatabaseSettings
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
+from outbox._rules.callback_row import Row, read_row
+from outbox._service.settings import CheckerDatabase
 from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.operator.reading.table_connection import operator_session
 from outbox.operator.state.rulings import SourceState, of_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
@@ -29,9 +27,6 @@ from outbox.protocol.op import OpKind
 
 NO_INCARNATION = "none"
 """How an operator names the incarnation of halves that name none."""
-
-IDLE_SECONDS = 60
-"""How long a decision may be idle in its transaction: it reads the discard topic there."""
 
 _READ: LiteralString = (
     "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions,"
@@ -43,7 +38,10 @@ _HOLDERS: LiteralString = (
     "SELECT l.classid::bigint, l.objid::bigint, l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted"
 )
-_TRY_LOCK: LiteralString = "SELECT pg_try_advisory_xact_lock(%s)"
+_TRY_LOCKS: LiteralString = (
+    "SELECT id::text FROM unnest(%s::uuid[], %s::bigint[]) AS asked (id, number)"
+    " WHERE pg_try_advisory_xact_lock(number)"
+)
 _INSERT: LiteralString = (
     "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -75,10 +73,8 @@ class DatabaseStatus:
     placed: bool = False
 
 
-def database_of(request: CheckRequest, databases: Mapping[str, DatabaseSettings]) -> str | None:
-    """Name of the database of a transaction's producer group; None: it is unmapped."""
-    mapped, _ = by_database([request], databases)
-    return next(iter(mapped), None)
+Alive = Callable[[Collection[str]], Collection[str]]
+"""Return those of some transactions that are alive in the discard topic: their rows cannot have been purged."""
 
 
 class DatabaseView:
@@ -90,66 +86,39 @@ class DatabaseView:
         channel: Name of the channel.
     """
 
-    def __init__(self, name: str, settings: DatabaseSettings, channel: str) -> None:
+    def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
         self._name = name
         self._settings = settings
         self._table = CallbackTable(settings.tables())
         self._channel = channel
 
     def look(
-        self, requests: Sequence[CheckRequest], alive: frozenset[str] = frozenset(), gone: str | None = None
+        self, requests: Sequence[CheckRequest], alive: Alive = lambda _: (), gone: str | None = None
     ) -> dict[str, DatabaseStatus]:
         """Return the present state of transactions; write nothing and take no lock.
 
         Args:
             requests: Of groups of this database.
-            alive: Ids of transactions that are alive in the discard topic: their rows are never purged.
+            alive: Looks up the discard topic.
             gone: An incarnation of this database that an operator confirms as lost for good.
 
         Raises:
             ConfigurationError: The database does not answer, or is not what it should be.
         """
         with self._connect(writes=False) as connection:
-            incarnation = self._incarnation(connection)
-            holders = _holders(connection)  # before the rows: who has committed since has one
-            rows = self._read(connection, [request.transaction_id for request in requests])
-            purged = self._watermarks(connection, requests)  # after the rows: what has gone is below it
-            return {
-                request.transaction_id: self._seen(request, rows, holders, purged, incarnation, alive, gone)
-                for request in requests
-            }
-
-    def fence(self, requests: Sequence[CheckRequest], in_discard_topic: DiscardLookup, gone: str | None) -> Answers:
-        """Roll back many transactions as the checker does: a rollback row is the row of each that has none.
-
-        Args:
-            requests: Of groups of this database.
-            in_discard_topic: Looks up which transactions are in the discard topic: their rows cannot have been purged.
-            gone: An incarnation of this database that the operator confirms as lost for good.
-
-        Raises:
-            ConfigurationError: The database does not answer, is read-only, or its role may not. Earlier
-                decisions are kept, and the same command will find them.
-        """
-        with self._connect(writes=True) as connection:
-            today = self._incarnation(connection)
-            known = [
-                replace(request, incarnation=today) if _foreign_and_gone(request, today, gone) else request
-                for request in requests
-            ]
-            return Fence(self._table, self._channel, in_discard_topic=in_discard_topic).check(connection, known)
+            return self._look(connection, self._incarnation(connection), requests, alive, gone)
 
     def decide(
-        self, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None
-    ) -> DatabaseStatus:
-        """Make an operator's decision the row, unless there is one, or the local transaction is open.
+        self, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
+    ) -> dict[str, DatabaseStatus]:
+        """Make an operator's decision the row of transactions that have none, and are not open.
 
-        The row is on the disk, and on the synchronous standbys, when this returns. Its decision counts.
+        The rows are on the disk, and on the synchronous standbys, when this returns. Their decisions count.
 
         Args:
-            request: The transaction, with what counts of it.
+            requests: The transactions, with what counts of them.
             kind: COMMIT or ROLLBACK.
-            alive: Returns whether it is alive in the discard topic at present: then its row cannot have been purged.
+            alive: Looks up the discard topic as it is at present.
             gone: An incarnation of this database that the operator confirms as lost for good.
 
         Raises:
@@ -157,89 +126,88 @@ class DatabaseView:
                 or it is decided and the same command will find that.
         """
         with self._connect(writes=True) as connection:
-            incarnation = self._incarnation(connection)
-            if _foreign(request, incarnation, gone):
-                return DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=incarnation)
-            placed = self._place(connection, request, kind, alive)
+            today = self._incarnation(connection)
+            ours = [request for request in requests if not _foreign(request, today, gone)]
+            placed = self._place(connection, ours, kind, alive)
             failpoint("resolve.placed")
-            holders = _holders(connection)
-            rows = self._read(connection, [request.transaction_id])
-            known = frozenset([request.transaction_id] if not rows and alive() else [])
-            purged = self._watermarks(connection, [request])
-            seen = self._seen(request, rows, holders, purged, incarnation, known, gone)
-            if seen.standing is SourceState.COMMITTED:
+            seen = self._look(connection, today, requests, alive, gone)
+            if any(one.standing is SourceState.COMMITTED for one in seen.values()):
                 self._write(connection)
-            return replace(seen, placed=placed)
+            return {id_: replace(one, placed=id_ in placed) for id_, one in seen.items()}
 
     def _place(
-        self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind, alive: Callable[[], bool]
-    ) -> bool:
-        """Insert the row where the lock is free, and where none can have been purged (R11).
+        self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], kind: OpKind, alive: Alive
+    ) -> set[str]:
+        """Insert the rows where the lock is free, and where none can have been purged (R11); return the new ones.
 
         The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
         there: a second look sees the watermark of that purge. A discarded transaction must be in the discard topic
-        before and after: once it leaves it is settled, and its row may be purged.
+        before and after: once it leaves it is settled, and its row may be purged. What fails for one of many is tried
+        for each alone.
         """
         try:
             with self._durable(connection):
-                if self._try_lock(connection, request) and not self._may_be_purged(connection, request, alive):
-                    return self._insert(connection, request, kind, alive)
-        except psycopg.errors.LockNotAvailable:  # another transaction has inserted the row, and is still open
+                free = self._lock(connection, requests)
+                able = [request for request in requests if request.transaction_id in free]
+                purged = self._purged(connection, able, alive)
+                able = [request for request in able if request.transaction_id not in purged]
+                new = [request for request in able if self._insert(connection, request, kind)]
+                if self._purged(connection, new, alive):
+                    raise psycopg.Rollback
+                return {request.transaction_id for request in new}
+        except psycopg.errors.LockNotAvailable:  # another transaction has inserted a row, and is still open
             pass
-        return False
+        if len(requests) <= 1:
+            return set()
+        return set().union(*(self._place(connection, [request], kind, alive) for request in requests))
 
-    def _insert(
-        self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind, alive: Callable[[], bool]
-    ) -> bool:
-        """Whether the row is new.
-
-        Raises:
-            Rollback: It may have been there, and been purged meanwhile: this one would be wrong.
-        """
+    def _insert(self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind) -> bool:
         values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
-        placed = connection.execute(self._table.compose(_INSERT), values).rowcount == 1
-        if placed and self._may_be_purged(connection, request, alive):
-            raise psycopg.Rollback
-        return placed
+        return connection.execute(self._table.compose(_INSERT), values).rowcount == 1
 
-    def _may_be_purged(
-        self, connection: psycopg.Connection[Any], request: CheckRequest, alive: Callable[[], bool]
-    ) -> bool:
-        return _is_purged(request, self._watermarks(connection, [request])) and not alive()
+    def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
+        """Return of which transactions the row may have been purged."""
+        watermarks = self._watermarks(connection, requests) if requests else {}
+        below = {request.transaction_id for request in requests if _is_purged(request, watermarks)}
+        return below.difference(alive(below)) if below else below
 
-    def _try_lock(self, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
-        """Whether the local transaction is not open, and cannot become so before this transaction ends."""
-        found = connection.execute(_TRY_LOCK, (lock_number(request.transaction_id),)).fetchone()
-        return bool(found and found[0])
+    def _lock(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
+        """Return whose local transaction is not open, and cannot become so before this transaction ends."""
+        ids = sorted(request.transaction_id for request in requests)
+        return {id_ for (id_,) in connection.execute(_TRY_LOCKS, (ids, list(map(lock_number, ids)))).fetchall()}
 
     def _write(self, connection: psycopg.Connection[Any]) -> None:
         """Make a COMMIT durable before it is reported, whichever process placed its row (R9)."""
         with self._durable(connection):
             connection.execute(self._table.compose(_WRITE))
 
-    def _seen(
+    def _look(
         self,
-        request: CheckRequest,
-        rows: dict[str, tuple[Row, int]],
-        holders: dict[int, int],
-        purged: Mapping[str, int],
-        incarnation: str | None,
-        alive: frozenset[str],
+        connection: psycopg.Connection[Any],
+        today: str | None,
+        requests: Sequence[CheckRequest],
+        alive: Alive,
         gone: str | None,
-    ) -> DatabaseStatus:
-        if _foreign(request, incarnation, gone):
-            return DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=incarnation)
-        if request.transaction_id in rows:
-            row, created = rows[request.transaction_id]
-            standing = of_row(row, request.topic_id)
-            return DatabaseStatus(standing, self._name, row, created, incarnation=incarnation)
-        holder = holders.get(lock_number(request.transaction_id))
-        if holder is not None:
-            return DatabaseStatus(SourceState.OPEN, self._name, holder=holder, incarnation=incarnation)
-        if request.transaction_id not in alive and _is_purged(request, purged):
-            return DatabaseStatus(SourceState.PURGED, self._name, incarnation=incarnation)
-        absent = SourceState.READ_ONLY if self._settings.read_only else SourceState.NO_ROW
-        return DatabaseStatus(absent, self._name, incarnation=incarnation)
+    ) -> dict[str, DatabaseStatus]:
+        holders = _holders(connection)  # before the rows: who has committed since has one
+        rows = self._read(connection, [request.transaction_id for request in requests])
+        absent = [request for request in requests if request.transaction_id not in rows]
+        purged = self._purged(connection, absent, alive)  # after the rows: what has gone is below the watermark
+
+        def status(request: CheckRequest) -> DatabaseStatus:
+            id_, holder = request.transaction_id, holders.get(lock_number(request.transaction_id))
+            seen = DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=today)
+            if _foreign(request, today, gone):
+                return seen
+            if id_ in rows:
+                row, created = rows[id_]
+                return replace(seen, standing=of_row(row, request.topic_id), row=row, created_ms=created)
+            if holder is not None:
+                return replace(seen, standing=SourceState.OPEN, holder=holder)
+            no_row = SourceState.READ_ONLY if self._settings.read_only else SourceState.NO_ROW
+            return replace(seen, standing=SourceState.PURGED if id_ in purged else no_row)
+
+        return {request.transaction_id: status(request) for request in requests}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         """Return the rows of transactions, with their creation times, ms since 1970.
@@ -274,7 +242,7 @@ class DatabaseView:
             ConfigurationError: The error of Postgres, in one sentence.
         """
         try:
-            connection = connect(self._settings, "operator", writes=writes, idle_seconds=IDLE_SECONDS)
+            connection = operator_session(self._settings.connection_string(), writes=writes)
         except psycopg.Error as error:
             reason = connection_problem(error, self._settings.connection_string())
             raise ConfigurationError(f"database {self._name!r} does not answer: {reason}") from error
@@ -303,11 +271,6 @@ class DatabaseView:
 def _foreign(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
     """Whether its halves name another incarnation (R10), which is not gone for good."""
     return request.incarnation != incarnation and (gone is None or gone != (request.incarnation or NO_INCARNATION))
-
-
-def _foreign_and_gone(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
-    """Whether its halves name another incarnation, which is gone for good: the database of today is the truth."""
-    return _foreign(request, incarnation, None) and not _foreign(request, incarnation, gone)
 
 
 def _watermark_key(request: CheckRequest) -> str:

@@ -9,6 +9,7 @@ import psycopg
 
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
+from outbox.operator.state.discarded import DiscardedTransaction, RowMessage
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 
 _LIST: LiteralString = (
@@ -47,51 +48,6 @@ _LEFT: LiteralString = (
 )
 
 
-class DiscardedTransaction(NamedTuple):
-    """The discarded rows of one local transaction and producer group.
-
-    Args:
-        transaction_id: The transaction.
-        group: Producer group.
-        reason: Why they could not be delivered.
-        detail: Likewise, one sentence.
-        messages: How many rows.
-        started_ms: Start of the local transaction, ms since 1970.
-        discarded_ms: When they were discarded, ms since 1970.
-    """
-
-    transaction_id: str
-    group: str
-    reason: str
-    detail: str
-    messages: int
-    started_ms: int
-    discarded_ms: int
-
-
-class DiscardedMessageRow(NamedTuple):
-    """A discarded row; nothing of its content.
-
-    Args:
-        id: Its id.
-        topic: Real topic.
-        partition: Partition that it names, or -1.
-        has_key: Whether it has a key.
-        size: Bytes of key and value.
-    """
-
-    id: int
-    topic: str
-    partition: int
-    has_key: bool
-    size: int
-
-    @property
-    def target(self) -> str:
-        """Return the topic, and the partition if it names one."""
-        return self.topic if self.partition < 0 else f"{self.topic}:{self.partition}"
-
-
 class Moved(NamedTuple):
     """Rows that are back in the message table.
 
@@ -114,9 +70,11 @@ class DiscardedTable:
     Args:
         table: The message table.
         connection: In autocommit: each statement is one durable transaction.
+        source: Name of its table source.
     """
 
-    def __init__(self, table: MessageTable, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, table: MessageTable, connection: psycopg.Connection[Any], source: str = "") -> None:
+        self._source = source
         self._table = table
         self._connection = connection
 
@@ -125,12 +83,17 @@ class DiscardedTable:
         statement = self._table.compose(_LIST)
         for xid, us, group, reason, detail, count, discarded_ms in self._connection.cursor().stream(statement):
             id_ = table_transaction_id(xid, us)
-            yield DiscardedTransaction(id_, group, reason, detail, count, us // 1_000, discarded_ms)
+            yield DiscardedTransaction(
+                id_, group, reason, detail, count, us // 1_000, source=self._source, discarded_ms=discarded_ms
+            )
 
-    def messages(self, transaction: DiscardedTransaction) -> list[DiscardedMessageRow]:
+    def messages(self, transaction: DiscardedTransaction) -> list[RowMessage]:
         """Return the rows of a transaction."""
         found = self._connection.execute(self._table.compose(_SHOW), _which(transaction)).fetchall()
-        return [DiscardedMessageRow(*row) for row in found]
+        return [
+            RowMessage(id_, topic if partition < 0 else f"{topic}:{partition}", has_key, size)
+            for id_, topic, partition, has_key, size in found
+        ]
 
     def deliver(self, transaction: DiscardedTransaction) -> Moved | None:
         """Move the rows of a transaction back into the message table, behind all that wait; None: they are gone.
@@ -161,7 +124,7 @@ class DiscardedTable:
         if not is_whole or self.messages(transaction):
             names = self._table.names
             raise ConfigurationError(
-                f"Transaction {transaction.transaction_id}: a trigger, a rule or row security of {names.message} or "
+                f"Transaction {transaction.transaction}: a trigger, a rule or row security of {names.message} or "
                 f"{names.discarded} keeps rows from being deleted or inserted. Nothing was written. Drop it, or run "
                 "this with another role."
             )
@@ -173,7 +136,7 @@ class DiscardedTable:
 
 
 def _which(transaction: DiscardedTransaction) -> dict[str, Any]:
-    return {**_local(transaction.transaction_id), "group": transaction.group}
+    return {**_local(transaction.transaction), "group": transaction.group}
 
 
 def _local(id_: str) -> dict[str, Any]:

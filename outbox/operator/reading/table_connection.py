@@ -56,6 +56,25 @@ def refusal_to_write(dsn: str) -> str:
     return ""
 
 
+def operator_session(dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
+    """Connect to a primary in autocommit; without `writes` the server sees to it that nothing is written.
+
+    Raises:
+        psycopg.Error: The database does not answer, or refuses.
+    """
+    read_only = "" if writes else " -c default_transaction_read_only=on"
+    return connect_dsn(
+        dsn,
+        autocommit=True,
+        prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
+        connect_timeout=CONNECT_SECONDS,
+        application_name="outbox-operator",
+        target_session_attrs="primary",
+        options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
+        tcp_user_timeout=10_000,
+    )
+
+
 @contextmanager
 def table_connection(
     source: str, names: TableNames, dsn: str, *, writes: bool = False
@@ -72,17 +91,8 @@ def table_connection(
         DatabaseUnreachable: The database does not answer, or refuses.
         ConfigurationError: The tables or rights on them are missing, or a statement failed.
     """
-    read_only = "" if writes else " -c default_transaction_read_only=on"
     try:
-        connection = connect_dsn(
-            dsn,
-            autocommit=True,
-            connect_timeout=CONNECT_SECONDS,
-            application_name="outbox-operator",
-            target_session_attrs="primary",
-            options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
-            tcp_user_timeout=10_000,
-        )
+        connection = operator_session(dsn, writes=writes)
     except psycopg.Error as error:
         problem = connection_problem(error, dsn)
         raise DatabaseUnreachable(f"The database of table source {source} cannot be asked: {problem}") from error

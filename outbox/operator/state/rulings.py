@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from checker.rules.verdicts import Row
+from outbox._rules.callback_row import Row
 from outbox.operator.state.unsettled_transactions import UnsettledTransaction
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
@@ -53,84 +53,63 @@ class Ruling(NamedTuple):
     why: str
 
 
-_OPEN = Ruling(
-    DecisionStep.REFUSE,
-    "its local transaction is open and decides by itself: wait for it, or end its backend (pg_terminate_backend), then "
-    "try again",
-)
-_PURGED = Ruling(
-    DecisionStep.REFUSE,
-    "its last half is below the purge watermark: its row may have existed, and was purged after it had its "
-    "effect; look with `outbox trace`. Once it is parked in the discard topic it can be decided",
-)
-_MISMATCH = Ruling(
-    DecisionStep.REFUSE,
-    "its halves name another incarnation of the database than the one that is configured for its group: correct the "
-    "mapping; if that incarnation is gone for good (restored from a backup), give it with --incarnation, and the "
-    "database of today is the truth",
-)
-_UNMAPPED = Ruling(
-    DecisionStep.REFUSE,
-    "no database is configured for its producer group: only there can it be decided; name it in the "
-    "checker's databases",
-)
-_READ_ONLY = Ruling(
-    DecisionStep.REFUSE,
-    "its database is read_only in the checker's settings, and a decision is a row there: run this with settings that "
-    "name its primary and may write",
-)
-_ELSEWHERE = Ruling(
-    DecisionStep.REFUSE,
-    "its committed row names another half topic: this topic is a copy, or was recreated; what was delivered cannot be "
-    "seen from here",
-)
-_DAMAGED = Ruling(
-    DecisionStep.REFUSE,
-    "its committed row cannot be read (positions or offsets are damaged): correct the row in the callback table; until "
-    "then it is not delivered",
-)
 _AGAIN = "the row is already decided this way: the op marker is sent again"
-_NO_ROW = "the local transaction is not open and has no row: your decision becomes the row"
-_LISTENER = "only its listener can answer, and is not asked: the op marker alone is the decision"
+_SAME = "its listener answered the same"
+
+_REFUSED_EITHER_WAY = {
+    SourceState.OPEN: "its local transaction is open and decides by itself: wait for it, or end its backend "
+    "(pg_terminate_backend), then try again",
+    SourceState.PURGED: "its last half is below the purge watermark: its row may have existed, and was purged after it "
+    "had its effect; look with `outbox trace`. Once it is parked in the discard topic it can be decided",
+    SourceState.MISMATCH: "its halves name another incarnation of the database than the one that is configured for its "
+    "group: correct the mapping; if that incarnation is gone for good (restored from a backup), give it with "
+    "--incarnation, and the database of today is the truth",
+    SourceState.UNMAPPED: "no database is configured for its producer group: only there can it be decided; name it in "
+    "the checker's databases",
+    SourceState.READ_ONLY: "its database is read_only in the checker's settings, and a decision is a row there: run "
+    "this with settings that name its primary and may write",
+    SourceState.ELSEWHERE: "its committed row names another half topic: this topic is a copy, or was recreated; what "
+    "was delivered cannot be seen from here",
+    SourceState.DAMAGED: "its committed row cannot be read (positions or offsets are damaged): correct the row in the "
+    "callback table; until then it is not delivered",
+}
+_EITHER_WAY = {
+    SourceState.NO_ROW: Ruling(
+        DecisionStep.PLACE, "the local transaction is not open and has no row: your decision becomes the row"
+    ),
+    SourceState.LISTENER: Ruling(
+        DecisionStep.MARK, "only its listener can answer, and is not asked: the op marker alone is the decision"
+    ),
+    **{standing: Ruling(DecisionStep.REFUSE, why) for standing, why in _REFUSED_EITHER_WAY.items()},
+}
 
 RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
-    (OpKind.COMMIT, SourceState.NO_ROW): Ruling(DecisionStep.PLACE, _NO_ROW),
-    (OpKind.COMMIT, SourceState.OPEN): _OPEN,
+    **{(kind, standing): it for kind in (OpKind.COMMIT, OpKind.ROLLBACK) for standing, it in _EITHER_WAY.items()},
     (OpKind.COMMIT, SourceState.COMMITTED): Ruling(DecisionStep.MARK, _AGAIN),
     (OpKind.COMMIT, SourceState.ROLLED_BACK): Ruling(
         DecisionStep.REFUSE,
         "it has a rollback row: it was decided ROLLBACK, and its application got the error; publish its messages again",
     ),
-    (OpKind.COMMIT, SourceState.ELSEWHERE): _ELSEWHERE,
-    (OpKind.COMMIT, SourceState.DAMAGED): _DAMAGED,
-    (OpKind.COMMIT, SourceState.PURGED): _PURGED,
-    (OpKind.COMMIT, SourceState.MISMATCH): _MISMATCH,
-    (OpKind.COMMIT, SourceState.UNMAPPED): _UNMAPPED,
-    (OpKind.COMMIT, SourceState.READ_ONLY): _READ_ONLY,
-    (OpKind.COMMIT, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
-    (OpKind.COMMIT, SourceState.LISTENER_COMMITTED): Ruling(DecisionStep.MARK, "its listener answered the same"),
+    (OpKind.COMMIT, SourceState.LISTENER_COMMITTED): Ruling(DecisionStep.MARK, _SAME),
     (OpKind.COMMIT, SourceState.LISTENER_ROLLED_BACK): Ruling(
         DecisionStep.REFUSE, "its listener answered ROLLBACK, and no answer differs; publish its messages again"
     ),
-    (OpKind.ROLLBACK, SourceState.NO_ROW): Ruling(DecisionStep.PLACE, _NO_ROW),
-    (OpKind.ROLLBACK, SourceState.OPEN): _OPEN,
     (OpKind.ROLLBACK, SourceState.COMMITTED): Ruling(
         DecisionStep.REFUSE, "it has committed: it has a row; it is delivered once a relay reads an op marker or asks"
     ),
     (OpKind.ROLLBACK, SourceState.ROLLED_BACK): Ruling(DecisionStep.MARK, _AGAIN),
-    (OpKind.ROLLBACK, SourceState.ELSEWHERE): _ELSEWHERE,
-    (OpKind.ROLLBACK, SourceState.DAMAGED): _DAMAGED,
-    (OpKind.ROLLBACK, SourceState.PURGED): _PURGED,
-    (OpKind.ROLLBACK, SourceState.MISMATCH): _MISMATCH,
-    (OpKind.ROLLBACK, SourceState.UNMAPPED): _UNMAPPED,
-    (OpKind.ROLLBACK, SourceState.READ_ONLY): _READ_ONLY,
-    (OpKind.ROLLBACK, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
     (OpKind.ROLLBACK, SourceState.LISTENER_COMMITTED): Ruling(
         DecisionStep.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"
     ),
-    (OpKind.ROLLBACK, SourceState.LISTENER_ROLLED_BACK): Ruling(DecisionStep.MARK, "its listener answered the same"),
+    (OpKind.ROLLBACK, SourceState.LISTENER_ROLLED_BACK): Ruling(DecisionStep.MARK, _SAME),
 }
 """Every case there is."""
+
+YOUNG = Ruling(
+    DecisionStep.REFUSE,
+    "it is so young that its application may be about to write its row: try again, see --min-age-ms",
+)
+JUST_ENDED = Ruling(DecisionStep.REFUSE, "its local transaction was open a moment ago: try again")
 
 
 def of_listener(found: UnsettledTransaction) -> SourceState | None:
@@ -144,12 +123,7 @@ def of_listener(found: UnsettledTransaction) -> SourceState | None:
 
 
 def of_row(row: Row, topic_id: str) -> SourceState:
-    """Return the state of a transaction with a row.
-
-    Args:
-        row: Its row.
-        topic_id: Id of the half topic.
-    """
+    """Return the state of a transaction with a row, for the id of the half topic."""
     if not row.committed:
         return SourceState.ROLLED_BACK
     if row.damage:

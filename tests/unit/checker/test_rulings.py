@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from checker.rules.verdicts import Row
+from outbox._rules.callback_row import Row
 from outbox.operator.state.rulings import RULINGS, DecisionStep, SourceState, of_listener, of_row
 from outbox.operator.state.unsettled_transactions import RecordedDecision, UnsettledTransaction
 from outbox.protocol.half import Truth

@@ -12,8 +12,9 @@ from outbox._postgres.table_contract import breaches
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.checks.table_doctor import examine_discarded
-from outbox.operator.reading.source_report import Condition, SourceReporter
+from outbox.operator.reading.source_report import SourceReporter
 from outbox.operator.reading.table_connection import remedy, table_connection
+from outbox.operator.state.channel_state import Condition
 
 _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
 
@@ -47,7 +48,7 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         return
     yield Finding(what, "", NOTIFIED[is_notified])
     report = reporter.report(source, foreign, dsn)
-    for problem in report.problems:
+    for problem in report.not_read:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")
     if report.condition is Condition.HALTED:
         yield Finding(what, f"halted: {report.why}", "see docs/foreign_tables.md, 'A source that stops'")

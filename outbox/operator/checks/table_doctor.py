@@ -22,11 +22,12 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
 from outbox._postgres.table_contract import Places, breaches
-from outbox._rules.waiting_rows import Waits
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.source_report import Condition, SourceReport, SourceReporter
+from outbox.operator.reading.source_report import SourceReporter
 from outbox.operator.reading.table_connection import IN_TABLES, remedy, table_connection
+from outbox.operator.state.channel_state import Condition, SourceState
+from outbox.operator.state.waiting_rows import Waits
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
 
@@ -164,8 +165,8 @@ class TableDoctor:
 
     # --- the progress
 
-    def _progress(self, found: SourceReport) -> Iterator[Finding]:
-        for problem in found.problems:
+    def _progress(self, found: SourceState) -> Iterator[Finding]:
+        for problem in found.not_read:
             yield Finding(self._what, f"not read: {problem}", "correct it, and run this again")
         if found.condition is Condition.HALTED:
             yield Finding(self._what, f"halted: {found.why}", "see docs/table_mode.md, 'A source that stops'")
@@ -178,7 +179,7 @@ class TableDoctor:
             problem = f"{found.condition}: no relay can deliver the {found.rows} rows that wait"
             yield Finding(self._what, problem, "start Kafka: a relay that runs takes the table over by itself")
         elif is_late(found):
-            minutes = (found.oldest_ms or 0) // 60_000
+            minutes = (found.age_ms or 0) // 60_000
             problem = f"{found.rows} rows wait, the oldest for {minutes} minutes; {found.condition}"
             yield Finding(self._what, problem, "see `outbox pending`: it has the reasons")
         elif found.rows and found.condition is Condition.NO_OWNER:
@@ -188,12 +189,14 @@ class TableDoctor:
         else:
             yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
 
-    def _refused(self, found: SourceReport) -> Iterator[Finding]:
+    def _refused(self, found: SourceState) -> Iterator[Finding]:
         """Yield the real topics that refuse rows, and the producer groups of these, which do not see it."""
         for one in found.waiting:
             if one.is_refused:
                 of = f"{one.rows} rows of {', '.join(one.groups)}"
-                yield Finding(self._what, f"{of} wait for topic {one.topic}: {one.why}, {one.detail}", FIXES[one.why])
+                yield Finding(
+                    self._what, f"{of} wait for topic {one.topic}: {one.reason}, {one.detail}", FIXES[one.reason]
+                )
 
     # --- Kafka
 
@@ -278,7 +281,7 @@ def vacuum_problems(options: Mapping[str, str]) -> list[str]:
     return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]
 
 
-def examine_discarded(what: str, found: SourceReport) -> Iterator[Finding]:
+def examine_discarded(what: str, found: SourceState) -> Iterator[Finding]:
     """Yield that rows of a source are discarded: they stay undelivered until an operator acts.
 
     Args:
@@ -287,13 +290,13 @@ def examine_discarded(what: str, found: SourceReport) -> Iterator[Finding]:
     """
     if found.discarded:
         reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
-        if found.is_counted:
+        if not found.foreign:
             fix = "see `outbox discarded list`; correct the reason, then `outbox discarded deliver`, or `drop`"
         else:
             fix = "see docs/foreign_tables.md, 'What cannot be delivered'"
         yield Finding(what, f"rows are discarded, and are not delivered: {reasons}", fix)
 
 
-def is_late(found: SourceReport) -> bool:
+def is_late(found: SourceState) -> bool:
     """Return whether rows of a source wait for long."""
-    return (found.oldest_ms or 0) > LATE_MS
+    return (found.age_ms or 0) > LATE_MS

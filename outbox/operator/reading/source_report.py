@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -16,20 +14,22 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
-from outbox._rules.waiting_rows import (
-    DETAILS,
+from outbox._service.settings import TableSettings
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.operator.reading.table_connection import refusal_to_write, table_connection
+from outbox.operator.reading.table_view import TableView
+from outbox.operator.settings import OperatorSettings, connection
+from outbox.operator.state.channel_state import Condition, SourceState, SourceWaits
+from outbox.operator.state.source_repair import NOT_BEGUN
+from outbox.operator.state.waiting_rows import (
     TopicRows,
     TopicState,
     WaitingRows,
     Waits,
-    all_next,
+    all_of,
     is_any_closed,
     reasons,
 )
-from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.operator.reading.table_connection import refusal_to_write, table_connection
-from outbox.operator.reading.table_view import DiscardedRows, Owner, TableView
-from outbox.operator.state.source_repair import NOT_BEGUN
 from outbox.protocol.names import Channel, is_topic_name
 
 ROWS = 500_000
@@ -42,66 +42,20 @@ LOOKS = 5
 """Looks at progress that moves meanwhile; then an owner is at work, and the numbers fit."""
 
 
-class Condition(enum.StrEnum):
-    """Whether a table source is served."""
-
-    SERVED = "served"
-    HALTED = "halted"
-    NO_OWNER = "no owner"
-    NO_KAFKA = "no Kafka"
-    READ_ONLY = "read-only"
-    UNREACHABLE = "unreachable"
-
-
-@dataclass
-class SourceReport:
-    """What was seen of one table source; nothing of it is a guess.
+def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceState]:
+    """Return the states of all table sources of the settings; what does not answer is part of them.
 
     Args:
-        source: Name of the source.
-        table: Its message table, or foreign table.
-        is_counted: Whether its rows are counted; those of a foreign table are not.
-        condition: Whether it is served.
-        why: Why it is not, or what could not be read; empty if all is fine.
-        now_ms: The database's time, ms since 1970; 0: it does not answer.
-        owner: The session that owns it.
-        progress: The database's numbers; None: it was never served.
-        committed: Kafka's numbers; None: it has none, or could not be read.
-        is_compared: Whether Kafka's numbers were read.
-        in_delivery: Rows of the newest batch that are in the table.
-        topics: Rows by topic.
-        waiting: Rows by topic and reason.
-        discarded: Discarded rows by reason.
-        problems: What could not be looked at, and why.
+        settings: The settings.
+        is_unreachable: Whether Kafka did not answer, so that it is not asked again.
     """
+    reporter = SourceReporter(connection(settings), settings.channel_names(), is_unreachable=is_unreachable)
+    return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
 
-    source: str
-    table: str
-    is_counted: bool = True
-    condition: Condition = Condition.UNREACHABLE
-    why: str = ""
-    now_ms: int = 0
-    owner: Owner | None = None
-    progress: Progress | None = None
-    committed: Committed | None = None
-    is_compared: bool = False
-    in_delivery: int = 0
-    topics: Sequence[TopicRows] = ()
-    waiting: Sequence[WaitingRows] = ()
-    discarded: Sequence[DiscardedRows] = ()
-    problems: list[str] = field(default_factory=list)
 
-    @property
-    def rows(self) -> int:
-        """Return how many rows the table has, at most `ROWS`."""
-        return sum(one.rows for one in self.topics)
-
-    @property
-    def oldest_ms(self) -> int | None:
-        """Return the age of the oldest row, ms; None: there is none."""
-        if not self.topics:
-            return None
-        return max(self.now_ms - min(one.started_us for one in self.topics) // 1_000, 0)
+def _table(settings: TableSettings) -> MessageTable | ForeignSource:
+    names = settings.names()
+    return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
 
 class SourceReporter:
@@ -119,7 +73,7 @@ class SourceReporter:
         self.is_unreachable = is_unreachable
         self._admin: AdminClient | None = None
 
-    def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceReport:
+    def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceState:
         """Return the state of a source; what does not answer is part of it.
 
         Args:
@@ -127,80 +81,88 @@ class SourceReporter:
             table: Its message table; or its foreign table, of which the progress and the discarded rows are read.
             dsn: Connection string of its database.
         """
-        found = SourceReport(source, table.full_name, isinstance(table, MessageTable))
+        found = SourceState(source, table.full_name, not isinstance(table, MessageTable))
         try:
-            with table_connection(source, table.names, dsn) as connection:
-                self._look(found, TableView(table, connection))
+            with table_connection(source, table.names, dsn) as opened:
+                self._look(found, TableView(table, opened))
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, str(error)
         if found.condition is Condition.NO_OWNER and not found.why:
             self._explain(found, dsn)
         return found
 
-    def _explain(self, found: SourceReport, dsn: str) -> None:
+    def _explain(self, found: SourceState, dsn: str) -> None:
         """Find out what keeps every relay from a source without an owner; nothing: none runs that names it."""
         if refusal := refusal_to_write(dsn):
             found.condition, found.why = Condition.READ_ONLY, f"the database takes no writes of a relay: {refusal}"
         elif self.is_unreachable:
             found.condition = Condition.NO_KAFKA
 
-    def _look(self, found: SourceReport, view: TableView) -> None:
-        found.now_ms = view.now_ms()
+    def _look(self, found: SourceState, view: TableView) -> None:
+        now = view.now_ms()
         found.discarded = view.discarded()
-        self._compare(found, view)
-        if not found.is_counted:
+        progress = self._compare(found, view)
+        if found.foreign:
             return
-        found.topics = view.by_topic(ROWS)
-        found.waiting = self._reasons(found, view)
-        found.in_delivery = len(found.progress.ids) - found.progress.missing if found.progress else 0
+        topics = view.by_topic(ROWS)
+        found.rows = sum(one.rows for one in topics)
+        found.more_rows = found.rows >= ROWS
 
-    def _compare(self, found: SourceReport, view: TableView) -> None:
-        """Find out whether the source is served, and whether database and Kafka fit."""
-        holder = view.owner()
-        found.owner = holder if holder and holder.may_deliver else None
-        found.condition = Condition.SERVED if found.owner else Condition.NO_OWNER
+        def age(started_us: int) -> int:
+            return max(now - started_us // 1_000, 0)
+
+        found.age_ms = max((age(one.started_us) for one in topics), default=None)
+        found.waiting = [
+            SourceWaits(one.topic, one.why, one.detail, one.rows, age(one.started_us), list(one.groups))
+            for one in self._reasons(found, view, topics)
+        ]
+        found.in_delivery = len(progress.ids) - progress.missing if progress else 0
+
+    def _compare(self, found: SourceState, view: TableView) -> Progress | None:
+        """Find out whether the source is served, and whether database and Kafka fit; return the database's numbers."""
+        holder, progress, committed, contradicts = view.owner(), None, None, ""
+        found.condition = Condition.NO_OWNER
+        if holder and holder.may_deliver:
+            found.condition, found.owner_pid, found.owner_address = Condition.SERVED, holder.pid, holder.address
         try:
-            found.why = self._contradiction(found, view)
+            for _ in range(LOOKS):
+                name, progress = before = view.progress() or (found.source, None)
+                if name != found.source:
+                    why = f"the table is delivered as source {name!r}: name it so in the setting tables"
+                    found.not_read.append(why)
+                    break
+                self._ask_kafka()
+                committed = read_committed(self._kafka, self._channel, found.source)
+                found.kafka_read = True
+                if before == (view.progress() or (found.source, None)):
+                    contradicts = contradiction(progress or NOT_BEGUN, committed)
+                    break
         except ConfigurationError as error:
             self.is_unreachable |= isinstance(error, KafkaUnreachable)
-            found.problems.append(f"its progress in Kafka: {error}")
-        if found.why:
-            found.condition = Condition.HALTED
-        elif holder and not found.owner:
+            found.not_read.append(f"its progress in Kafka: {error}")
+        if progress:
+            found.batch, found.delivered = progress.batch, progress.delivered
+        found.kafka_batch = committed.batch if committed else None
+        if contradicts:
+            found.condition, found.why = Condition.HALTED, contradicts
+        elif holder and not found.owner_pid:
             found.why = held_by_intruder(holder.pid, holder.role)
-
-    def _contradiction(self, found: SourceReport, view: TableView) -> str:
-        """Return why the source halts; empty if the numbers fit, or move while they are read."""
-        for _ in range(LOOKS):
-            before = view.progress()
-            name, found.progress = before or (found.source, None)
-            if name != found.source:
-                found.problems.append(f"the table is delivered as source {name!r}: name it so in the setting tables")
-                return ""
-            self._ask_kafka()
-            found.committed = read_committed(self._kafka, self._channel, found.source)
-            found.is_compared = True
-            if before == view.progress():
-                return contradiction(found.progress or NOT_BEGUN, found.committed)
-        return ""
+        return progress
 
     def _ask_kafka(self) -> None:
         if self.is_unreachable:
             raise KafkaUnreachable("Kafka does not answer")
 
-    def _reasons(self, found: SourceReport, view: TableView) -> Sequence[WaitingRows]:
-        if not found.topics:
+    def _reasons(self, found: SourceState, view: TableView, topics: Sequence[TopicRows]) -> Sequence[WaitingRows]:
+        if not topics:
             return ()
         try:
-            states = self._states({one.topic for one in found.topics})
+            states = self._states({one.topic for one in topics})
         except (ConfigurationError, KafkaException) as error:
-            found.problems.append(f"its real topics: {error}")
-            return [
-                WaitingRows(one.topic, Waits.NOT_KNOWN, one.rows, one.started_us, DETAILS[Waits.NOT_KNOWN])
-                for one in found.topics
-            ]
-        if not is_any_closed(found.topics, states):
-            return all_next(found.topics)
+            found.not_read.append(f"its real topics: {error}")
+            return all_of(Waits.NOT_KNOWN, topics)
+        if not is_any_closed(topics, states):
+            return all_of(Waits.NEXT, topics)
         rows = view.rows(ROWS_IN_ORDER)
         if more := {row.topic for row in rows} - states.keys():
             states |= self._states(more)

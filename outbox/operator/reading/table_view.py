@@ -10,7 +10,8 @@ from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import OWNER, PROGRESS, source_name
 from outbox._rules.source_progress import Progress
-from outbox._rules.waiting_rows import TopicRows, WaitingRow
+from outbox.operator.state.channel_state import DiscardedRows
+from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
 from outbox.protocol.identifiers import started_us_of, xid_of
 
 _BY_TOPIC: LiteralString = (
@@ -60,20 +61,6 @@ class Owner(NamedTuple):
     address: str | None
     role: str
     may_deliver: bool
-
-
-class DiscardedRows(NamedTuple):
-    """Discarded rows with one reason.
-
-    Args:
-        reason: The reason.
-        rows: How many.
-        since_ms: When the first was discarded, ms since 1970.
-    """
-
-    reason: str
-    rows: int
-    since_ms: int
 
 
 class FoundRow(NamedTuple):

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRow, Waits, all_next, is_any_closed, reasons
 from outbox.operator.reading.source_report import topic_state
+from outbox.operator.state.waiting_rows import (
+    REFUSALS,
+    TopicRows,
+    TopicState,
+    WaitingRow,
+    Waits,
+    all_of,
+    is_any_closed,
+    reasons,
+)
 
 OPEN = TopicState(3)
 MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")
@@ -54,8 +63,8 @@ def test_keys_of_other_groups_and_rows_without_key_do_not_wait() -> None:
 def test_what_a_topic_refuses_has_the_services_that_wait() -> None:
     rows = [_row(1, 1, "gone", group="stock"), _row(2, 2, "gone"), _row(3, 3, "gone"), _row(4, 4, "orders")]
     found = {one.topic: one for one in reasons(rows, STATES)}
-    assert (found["gone"].groups, found["gone"].rows, found["gone"].is_refused) == (("g", "stock"), 3, True)
-    assert not found["orders"].is_refused
+    assert (found["gone"].groups, found["gone"].rows, found["gone"].why in REFUSALS) == (("g", "stock"), 3, True)
+    assert found["orders"].why not in REFUSALS
 
 
 def test_an_earlier_row_of_a_key_does_not_wait_for_a_later_one() -> None:
@@ -73,7 +82,7 @@ def test_a_partition_that_the_topic_has_not_is_named() -> None:
 
 
 def test_without_a_closed_topic_all_are_next() -> None:
-    (found,) = all_next([TopicRows("orders", 7, -1, 5)])
+    (found,) = all_of(Waits.NEXT, [TopicRows("orders", 7, -1, 5)])
     assert (found.topic, found.why, found.rows, found.started_us) == ("orders", Waits.NEXT, 7, 5)
 
 

@@ -113,11 +113,6 @@ class WaitingRows(NamedTuple):
     detail: str
     groups: tuple[str, ...] = ()
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether the topic itself refuses the rows."""
-        return self.why in REFUSALS
-
 
 _Local = tuple[int, int, str]
 """Local transaction, by xid and start, and producer group: what is delivered together."""
@@ -128,9 +123,9 @@ def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState])
     return any(states[one.topic].refuses(one.partition) for one in topics)
 
 
-def all_next(topics: Iterable[TopicRows]) -> list[WaitingRows]:
-    """Return the reasons of rows of which no topic refuses any."""
-    return [WaitingRows(one.topic, Waits.NEXT, one.rows, one.started_us, DETAILS[Waits.NEXT]) for one in topics]
+def all_of(why: Waits, topics: Iterable[TopicRows]) -> list[WaitingRows]:
+    """Return rows that all wait for the same reason."""
+    return [WaitingRows(one.topic, why, one.rows, one.started_us, DETAILS[why]) for one in topics]
 
 
 def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> list[WaitingRows]:

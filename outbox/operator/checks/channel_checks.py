@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Any, Protocol
+from typing import Any
 
 import confluent_kafka
 import psycopg
@@ -46,6 +46,7 @@ from outbox._rules.allowed_topics import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
+from outbox._service.settings import CheckerDatabase
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.finding import Finding, Silence
 from outbox.operator.checks.publishing_rights import examine_publishing
@@ -77,12 +78,7 @@ def examine_versions() -> Iterator[Finding]:
 
 
 def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
-    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63).
-
-    Args:
-        profile: The profile.
-        allowed: The setting `allowed_topics`.
-    """
+    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
     if lacks_list(profile, allowed):
         yield Finding(what, NO_LIST, NO_LIST_FIX)
@@ -121,13 +117,7 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
 
 
 def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:
-    """Yield what is found of the broker, the channel's topics and the relay's checkpoints.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        contract: What the profile asks of the topics.
-    """
+    """Yield what is found of the broker, the channel's topics and the relay's checkpoints."""
     admin = admin_client(kafka)
     try:
         topics = describe_topics(admin, channel.topics, FIRST_ANSWER_SECONDS)
@@ -161,14 +151,7 @@ def broker_problem(error: ConfigurationError) -> Finding:
 def examine_warnings(
     admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
 ) -> Iterator[Finding]:
-    """Yield the broken rules of the contract that are only reported.
-
-    Args:
-        admin: Client of the cluster.
-        channel: The channel.
-        topics: Its topics.
-        contract: What the profile asks.
-    """
+    """Yield the broken rules of the contract that are only reported."""
     for problem in compression_problems(channel, topics):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield from _offsets_retention(admin, topics[channel.half_topic], contract)
@@ -191,14 +174,7 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
 def _checkpoints(
     kafka: Mapping[str, str], admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
-    """Yield whether each half and op partition has a checkpoint that can be trusted, and the records behind it (R38).
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
-        topics: Its topics.
-    """
+    """Yield whether each half and op partition has a checkpoint that can be trusted, and its records (R38)."""
     partitions = topics[channel.half_topic].partitions
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
     verdicts = [(channel.verdict_topic, partition) for partition in range(partitions)]  # may be missing
@@ -316,32 +292,12 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
                 yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
 
-class CallbackDatabase(Protocol):
-    """A database of the checker."""
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the checker never writes there."""
-
-    def tables(self) -> TableNames:
-        """Return where its callback tables are."""
-
-    def connection_string(self) -> str:
-        """Return the connection string of the checker's role."""
-
-
 def examine_checker_database(
     name: str,
-    database: CallbackDatabase,
+    database: CheckerDatabase,
     more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """Yield whether a database of the checker answers, and has the callback tables.
-
-    Args:
-        name: Its name in the settings.
-        database: How to reach it.
-        more: Looks at the message table beside them.
-    """
+    """Yield whether a database of the checker answers, and has the callback tables."""
     what, table = f"database {name}", CallbackTable(database.tables())
     try:
         url = database.connection_string()

@@ -27,10 +27,6 @@ S = TypeVar("S", bound=ServiceSettings)
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
     """Print one line and one fix for each finding.
 
-    Args:
-        findings: The findings.
-        as_json: As one JSON document.
-
     Raises:
         SystemExit: Something is wrong (`Exit.FINDINGS`).
     """

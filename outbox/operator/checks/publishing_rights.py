@@ -27,10 +27,6 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
     """Yield whether the connection's role may publish in table mode, if the message table exists.
 
     The checker's role publishes nothing. It is the one that may delete rows of the callback table.
-
-    Args:
-        connection: Of the application's role.
-        names: The tables.
     """
     if not exists(connection, (names.schema, names.message)):
         return

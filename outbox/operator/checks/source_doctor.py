@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, LiteralString, Protocol
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -12,7 +12,7 @@ from outbox._postgres.dsn import database_name
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import source_name
-from outbox._rules.qualified_name import QualifiedName
+from outbox._service.settings import TableSettings
 from outbox.operator.checks.finding import Finding
 from outbox.operator.checks.foreign_doctor import examine_foreign
 from outbox.operator.checks.table_doctor import TableDoctor
@@ -30,25 +30,8 @@ _OLDEST: LiteralString = (
 )
 
 
-class SourceSettings(Protocol):
-    """Settings of a table source."""
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether its table is a foreign table."""
-
-    def names(self) -> TableNames:
-        """Return where its tables are."""
-
-    def foreign_name(self) -> QualifiedName:
-        """Return schema and name of the foreign table."""
-
-    def connection_string(self) -> str:
-        """Return the connection string of its database."""
-
-
 def examine_sources(
-    tables: Mapping[str, SourceSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
+    tables: Mapping[str, TableSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
 ) -> Iterator[Finding]:
     """Yield what is found of the table sources, each in its database and in Kafka.
 
@@ -71,7 +54,7 @@ Place = tuple[str, str, str]
 """Database, schema and name of a message table."""
 
 
-def named_places(tables: Mapping[str, SourceSettings]) -> set[Place]:
+def named_places(tables: Mapping[str, TableSettings]) -> set[Place]:
     """Return the message tables that the setting `tables` names."""
     return {
         (database_name(table.connection_string()), table.names().schema, table.names().message)
@@ -83,13 +66,7 @@ def named_places(tables: Mapping[str, SourceSettings]) -> set[Place]:
 def examine_unnamed(
     connection: psycopg.Connection[Any], names: TableNames, named: Collection[Place]
 ) -> Iterator[Finding]:
-    """Yield whether rows wait in a message table that the setting `tables` does not name, and no relay delivers.
-
-    Args:
-        connection: In autocommit.
-        names: The tables.
-        named: The message tables that it names.
-    """
+    """Yield whether rows wait in a message table that the setting `tables` does not name, and no relay delivers."""
     table = MessageTable(names)
     if (connection.info.dbname, names.schema, names.message) in named or not may_use_schema(connection, names.schema):
         return

@@ -74,13 +74,7 @@ class TableDoctor:
         self._table = MessageTable(names)
 
     def examine(self, kafka: Mapping[str, str], channel: Channel, reporter: SourceReporter) -> Iterator[Finding]:
-        """Yield what is found of the tables, and of the source's progress and rights in Kafka.
-
-        Args:
-            kafka: librdkafka properties.
-            channel: The channel.
-            reporter: Compares the progress with that in Kafka.
-        """
+        """Yield what is found of the tables, and of the source's progress and rights in Kafka."""
         try:
             with table_connection(self._source, self._names, self._dsn) as connection:
                 found = list(self._database(connection))
@@ -245,13 +239,7 @@ class TableDoctor:
 
 
 def examine_contract(what: str, connection: psycopg.Connection[Any], places: Places) -> Iterator[Finding]:
-    """Yield which conditions of their contract tables break (R75).
-
-    Args:
-        what: What is examined.
-        connection: To their database.
-        places: The tables.
-    """
+    """Yield which conditions of their contract tables break (R75)."""
     for breach in breaches(connection, places):
         yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
@@ -273,21 +261,12 @@ def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOp
 
 
 def vacuum_problems(options: Mapping[str, str]) -> list[str]:
-    """Return the names of the vacuum settings of a message table that are missing or higher than they should be.
-
-    Args:
-        options: The table's storage parameters.
-    """
+    """Return the names of the vacuum settings of a message table that are missing or higher than they should be."""
     return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]
 
 
 def examine_discarded(what: str, found: SourceState) -> Iterator[Finding]:
-    """Yield that rows of a source are discarded: they stay undelivered until an operator acts.
-
-    Args:
-        what: What is examined.
-        found: The state of the source.
-    """
+    """Yield that rows of a source are discarded: they stay undelivered until an operator acts."""
     if found.discarded:
         reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
         if not found.foreign:

@@ -70,7 +70,7 @@ def show_tables(console: Console, channel: str, tables: Sequence[SourceState]) -
 
 
 def _details(one: SourceState) -> Iterator[str]:
-    yield one.why
+    yield one.why or ""
     if one.condition is not Condition.UNREACHABLE:
         yield f"{one.table}: {_rows(one)}; {_progress(one)}"
     for some in one.waiting:

@@ -141,29 +141,9 @@ def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, 
         "state": str(conclusion.state),
         "conclusion": conclusion.sentence,
         "since_ms": start,
-        "timeline": [
-            {
-                "time_ms": event.time_ms,
-                "what": str(event.what),
-                "place": event.place,
-                "partition": event.partition,
-                "offset": event.offset,
-                "position": event.position,
-                "detail": event.detail,
-            }
-            for event in found.timeline()
-        ],
+        "timeline": [event.document() for event in found.timeline()],
         "databases": found.databases,
-        "searched": [
-            {
-                "topic": span.topic,
-                "partition": span.partition,
-                "from_offset": span.start,
-                "to_offset": span.stop,
-                "end_offset": span.end,
-            }
-            for span in found.searched
-        ],
+        "searched": [span._asdict() for span in found.searched],
         "not_searched": [{"place": place, "why": why} for place, why in found.unread],
     }
 
@@ -186,10 +166,10 @@ def _show(channel: str, found: Findings, conclusion: Conclusion, start: int) -> 
     console.print(table)
     console.print(Text.assemble((str(conclusion.state), "bold"), f": {visible(conclusion.sentence)}"))
     databases = ", ".join(found.databases) or "none"
-    read = [span for span in found.searched if span.stop > span.start]
+    read = [span for span in found.searched if span.to_offset > span.from_offset]
     offsets = "offsets:" if read else "no offsets"
     console.print(f"searched from {utc(start)} on; databases: {databases}; {offsets}")
     for span in read:
-        console.print(f"  {span.topic}/{span.partition}: {span.start} to {span.stop} of {span.end}")
+        console.print(f"  {span.topic}/{span.partition}: {span.from_offset} to {span.to_offset} of {span.end_offset}")
     for place, why in found.unread:
         console.print(f"not searched: {place}: {why}")

@@ -32,23 +32,14 @@ class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describe
 
 
 def remedy(error: ConfigurationError, dsn: str) -> str:
-    """Return what helps after an error of `table_connection()`.
-
-    Args:
-        error: The error.
-        dsn: Connection string.
-    """
+    """Return what helps after an error of `table_connection()`."""
     if isinstance(error, DatabaseUnreachable):
         return connection_remedy(dsn, IN_TABLES)
     return f"correct {IN_TABLES}, or the rights of this role"
 
 
 def refusal_to_write(dsn: str) -> str:
-    """Return why a relay, which writes, gets no session in a database; empty: it gets one.
-
-    Args:
-        dsn: Connection string.
-    """
+    """Return why a relay, which writes, gets no session in a database; empty: it gets one."""
     try:
         connect_dsn(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, target_session_attrs="read-write").close()
     except psycopg.Error as error:

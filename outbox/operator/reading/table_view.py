@@ -167,23 +167,13 @@ class TableView:
         return [DiscardedRows(*row) for row in self._all(_REASONS)]
 
     def find(self, transaction_id: str, most: int) -> tuple[list[FoundRow], list[FoundRow]]:
-        """Return the rows of a local transaction that wait, and those that are discarded.
-
-        Args:
-            transaction_id: An id of table mode.
-            most: Rows of each kind at most.
-        """
+        """Return the rows of a local transaction that wait, and those that are discarded."""
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         waiting = [FoundRow(*row) for row in self._all(_FIND, parameters)]
         return waiting, [FoundRow(*row) for row in self._all(_FIND_DISCARDED, parameters)]
 
     def find_delivered(self, transaction_id: str, most: int) -> list[DeliveredRow]:
-        """Return the evidence of the rows of a local transaction (R61).
-
-        Args:
-            transaction_id: An id of table mode.
-            most: Rows at most.
-        """
+        """Return the evidence of the rows of a local transaction (R61)."""
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         return [DeliveredRow(*row) for row in self._all(_FIND_DELIVERED, parameters)]
 

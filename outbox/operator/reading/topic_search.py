@@ -31,13 +31,7 @@ Take = Callable[[Message], None]
 
 
 def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, found: Findings) -> list[Row]:
-    """Look up the row of a transaction in all databases; report each that does not answer.
-
-    Args:
-        databases: The databases.
-        channel: Name of the channel.
-        found: Takes what is found.
-    """
+    """Look up the row of a transaction in all databases; report each that does not answer."""
     rows: list[Row] = []
     for name, settings in databases.items():
         try:

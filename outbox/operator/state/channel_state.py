@@ -134,7 +134,7 @@ class SourceState:
         table: Its message table, or foreign table.
         foreign: Whether it is a foreign table, whose rows are not counted.
         condition: Whether it is served.
-        why: Why it is not, or what could not be read; empty if all is fine.
+        why: Why it is not, or what could not be read.
         owner_pid: The database session that owns it.
         owner_address: Address of its client.
         rows: Rows of the table, at most so many as are counted.
@@ -154,7 +154,7 @@ class SourceState:
     table: str
     foreign: bool = False
     condition: Condition = Condition.UNREACHABLE
-    why: str = ""
+    why: str | None = None
     owner_pid: int | None = None
     owner_address: str | None = None
     rows: int | None = None

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.identifiers import created_ms
@@ -63,23 +63,19 @@ class TimelineEvent(NamedTuple):
     kind: OpKind | None = None
     counts: Positions | None = None
 
+    def document(self) -> dict[str, Any]:
+        """Return it for programs: all but the last two, which the detail names."""
+        return dict(list(self._asdict().items())[:-2])
+
 
 class Searched(NamedTuple):
-    """A span that was read.
-
-    Args:
-        topic: The topic.
-        partition: The partition.
-        start: The first offset that was read.
-        stop: The one behind the last.
-        end: Where the partition ends for a read_committed reader.
-    """
+    """A span that was read: from an offset, to one behind the last, of a partition that ends there for readers."""
 
     topic: str
     partition: int
-    start: int
-    stop: int
-    end: int
+    from_offset: int
+    to_offset: int
+    end_offset: int
 
 
 @dataclass

@@ -37,10 +37,6 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 class OperatorContext:
     """The databases of the settings, and the channel as it is.
 
-    Args:
-        settings: The settings.
-        operator: The name that the operator gave.
-
     Raises:
         KafkaUnreachable: Kafka does not answer.
         ConfigurationError: The channel is wrong.
@@ -77,13 +73,7 @@ class OperatorContext:
 
 
 def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:
-    """Return a sentence for each service of a channel that does not run.
-
-    Args:
-        channel: The channel.
-        members: How many processes run, by service; None: not known.
-        halves: Whether halves wait, which need a checker, too.
-    """
+    """Return a sentence for each service of a channel that does not run."""
     services = (RELAY, CHECKER) if halves else (RELAY,)
     return [f"{missing_member(channel, one)}; {start(one)}" for one in services if members[one] == 0]
 

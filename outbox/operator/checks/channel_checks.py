@@ -223,13 +223,7 @@ def examine_members(channel: Channel, members: Mapping[str, int | None], *, wait
 def _damaged(
     channel: Channel, checkpoints: Mapping[tuple[str, int], TopicPartition], topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
-    """Yield the partitions whose checkpoint the relay would refuse (R18).
-
-    Args:
-        channel: The channel.
-        checkpoints: The relay's committed offsets with their metadata strings.
-        topics: The channel's topics.
-    """
+    """Yield the partitions whose checkpoint the relay would refuse (R18)."""
     parsers = {
         channel.half_topic: parse_half_checkpoint,
         channel.op_topic: parse_op_checkpoint,

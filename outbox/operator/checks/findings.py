@@ -88,11 +88,6 @@ def examine_channel(settings: ServiceSettings) -> Iterator[Finding]:
 def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
     """Look at everything that a service needs, print what was found, and end.
 
-    Args:
-        settings_type: Type of its settings.
-        given: Settings from the command line; None is not given.
-        examine: Looks at one channel.
-
     Raises:
         SystemExit: Something is wrong.
     """

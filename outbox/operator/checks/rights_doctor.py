@@ -33,11 +33,7 @@ _SETTING = "offsets.retention.minutes"
 
 
 class RightsDoctor:
-    """Asks the cluster what this client may do.
-
-    Args:
-        kafka: librdkafka properties, with the credentials of the role.
-    """
+    """Asks the cluster what this client may do."""
 
     def __init__(self, kafka: Mapping[str, str]) -> None:
         self._kafka = kafka
@@ -123,13 +119,7 @@ class RightsDoctor:
 
 
 def findings(what: str, rights: Iterable[Right], allowed: Collection[str]) -> Iterator[Finding]:
-    """Yield what is missing of the rights on one resource.
-
-    Args:
-        what: What is examined.
-        rights: The rights that are needed.
-        allowed: The operations that are allowed.
-    """
+    """Yield what is missing of the rights on one resource."""
     needed = list(rights)
     lacks = [right for right in needed if right.operation not in allowed]
     for right in lacks:

@@ -58,13 +58,7 @@ _MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), '
 
 
 class TableDoctor:
-    """Examines one message table.
-
-    Args:
-        source: Name of its table source.
-        names: Its tables.
-        dsn: Connection string.
-    """
+    """Examines one message table."""
 
     def __init__(self, source: str, names: TableNames, dsn: str) -> None:
         self._source = source

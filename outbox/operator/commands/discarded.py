@@ -186,12 +186,7 @@ class _Manner:
 
 
 class _Places:
-    """All places with discarded transactions: the discard topic of a channel, and its message tables.
-
-    Args:
-        settings: The settings.
-        operator: The name that the operator gave.
-    """
+    """All places with discarded transactions: the discard topic of a channel, and its message tables."""
 
     def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.name = settings.channel

@@ -43,16 +43,7 @@ _LISTENER_CONSEQUENCES = {
 
 @dataclass
 class Case:
-    """One transaction, its state, and what becomes of it.
-
-    Args:
-        found: The transaction.
-        request: The question about it.
-        seen: Its state in its database; None: its listener decides.
-        standing: Its state.
-        ruling: What follows from it.
-        sent: The op entry that was sent.
-    """
+    """One transaction, its state, and what becomes of it."""
 
     found: UnsettledTransaction
     request: CheckRequest

@@ -58,13 +58,7 @@ class Rows(enum.StrEnum):
 
 
 class Source(NamedTuple):
-    """A table source and how to reach it.
-
-    Args:
-        name: Its name.
-        names: Its tables.
-        dsn: Connection string.
-    """
+    """A table source and how to reach it."""
 
     name: str
     names: TableNames

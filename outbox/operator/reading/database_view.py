@@ -78,13 +78,7 @@ Alive = Callable[[Collection[str]], Collection[str]]
 
 
 class DatabaseView:
-    """The callback tables of one database, for one operator's command.
-
-    Args:
-        name: Its name in the settings.
-        settings: How to reach it.
-        channel: Name of the channel.
-    """
+    """The callback tables of one database, for one operator's command."""
 
     def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
         self._name = name

@@ -23,13 +23,7 @@ OPEN_SECONDS = 5.0
 
 
 class Gap(NamedTuple):
-    """What was not read.
-
-    Args:
-        topic: The topic.
-        why: Why it was not.
-        part: Which part of it; empty: all.
-    """
+    """What was not read."""
 
     topic: str
     why: str

@@ -49,13 +49,7 @@ _LEFT: LiteralString = (
 
 
 class Moved(NamedTuple):
-    """Rows that are back in the message table.
-
-    Args:
-        transaction_id: Their new transaction id.
-        ids: Their new ids.
-        former: Their former ids, in the same order.
-    """
+    """Rows that are back in the message table."""
 
     transaction_id: str
     ids: Sequence[int]
@@ -66,11 +60,6 @@ class DiscardedTable:
     """The discarded rows of one message table.
 
     All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
-
-    Args:
-        table: The message table.
-        connection: In autocommit: each statement is one durable transaction.
-        source: Name of its table source.
     """
 
     def __init__(self, table: MessageTable, connection: psycopg.Connection[Any], source: str = "") -> None:

@@ -124,10 +124,6 @@ class TableView:
     """Reads one message table, and what belongs to it; of a foreign table, what belongs to it.
 
     All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
-
-    Args:
-        table: The table.
-        connection: In autocommit.
     """
 
     def __init__(self, table: MessageTable | ForeignSource, connection: psycopg.Connection[Any]) -> None:

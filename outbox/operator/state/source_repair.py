@@ -40,12 +40,6 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
 
     The number of Kafka is kept, because only an owner can write it, in the Kafka transaction of a batch. A former
     owner that still commits one changes it, and then the source halts again.
-
-    Args:
-        source: Name of the source in the settings.
-        name: The name under which the table is delivered.
-        progress: What the database holds.
-        committed: What Kafka holds; None: nothing.
     """
     if name != source:
         why = f"the table is delivered as source {name!r}, not {source!r}"

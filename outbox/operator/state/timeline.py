@@ -137,12 +137,7 @@ class Status(enum.StrEnum):
 
 
 class Conclusion(NamedTuple):
-    """What follows from the events, and from nothing else.
-
-    Args:
-        state: In a word.
-        sentence: In a sentence.
-    """
+    """What follows from the events, and from nothing else."""
 
     state: Status
     sentence: str

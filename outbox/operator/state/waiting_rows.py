@@ -73,13 +73,7 @@ class WaitingRow(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """What keeps a real topic from taking messages.
-
-    Args:
-        partitions: How many it has.
-        why: Why it takes none; NEXT: it takes them.
-        detail: Why, one sentence.
-    """
+    """What keeps a real topic from taking messages."""
 
     partitions: int
     why: Waits = Waits.NEXT

@@ -18,9 +18,9 @@ from outbox.operator.context import (
 )
 from outbox.operator.deciding.resolution import Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
+from outbox.operator.reading.row_story import advice, conclude_rows
 from outbox.operator.reading.table_search import TableSearch
 from outbox.operator.settings import SITE_OPTIONS, ResolveSettings
-from outbox.operator.state.row_story import advice, conclude_rows
 from outbox.operator.state.timeline import Findings
 from outbox.protocol.op import OpKind
 

@@ -27,10 +27,10 @@ from outbox.operator.context import (
     missing_services,
     parse_id,
 )
+from outbox.operator.reading.row_story import RowFindings, conclude_rows
 from outbox.operator.reading.table_search import TableSearch
 from outbox.operator.reading.topic_search import SKEW_MS, Search, search_databases
 from outbox.operator.settings import SITE_OPTIONS, OperatorSettings, connection
-from outbox.operator.state.row_story import RowFindings, conclude_rows
 from outbox.operator.state.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"

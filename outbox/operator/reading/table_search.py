@@ -11,10 +11,10 @@ from outbox._rules.source_progress import Committed, Progress
 from outbox._service.settings import TableSettings
 from outbox._table.table_outcome import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
+from outbox.operator.reading.row_story import RowFindings
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_connection import table_connection
 from outbox.operator.reading.table_view import DeliveredRow, FoundRow, TableView
-from outbox.operator.state.row_story import RowFindings
 from outbox.operator.state.timeline import EventKind, Findings, TimelineEvent, born_ms
 from outbox.outcome import Outcome
 from outbox.protocol.identifiers import started_us_of, xid_of

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -138,7 +137,7 @@ class Choice(NamedTuple):
 
     id: str | None = None
     group: str | None = None
-    appended_until: float = math.inf
+    appended_until: int = sys.maxsize
 
     def takes(self, id_: str, group: str, append_time: int) -> bool:
         """Return whether a transaction is of interest."""

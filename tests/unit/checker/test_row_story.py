@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.operator.state.row_story import RowFindings, advice, conclude_rows
+from outbox.operator.reading.row_story import RowFindings, advice, conclude_rows
 from outbox.operator.state.timeline import EventKind, Findings, Status, TimelineEvent
 from outbox.outcome import Outcome
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of

@@ -80,7 +80,6 @@ class Application:
         self.outbox: Outbox = site.outbox()
         self.table_outbox = Outbox("orders", mode="table", tables=site.tables)
         self.notifying_outbox = Outbox("orders", mode="table", tables=notifying_tables(site))
-        self.auto_outbox: Outbox = site.outbox(mode="auto")
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)
@@ -116,10 +115,6 @@ class Application:
     def publish_row_and_notify(self, session: Session, key: bytes) -> None:
         """`publish()` in table mode, to a table whose commits notify the relay."""
         self.notifying_outbox.publish(session, self.message(key))
-
-    def publish_automatically(self, session: Session, key: bytes) -> None:
-        """`publish()` in auto mode."""
-        self.auto_outbox.publish(session, self.message(key))
 
     def message(self, key: bytes) -> Message:
         """Return a message with the present payload."""
@@ -212,4 +207,3 @@ class Application:
     def __exit__(self, *_: object) -> None:
         """Close the outboxes that have connections."""
         self.outbox.close()
-        self.auto_outbox.close()

@@ -15,7 +15,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.application import STATEMENTS_AFTER
 from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
-from benchmarks.library.outage import KEYS
 from benchmarks.peers.debezium_settings import DEFAULT_POLL_MS, POLL_MS, TUNED
 from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
@@ -165,7 +164,6 @@ _TEMPLATES.filters |= {
     "grown": _grown,
 }
 _TEMPLATES.globals |= {
-    "outage_keys": KEYS,
     "rate": RATE,
     "statements_after": STATEMENTS_AFTER,
     "purge_batch": f"{purge.BATCH:,}",

@@ -1,4 +1,4 @@
-"""`outbox checker`: run the checker, audit settlement, purge what a deleted topic left behind."""
+"""`outbox checker`: run the checker, audit settlement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from checker import metrics
 from checker.self_check import examine
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
-from checker.upkeep.purge_topic import purge_topic
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_settings
-from outbox._service.run import ServiceMetrics, run_service
+from outbox._service.run import run_service
 from outbox.operator.checks.findings import check_service
 
 app = typer.Typer(
@@ -34,8 +33,7 @@ def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> 
         check_service(CheckerSettings, given, examine)
         return
 
-    shown = ServiceMetrics(metrics.REGISTRY, metrics.READY, metrics.RESTARTS)
-    run_service(CheckerSettings, given, shown, CheckerService)
+    run_service(CheckerSettings, given, metrics.TABLE, CheckerService)
 
 
 @app.command()
@@ -47,15 +45,3 @@ def settlement(
 ) -> None:
     """Find committed transactions that are not delivered though they are old; ends with 2 if there are any."""
     show_settlement(load_settings(CheckerSettings, context.obj | given), as_json=json)
-
-
-@app.command("purge-topic")
-@setting_options(CheckerSettings, only=("channel",))
-def purge_topic_command(
-    context: typer.Context,
-    given: dict[str, Any],
-    topic_id: Annotated[str, typer.Argument(help="Id of a half topic that was deleted.", show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
-) -> None:
-    """Delete the rows of a half topic that was deleted; the purge leaves them alone."""
-    purge_topic(load_settings(CheckerSettings, context.obj | given), topic_id, yes=yes)

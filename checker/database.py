@@ -164,7 +164,6 @@ class Database:
             self._unreachable(error)
             answers = dict.fromkeys(latest, (Verdict.UNREACHABLE, None))
         metrics.BATCH_SECONDS.labels(self.name).observe(time.monotonic() - began)
-        metrics.BATCH_TRANSACTIONS.labels(self.name).observe(len(latest))
         self._note(answers)
         return answers
 

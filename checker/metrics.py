@@ -4,135 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import Histogram
 
 from checker.rules.settlement import Delay
 from checker.rules.verdicts import Verdict
-from outbox._service.channels.channel_metrics import (
-    CHANNEL,
-    ChannelCounter,
-    ChannelGauge,
-    ChannelHistogram,
-    ready_gauge,
-    restarts_counter,
-)
-from outbox._service.contract_monitor import contract_gauge
+from outbox._service.channels.channel_metrics import MetricTable
 
-REGISTRY = CollectorRegistry()
+_STATES = ("C", "R")
 
-CONTRACT = contract_gauge(REGISTRY)
+TABLE = MetricTable("checker")
 
-READY = ready_gauge(REGISTRY, "checker")
-RESTARTS = restarts_counter(REGISTRY, "checker")
-
-VERDICTS = ChannelCounter(
+VERDICTS = TABLE.counter(
     "outbox_checker_verdicts",
     "Verdicts, by kind and database; UNMAPPED ones have none",
-    [CHANNEL, "verdict", "database"],
-    registry=REGISTRY,
+    verdict=[verdict for verdict in Verdict if verdict is not Verdict.UNMAPPED],
+    database=(),
 )
-DROPPED = ChannelCounter(
+DROPPED = TABLE.counter(
     "outbox_checker_dropped",
     "Check requests not looked at, by reason: stale (10 minutes older than the newest of their partition; the checker "
     "is not ready), malformed, newer (of a newer format; the checker is not ready), unreadable (Kafka's client cannot "
     "unpack them; counted once for each jump to the log end), or queue_full (too many wait for one database)",
-    [CHANNEL, "reason"],
-    registry=REGISTRY,
+    reason=("stale", "malformed", "newer", "unreadable", "queue_full"),
 )
-BATCH_SECONDS = ChannelHistogram(
-    "outbox_checker_batch_seconds", "Time of one batch in its database", [CHANNEL, "database"], registry=REGISTRY
+BATCH_SECONDS = TABLE.histogram(
+    "outbox_checker_batch_seconds", "Time of one batch in its database", Histogram.DEFAULT_BUCKETS, database=()
 )
-BATCH_TRANSACTIONS = ChannelHistogram(
-    "outbox_checker_batch_transactions",
-    "Transactions of one batch",
-    [CHANNEL, "database"],
-    buckets=(1, 10, 50, 100, 500, 1_000, 2_500, 5_000, 10_000),
-    registry=REGISTRY,
-)
-OLDEST_UNDECIDED = ChannelGauge(
+OLDEST_UNDECIDED = TABLE.gauge(
     "outbox_checker_oldest_undecided_seconds",
     "Age of the oldest transaction that is asked about and not decided, by the clock in its id; 0: none",
-    [CHANNEL, "database"],
-    registry=REGISTRY,
+    database=(),
 )
-DATABASE_UP = ChannelGauge(
+DATABASE_UP = TABLE.gauge(
     "outbox_checker_database_up",
     "1: the database answered when it was looked at last, and its tables, rights and settings are right",
-    [CHANNEL, "database"],
-    registry=REGISTRY,
+    database=(),
 )
-BREAKERS_OPEN = ChannelGauge(
+BREAKERS_OPEN = TABLE.gauge(
     "outbox_checker_breakers_open",
     "Producer groups that are not fenced, because they commit nothing in this database any more",
-    [CHANNEL, "database"],
-    registry=REGISTRY,
+    database=(),
 )
-PREPARED = ChannelGauge(
+PREPARED = TABLE.gauge(
     "outbox_checker_oldest_prepared_seconds",
     "Age of the oldest prepared transaction of the database; 0: none",
-    [CHANNEL, "database"],
-    registry=REGISTRY,
+    database=(),
 )
-RELOADS = ChannelCounter(
-    "outbox_checker_reloads",
-    "New configurations of the databases (SIGHUP), by outcome: taken or refused",
-    [CHANNEL, "outcome"],
-    registry=REGISTRY,
-)
-
-_STATES = ("C", "R")
-_OF_A_DATABASE = (BATCH_SECONDS, BATCH_TRANSACTIONS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
-PURGED = ChannelCounter(
+PURGED = TABLE.counter(
     "outbox_checker_purged_rows",
     "Rows deleted, by state: C of settled transactions, R rollback rows",
-    [CHANNEL, "database", "state"],
-    registry=REGISTRY,
+    database=(),
+    state=(),
 )
-PURGE_COMPLETED = ChannelGauge(
+PURGE_COMPLETED = TABLE.gauge(
     "outbox_checker_purge_completed_seconds",
     "When a purge last came to its end, seconds since 1970; at first, when this process started",
-    [CHANNEL, "database"],
-    registry=REGISTRY,
+    database=(),
 )
-AUDIT_COMPLETED = ChannelGauge(
+AUDIT_COMPLETED = TABLE.gauge(
     "outbox_checker_settlement_completed_seconds",
     "When a settlement audit last came to its end, seconds since 1970; at first, when this process started",
-    [CHANNEL, "database"],
-    registry=REGISTRY,
+    database=(),
 )
-UNDELIVERED = ChannelGauge(
+UNDELIVERED = TABLE.gauge(
     "outbox_checker_undelivered",
     "Committed transactions older than settlement_max_age_ms that are not delivered, by what delays them",
-    [CHANNEL, "database", "kind"],
-    registry=REGISTRY,
+    database=(),
+    kind=Delay,
 )
+
+_OF_A_DATABASE = (VERDICTS, BATCH_SECONDS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
 
 
 def open_channel() -> None:
     """Show the metrics of this thread's channel from the beginning at 0, so that a rate includes the first event."""
+    TABLE.show()
     VERDICTS.labels(Verdict.UNMAPPED, "")
-    for reason in ("stale", "malformed", "newer", "unreadable", "queue_full"):
-        DROPPED.labels(reason)
-    for outcome in ("taken", "refused"):
-        RELOADS.labels(outcome)
 
 
 def know(database: str) -> None:
     """Create the metrics of a database, at 0."""
-    for verdict in Verdict:
-        if verdict is not Verdict.UNMAPPED:
-            VERDICTS.labels(verdict, database)
-    for metric in _OF_A_DATABASE:
-        metric.labels(database)
+    TABLE.show(database=database)
+    for gauge in (OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED):
+        gauge.labels(database)
 
 
 def forget(database: str) -> None:
     """Remove the metrics of a database that is no longer served."""
     for metric in _OF_A_DATABASE:
-        metric.remove(database)
-    for verdict in Verdict:
-        if verdict is not Verdict.UNMAPPED:
-            VERDICTS.remove(verdict, database)
+        metric.remove_by_labels({"database": database})
 
 
 def begin(database: str, *, purge: bool) -> None:
@@ -146,12 +106,8 @@ def begin(database: str, *, purge: bool) -> None:
 
 def end(database: str) -> None:
     """Remove the metrics of a database whose upkeep has ended."""
-    for kind in Delay:
-        UNDELIVERED.remove(database, kind)
-    for state in _STATES:
-        PURGED.remove(database, state)
-    AUDIT_COMPLETED.remove(database)
-    PURGE_COMPLETED.remove(database)
+    for metric in (UNDELIVERED, PURGED, AUDIT_COMPLETED, PURGE_COMPLETED):
+        metric.remove_by_labels({"database": database})
 
 
 def audited(database: str, undelivered: Mapping[Delay, int]) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 
 from checker.connection import connect_and_verify
 from checker.settings import CheckerSettings, DatabaseSettings
-from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import ADD_BOUNDS
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.channel_checks import examine_encryption
 from outbox.operator.checks.finding import Finding
@@ -30,10 +27,7 @@ def examine(settings: CheckerSettings) -> Iterator[Finding]:
 def _database(name: str, database: DatabaseSettings, settings: CheckerSettings) -> Finding:
     what = f"database {name}"
     try:
-        with closing(connect_and_verify(name, database, purge=settings.purge)) as connection:
-            unbounded = CallbackTable(database.tables()).unbounded(connection)
+        connect_and_verify(name, database, purge=settings.purge).close()
     except ConfigurationError as error:
         return Finding(what, str(error), "start it, or correct its DSN, its tables or the rights of its role")
-    if unbounded:
-        return Finding(what, unbounded, ADD_BOUNDS)
     return Finding(what, "", f"its tables and rights are fine; groups {', '.join(database.groups)}")

@@ -62,7 +62,7 @@ class CheckerService:
             self._admin,
             settings.channel_names(),
             settings.contract(),
-            metrics.CONTRACT,
+            metrics.TABLE.contract,
             settings.contract_interval_ms / 1000,
         )
         self._channel = self._contract.description
@@ -145,11 +145,11 @@ class CheckerService:
         try:
             self._databases.change(self._control.read_again().all_databases())
         except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
-            metrics.RELOADS.labels("refused").inc()
+            metrics.TABLE.reloaded("refused")
             problem = one_line(error)  # no traceback: it is one clear line
             log.error("New configuration refused, the old one stays in use", problem=problem)  # noqa: TRY400 - as above
             return
-        metrics.RELOADS.labels("taken").inc()
+        metrics.TABLE.reloaded("taken")
 
     def _assigned(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._intake.assigned(self._admin, partitions)

@@ -12,7 +12,6 @@ from checker.rules.breaker import Policy
 from outbox._service.channels.channel_tables import DEFAULT_DATABASE
 from outbox._service.settings import (
     CheckerDatabase,
-    Former,
     Milliseconds,
     PostgresSettings,
     ServiceSettings,
@@ -58,7 +57,6 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
         "http_port",
         "log_level",
     )
-    REMOVED = ("batch",)
 
     read_only: bool = Field(
         default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
@@ -78,19 +76,15 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     )
 
     purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
-    purge_interval_ms: Annotated[Milliseconds, Former("purge_interval")] = Field(
-        60_000, ge=100, description="Pause between two walks of the purge."
-    )
-    keep_settled_ms: Annotated[Milliseconds, Former("keep_settled")] = Field(
+    purge_interval_ms: Milliseconds = Field(60_000, ge=100, description="Pause between two walks of the purge.")
+    keep_settled_ms: Milliseconds = Field(
         86_400_000, ge=1, description="Age up to which rows of settled transactions are kept."
     )
-    keep_tombstones_ms: Annotated[Milliseconds, Former("keep_tombstones")] = Field(
+    keep_tombstones_ms: Milliseconds = Field(
         2_592_000_000, ge=86_400_000, description="Age up to which rollback rows are kept; older ones are deleted."
     )
-    settlement_interval_ms: Annotated[Milliseconds, Former("settlement_interval")] = Field(
-        600_000, ge=100, description="Pause between two settlement audits."
-    )
-    settlement_max_age_ms: Annotated[Milliseconds, Former("settlement_max_age")] = Field(
+    settlement_interval_ms: Milliseconds = Field(600_000, ge=100, description="Pause between two settlement audits.")
+    settlement_max_age_ms: Milliseconds = Field(
         600_000, ge=0, description="Age at which a committed transaction that is not delivered is reported."
     )
 

@@ -13,7 +13,7 @@ from outbox._postgres.libpq import missing_libpq
 
 if TYPE_CHECKING:
     from outbox._listener.server import CheckServer
-    from outbox._receipts.receipt import Receipt, VisibleAt
+    from outbox._receipts.receipt import Receipt
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.async_outbox import AsyncTransaction as AsyncTransaction
     from outbox.errors import (
@@ -21,13 +21,10 @@ if TYPE_CHECKING:
         ChannelError,
         CommitOutcomeUnknown,
         ConfigurationError,
-        Discarded,
         KafkaUnreachable,
         MessageRefused,
-        NotVisible,
         OutboxError,
         PublishFailed,
-        RolledBack,
         TransactionFenced,
         TransactionsRejected,
         UsageError,
@@ -35,6 +32,7 @@ if TYPE_CHECKING:
     from outbox.inbox import Inbox
     from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
     from outbox.message import Message
+    from outbox.migration import ddl, inbox_ddl
     from outbox.outbox import Outbox
     from outbox.outcome import Outcome
     from outbox.recorder import CommitOutcome, Recorder
@@ -51,13 +49,10 @@ _HOMES = {
         "ChannelError",
         "CommitOutcomeUnknown",
         "ConfigurationError",
-        "Discarded",
         "KafkaUnreachable",
         "MessageRefused",
-        "NotVisible",
         "OutboxError",
         "PublishFailed",
-        "RolledBack",
         "TransactionFenced",
         "TransactionsRejected",
         "UsageError",
@@ -65,9 +60,10 @@ _HOMES = {
     "outbox.inbox": ("Inbox",),
     "outbox.listener": ("HalfMessage", "LocalTransactionState", "TransactionCheck", "TransactionListener"),
     "outbox.message": ("Message",),
+    "outbox.migration": ("ddl", "inbox_ddl"),
     "outbox.outbox": ("Outbox",),
     "outbox.outcome": ("Outcome",),
-    "outbox._receipts.receipt": ("Receipt", "VisibleAt"),
+    "outbox._receipts.receipt": ("Receipt",),
     "outbox.recorder": ("CommitOutcome", "Recorder"),
     "outbox.serialization": ("JsonSerializer", "TypedTopic"),
     "outbox.settings": ("Settings", "TableNames"),
@@ -83,7 +79,6 @@ __all__ = [
     "CommitOutcome",
     "CommitOutcomeUnknown",
     "ConfigurationError",
-    "Discarded",
     "HalfMessage",
     "Inbox",
     "JsonSerializer",
@@ -91,14 +86,12 @@ __all__ = [
     "LocalTransactionState",
     "Message",
     "MessageRefused",
-    "NotVisible",
     "Outbox",
     "OutboxError",
     "Outcome",
     "PublishFailed",
     "Receipt",
     "Recorder",
-    "RolledBack",
     "Settings",
     "TableNames",
     "Transaction",
@@ -110,7 +103,8 @@ __all__ = [
     "TransactionsRejected",
     "TypedTopic",
     "UsageError",
-    "VisibleAt",
+    "ddl",
+    "inbox_ddl",
 ]
 
 

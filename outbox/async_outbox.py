@@ -64,7 +64,7 @@ class AsyncOutbox:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties for half and auto mode; `bootstrap.servers` is required. Table mode has none.
+        kafka: librdkafka properties for half mode; `bootstrap.servers` is required. Table mode has none.
         options: The other arguments of `Outbox`: `mode`, `channel`, `tables`, `publish_timeout_seconds`, …
 
     Raises:

@@ -10,10 +10,7 @@
     ├── UsageError              the call does not fit the state of the session or connection
     ├── PublishFailed           Kafka did not answer in time; the local transaction was, or must be, rolled back
     ├── TransactionFenced       the checker decided ROLLBACK before the local transaction committed; all is rolled back
-    ├── CommitOutcomeUnknown    COMMIT was sent and its outcome is unknown; no op marker was sent
-    ├── RolledBack              a receipt's message will never be visible: its local transaction ended without COMMIT
-    ├── Discarded               a receipt's message could not be delivered; it is in the discard (dead-letter) topic
-    └── NotVisible              a receipt's message was not visible in time
+    └── CommitOutcomeUnknown    COMMIT was sent and its outcome is unknown; no op marker was sent
 
 No message of an error carries a payload, a key or a password.
 """
@@ -74,49 +71,6 @@ class CommitOutcomeUnknown(OutboxError):  # noqa: N818 - as above
     Args:
         transaction_id: The transaction.
         message: What happened.
-    """
-
-    def __init__(self, transaction_id: str, message: str) -> None:
-        super().__init__(message)
-        self.transaction_id = transaction_id
-
-
-class RolledBack(OutboxError):  # noqa: N818 - as above
-    """A receipt's message will never be visible: its local transaction, or its SAVEPOINT, ended without COMMIT.
-
-    Args:
-        transaction_id: The transaction.
-        message: What happened.
-    """
-
-    def __init__(self, transaction_id: str, message: str) -> None:
-        super().__init__(message)
-        self.transaction_id = transaction_id
-
-
-class Discarded(OutboxError):  # noqa: N818 - as above
-    """A receipt's message could not be delivered: its whole transaction is in the discard (dead-letter) topic.
-
-    An operator may resume it; then the message becomes visible after all.
-
-    Args:
-        transaction_id: The transaction.
-        reason: The reason in the discard topic: `TOPIC_MISSING`, `TOO_LARGE`, `UNDECIDED` and so on.
-        message: What happened.
-    """
-
-    def __init__(self, transaction_id: str, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.transaction_id = transaction_id
-        self.reason = reason
-
-
-class NotVisible(OutboxError, TimeoutError):  # noqa: N818 - as above
-    """A receipt's message was not visible in time. It may still become visible: waiting decides nothing.
-
-    Args:
-        transaction_id: The transaction.
-        message: What is known of it.
     """
 
     def __init__(self, transaction_id: str, message: str) -> None:

@@ -11,8 +11,6 @@ import psycopg
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._auto.auto_seal import AutoSealer
-from outbox._auto.auto_sender import AutoSender
 from outbox._listener.server import CheckServer
 from outbox._postgres.callback_table import CallbackTable
 from outbox._publish.local_connection import local_connection
@@ -31,12 +29,9 @@ from outbox.errors import UsageError
 from outbox.listener import TransactionListener
 from outbox.message import Message
 from outbox.outcome import Outcome, ask_outcome, check_transaction_id
-from outbox.protocol.identifiers import is_table_id
 from outbox.recorder import Recorder
-from outbox.settings import FORMER_NAMES, Mode, Settings, TableNames, channel_names, former_keywords
+from outbox.settings import Mode, Settings, TableNames, channel_names
 from outbox.transaction import Transaction, core_transaction, own_transaction
-
-_SENDERS: Mapping[Mode, type[Sender]] = {"half": Sender, "table": TableSender, "auto": AutoSender}
 
 
 class OutboxOptions(TypedDict, total=False):
@@ -48,9 +43,7 @@ class OutboxOptions(TypedDict, total=False):
     publish_timeout_seconds: float
     close_timeout_seconds: float
     eager: bool
-    reject_transactions: bool
     eager_idle_timeout_seconds: float
-    fallback_after_ms: int
     recorder: Recorder | None
 
 
@@ -62,26 +55,23 @@ class Outbox:
 
     Args:
         group: Producer group; unique to a service.
-        kafka: librdkafka properties for half and auto mode; `bootstrap.servers` is required. Table mode has none.
+        kafka: librdkafka properties for half mode; `bootstrap.servers` is required. Table mode has none.
         mode: `table`: messages are rows of the message table, which the relay delivers; nothing connects to Kafka.
-            `half`: they go to Kafka as half messages before COMMIT. `auto`: halves while Kafka answers, else rows.
+            `half`: they go to Kafka as half messages before COMMIT.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back.
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, while the local transaction is still open, not at COMMIT. The order of
             messages then follows the database only for rows that are locked before `publish()`.
-        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
         recorder: Receives the outbox's events, such as `outbox.prometheus.PrometheusRecorder`.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
-        fallback_after_ms: In mode `auto`: ms that one call waits for Kafka before messages become rows.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    @former_keywords(FORMER_NAMES)
     def __init__(
         self,
         group: str,
@@ -93,9 +83,7 @@ class Outbox:
         publish_timeout_seconds: float = 5.0,
         close_timeout_seconds: float = 5.0,
         eager: bool = False,
-        reject_transactions: bool = False,
         eager_idle_timeout_seconds: float = 300.0,
-        fallback_after_ms: int = 250,
         recorder: Recorder | None = None,
     ) -> None:
         self._start(
@@ -107,10 +95,8 @@ class Outbox:
                 publish_timeout_seconds,
                 close_timeout_seconds,
                 eager=eager,
-                reject_transactions=reject_transactions,
                 eager_idle_timeout_seconds=eager_idle_timeout_seconds,
                 mode=mode,
-                fallback_after_ms=fallback_after_ms,
             ),
             recorder,
         )
@@ -135,7 +121,8 @@ class Outbox:
 
     def _make_sender(self, recorder: Recorder | None) -> Sender:
         """Return the connection to Kafka; `InMemoryOutbox` overrides it."""
-        return _SENDERS[self.settings.mode](self.settings, recorder)
+        made = TableSender if self.settings.mode == "table" else Sender
+        return made(self.settings, recorder)
 
     def _make_publisher(self) -> TablePublisher | None:
         """Return what inserts rows in table mode; else None. `InMemoryOutbox` overrides it."""
@@ -143,7 +130,9 @@ class Outbox:
 
     def _make_starter(self) -> Starter:
         """Return the factory of this outbox's participants in local transactions; `InMemoryOutbox` overrides it."""
-        return RowStarter(self._publisher) if self._publisher is not None else _sealer(self.settings, self._sender)
+        if self._publisher is not None:
+            return RowStarter(self._publisher)
+        return Sealer(self.settings, self._sender, self._table)
 
     def publish(
         self,
@@ -155,9 +144,8 @@ class Outbox:
     ) -> Receipt:
         """Publish a message with the transaction of a SQLAlchemy session or connection.
 
-        Its half is sent at COMMIT; in table mode its row is inserted now, in auto mode at COMMIT while Kafka does not
-        answer. The message becomes visible on its real topic only if the transaction commits. A message published
-        inside a SAVEPOINT that is rolled back is never delivered.
+        Its half is sent at COMMIT; in table mode its row is inserted now. The message becomes visible on its real topic
+        only if the transaction commits. A message published inside a SAVEPOINT that is rolled back is never delivered.
 
         Args:
             session: A session or a Core connection on `postgresql+psycopg://`. Its transaction begins if none is open.
@@ -172,11 +160,11 @@ class Outbox:
 
         Raises:
             MessageRefused: The message cannot be published; nothing was written.
-            TransactionsRejected: `reject_transactions` is on.
+            TransactionsRejected: The environment has `OUTBOX_REJECT_TRANSACTIONS` on.
             UsageError: `session` has another type, is two-phase, in autocommit, read-only, already being committed, or
                 writes on two connections.
             ConfigurationError: The channel is missing or wrong.
-            PublishFailed: Kafka does not answer; not in auto mode.
+            PublishFailed: Kafka does not answer.
 
         At COMMIT the session or connection may raise `PublishFailed`, `TransactionFenced`, `CallbackTableError`, or
         SQLAlchemy's error for one of Postgres; then all is rolled back. It raises `CommitOutcomeUnknown` when COMMIT
@@ -187,7 +175,7 @@ class Outbox:
                 session.add(order)
                 outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        self._sender.require_accepting()  # before a connection leaves the pool
+        self._sender.require_answering()  # before a connection leaves the pool
         eager = _eager(self.settings, given=eager)
         if self._publisher is not None:
             return self._publisher.publish(session, message, bind_arguments)
@@ -277,9 +265,9 @@ class Outbox:
         """Return the outcome of a local transaction. Call it after `CommitOutcomeUnknown`, before a retry.
 
         A missing row alone is no answer: if the transaction has not committed and holds no lock, this call fences it,
-        so that it can no longer commit (R1). In table mode, and for rows of auto mode, nothing is fenced: it is
-        `COMMITTED` if a row of the transaction is in the tables (R74), `OPEN` while it may still commit, and `TOO_OLD`
-        where evidence of that time is purged.
+        so that it can no longer commit (R1). In table mode nothing is fenced: it is `COMMITTED` if a row of the
+        transaction is in the tables (R74), `OPEN` while it may still commit, and `TOO_OLD` where evidence of that time
+        is purged.
 
         Args:
             transaction_id: The `transaction_id` of `CommitOutcomeUnknown` or of a receipt.
@@ -296,7 +284,7 @@ class Outbox:
     def ask_outcome(self, transaction_id: str, database: object) -> Outcome:
         """Return the outcome with any supported engine or connection; an async one only in SQLAlchemy's greenlet."""
         check_transaction_id(transaction_id)
-        if self._publisher is not None or (self.settings.mode == "auto" and is_table_id(transaction_id)):
+        if self._publisher is not None:
             return ask_table_outcome(self.settings.tables, transaction_id, database)
         if isinstance(database, Engine):
             with closing(database.raw_connection()) as pooled:
@@ -354,11 +342,6 @@ class Outbox:
     ) -> None:
         """Close the outbox."""
         self.close()
-
-
-def _sealer(settings: Settings, sender: Sender) -> Starter:
-    table = CallbackTable(settings.tables)
-    return AutoSealer(settings, sender, table) if isinstance(sender, AutoSender) else Sealer(settings, sender, table)
 
 
 def _eager(settings: Settings, *, given: bool | None) -> bool:

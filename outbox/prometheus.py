@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import NamedTuple
 
 from outbox._kafka.forks import ForkSafeLock
 from outbox.listener import LocalTransactionState
-from outbox.recorder import CommitOutcome, FallbackReason
+from outbox.recorder import CommitOutcome
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -23,14 +24,11 @@ _BUCKETS = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2
 class _Metrics(NamedTuple):
     published: Counter
     ack_seconds: Histogram
-    halves: Counter
     transactions: Counter
     ops_dropped: Counter
     checks: Counter
-    fell_back: Counter
     table_unowned: Counter
     circuit_open: Gauge
-    circuit_changes: Counter
 
 
 _lock = ForkSafeLock()
@@ -41,49 +39,19 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
     """Return the metrics of a registry, created at the first call: a registry refuses a second metric of a name."""
     with _lock.free:
         if registry not in _made:
+            counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+            histogram = partial(Histogram, registry=registry, buckets=_BUCKETS)
+            unowned = "Looks, at most one a minute, that again found old rows in the message table, and no relay"
+            acks = "Time from sending the halves of a transaction to their last acknowledgement"
             _made[registry] = _Metrics(
-                Counter("outbox_messages_published", "Messages that publish() accepted", ["group"], registry=registry),
-                Histogram(
-                    "outbox_half_ack_seconds",
-                    "Time from sending the halves of a transaction to their last acknowledgement",
-                    ["group"],
-                    registry=registry,
-                    buckets=_BUCKETS,
-                ),
-                Counter("outbox_halves_acked", "Half messages that Kafka acknowledged", ["group"], registry=registry),
-                Counter(
-                    "outbox_transactions",
-                    "Local transactions that ended, by outcome",
-                    ["group", "outcome"],
-                    registry=registry,
-                ),
-                Counter("outbox_ops_dropped", "Op markers that did not reach Kafka", ["group"], registry=registry),
-                Counter(
-                    "outbox_checks_answered", "Check requests answered, by state", ["group", "state"], registry=registry
-                ),
-                Counter(
-                    "outbox_messages_fell_back",
-                    "Messages that became rows in auto mode, by reason",
-                    ["group", "reason"],
-                    registry=registry,
-                ),
-                Counter(
-                    "outbox_table_unowned",
-                    "Looks, at most one a minute, that again found old rows in the message table, and no relay",
-                    ["group"],
-                    registry=registry,
-                ),
-                Gauge(
-                    "outbox_circuit_open",
-                    "1 while nothing is sent because Kafka does not answer, else 0",
-                    ["group"],
-                    registry=registry,
-                ),
-                Counter(
-                    "outbox_circuit_changes",
-                    "Changes of the circuit, by its new state: open, half_open, closed",
-                    ["group", "state"],
-                    registry=registry,
+                counter("outbox_messages_published", "Messages that publish() accepted", ["group"]),
+                histogram("outbox_half_ack_seconds", acks, ["group"]),
+                counter("outbox_transactions", "Local transactions that ended, by outcome", ["group", "outcome"]),
+                counter("outbox_ops_dropped", "Op markers that did not reach Kafka", ["group"]),
+                counter("outbox_checks_answered", "Check requests answered, by state", ["group", "state"]),
+                counter("outbox_table_unowned", unowned, ["group"]),
+                gauge(
+                    "outbox_circuit_open", "1 while nothing is sent because Kafka does not answer, else 0", ["group"]
                 ),
             )
         return _made[registry]
@@ -109,14 +77,9 @@ class PrometheusRecorder:
     def _begin(self, group: str) -> None:
         """Show the counters of a group at 0, so that a rate includes the first event of each kind."""
         self._begun.add(group)
-        for counter in (self._metrics.halves, self._metrics.ops_dropped):
-            counter.labels(group)
+        self._metrics.ops_dropped.labels(group)
         for outcome in CommitOutcome:
             self._metrics.transactions.labels(group, outcome.value)
-        for reason in FallbackReason:
-            self._metrics.fell_back.labels(group, reason.value)
-        for state in ("open", "half_open", "closed"):
-            self._metrics.circuit_changes.labels(group, state)
 
     def messages_published(self, group: str, count: int) -> None:
         """Count messages."""
@@ -125,8 +88,8 @@ class PrometheusRecorder:
         self._metrics.published.labels(group).inc(count)
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:
-        """Count halves and observe their acknowledgement time, seconds."""
-        self._metrics.halves.labels(group).inc(count)
+        """Observe the acknowledgement time, seconds."""
+        del count
         self._metrics.ack_seconds.labels(group).observe(seconds)
 
     def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
@@ -141,10 +104,6 @@ class PrometheusRecorder:
         """Count answers by state."""
         self._metrics.checks.labels(group, state.value).inc()
 
-    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
-        """Count messages by reason."""
-        self._metrics.fell_back.labels(group, reason.value).inc(count)
-
     def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Count the look if it found old rows without an owner. The first look never does: the counter begins at 0."""
         self._metrics.table_unowned.labels(group).inc(bool(unowned_seconds))
@@ -152,13 +111,7 @@ class PrometheusRecorder:
     def circuit_opened(self, group: str) -> None:
         """Set the gauge."""
         self._metrics.circuit_open.labels(group).set(1)
-        self._metrics.circuit_changes.labels(group, "open").inc()
-
-    def circuit_half_opened(self, group: str) -> None:
-        """Count the change."""
-        self._metrics.circuit_changes.labels(group, "half_open").inc()
 
     def circuit_closed(self, group: str) -> None:
         """Reset the gauge."""
         self._metrics.circuit_open.labels(group).set(0)
-        self._metrics.circuit_changes.labels(group, "closed").inc()

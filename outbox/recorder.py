@@ -23,15 +23,6 @@ class CommitOutcome(enum.StrEnum):
     FENCED = "fenced"
 
 
-class FallbackReason(enum.StrEnum):
-    """Why the messages of a transaction became rows in auto mode."""
-
-    CIRCUIT_OPEN = "circuit_open"
-    NO_ANSWER = "no_answer"
-    EARLIER_ROWS = "earlier_rows"
-    ISOLATION = "isolation"
-
-
 class Recorder(Protocol):
     """Receives events of an `Outbox`; several outboxes may share one recorder.
 
@@ -80,15 +71,6 @@ class Recorder(Protocol):
             state: The answer.
         """
 
-    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
-        """Record messages that became rows at COMMIT, in auto mode. They may still be rolled back.
-
-        Args:
-            group: Producer group.
-            count: Number of messages.
-            reason: Why.
-        """
-
     def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Record a look whether a relay delivers the message table, in table mode, at most once a minute.
 
@@ -98,14 +80,7 @@ class Recorder(Protocol):
         """
 
     def circuit_opened(self, group: str) -> None:
-        """Record that Kafka does not answer: publications fail at once from now on; in auto mode they become rows.
-
-        Args:
-            group: Producer group.
-        """
-
-    def circuit_half_opened(self, group: str) -> None:
-        """Record that Kafka answers a probe, in auto mode: one transaction tries to send its halves.
+        """Record that Kafka does not answer: publications fail at once from now on.
 
         Args:
             group: Producer group.
@@ -137,16 +112,10 @@ class NoRecorder:
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
         """Do nothing."""
 
-    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
-        """Do nothing."""
-
     def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Do nothing."""
 
     def circuit_opened(self, group: str) -> None:
-        """Do nothing."""
-
-    def circuit_half_opened(self, group: str) -> None:
         """Do nothing."""
 
     def circuit_closed(self, group: str) -> None:
@@ -184,10 +153,6 @@ class GuardedRecorder:
         """Call the recorder."""
         self._call("check_answered", group, state)
 
-    def messages_fell_back(self, group: str, count: int, reason: FallbackReason) -> None:
-        """Call the recorder."""
-        self._call("messages_fell_back", group, count, reason)
-
     def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Call the recorder."""
         self._call("table_looked_at", group, unowned_seconds)
@@ -195,10 +160,6 @@ class GuardedRecorder:
     def circuit_opened(self, group: str) -> None:
         """Call the recorder."""
         self._call("circuit_opened", group)
-
-    def circuit_half_opened(self, group: str) -> None:
-        """Call the recorder."""
-        self._call("circuit_half_opened", group)
 
     def circuit_closed(self, group: str) -> None:
         """Call the recorder."""

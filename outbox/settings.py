@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import logging
 import os
 import re
 import tomllib
-import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, ParamSpec, get_args
+from typing import Any, Literal, get_args
 
 from outbox._security.encryption import is_encrypted, remote_brokers
 from outbox._security.secret_files import with_secrets
@@ -26,11 +24,8 @@ from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
 
 log = logging.getLogger("outbox")
 
-Parameters = ParamSpec("Parameters")
-
-Mode = Literal["half", "table", "auto"]
-"""How messages are stored until the local transaction commits: as half messages in Kafka, as rows of the table, or as
-half messages while Kafka answers, otherwise as rows."""
+Mode = Literal["half", "table"]
+"""How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
 
 _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
@@ -94,15 +89,12 @@ _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _LONGEST = 2_147_483.0
 """Seconds: the largest timeout that librdkafka and Postgres accept (32-bit ms)."""
 
-_LEAST_FALLBACK_MS = 10
-
 _NAMES = (
     "bootstrap_servers",
     "channel",
     "close_timeout_seconds",
     "eager",
     "eager_idle_timeout_seconds",
-    "fallback_after_ms",
     "group",
     "kafka",
     "mode",
@@ -112,13 +104,6 @@ _NAMES = (
     "table_prefix",
 )
 """Names that `Settings.from_env()` reads; the services read more from the same file."""
-
-FORMER_NAMES = {
-    "close_timeout": "close_timeout_seconds",
-    "eager_idle_timeout": "eager_idle_timeout_seconds",
-    "publish_timeout": "publish_timeout_seconds",
-}
-"""Present names by former name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,13 +230,11 @@ class Settings:
             least 0.01.
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, not at COMMIT.
-        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`).
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
         mode: `table`: messages are rows of the message table, and nothing connects to Kafka. `half`: they go to Kafka
-            as half messages before COMMIT. `auto`: half messages while Kafka answers, otherwise rows.
-        fallback_after_ms: In mode `auto`: ms to wait for Kafka in `publish()` and at COMMIT before messages become
-            rows. At least 10.
+            as half messages before COMMIT.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -267,7 +250,6 @@ class Settings:
     reject_transactions: bool = False
     eager_idle_timeout_seconds: float = 300.0
     mode: Mode = "table"
-    fallback_after_ms: int = 250
 
     def __post_init__(self) -> None:
         """Check the settings."""
@@ -283,18 +265,12 @@ class Settings:
         elif self.kafka:
             raise ConfigurationError(
                 f"Kafka settings are given ({', '.join(sorted(map(str, self.kafka)))}), and table mode does not use "
-                "them. Remove them, or set mode to 'half' or 'auto'."
+                "them. Remove them, or set mode to 'half'."
             )
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
         _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
         _check_seconds("eager_idle_timeout_seconds", self.eager_idle_timeout_seconds, 0.01)
-        _check_fallback(self.fallback_after_ms)
-
-    @property
-    def patience_seconds(self) -> float:
-        """Maximum seconds that one call of the application waits for Kafka."""
-        return self.fallback_after_ms / 1_000 if self.mode == "auto" else self.publish_timeout_seconds
 
     def _check_kafka(self) -> None:
         if not self.kafka.get("bootstrap.servers"):
@@ -313,21 +289,20 @@ class Settings:
 
         The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
         properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
-        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`,
-        `fallback_after_ms`. Other names are ignored, because the services read the same file and environment. A name in
-        the file that looks like a typing error is logged. If `mode` is given as `table`, Kafka's settings are such
-        names too.
+        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`. Other names are
+        ignored, because the services read the same file and environment. A name in the file that looks like a typing
+        error is logged. If `mode` is given as `table`, Kafka's settings are such names too.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
         """
         environ = os.environ if environ is None else environ
         file = environ.get("OUTBOX_CONFIG")
-        values = with_present_names(read_toml(Path(file)), FORMER_NAMES, _renamed) if file else {}
+        values = read_toml(Path(file)) if file else {}
         _warn_of_misspellings(values)
         prefix = "OUTBOX_"
         given = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
-        return cls._from_values(values | with_present_names(given, FORMER_NAMES, _renamed))
+        return cls._from_values(values | given)
 
     @classmethod
     def _from_values(cls, values: Mapping[str, Any]) -> Settings:
@@ -339,7 +314,7 @@ class Settings:
         if kafka and "mode" not in values:
             raise ConfigurationError(
                 f"Kafka settings are given ({', '.join(sorted(kafka))}), and no mode. Set OUTBOX_MODE, or mode in the "
-                "TOML file, to 'half' or 'auto', or to 'table', which does not use them."
+                "TOML file, to 'half', or to 'table', which does not use them."
             )
         is_table_mode = _mode(values) == "table"
         return cls(
@@ -353,7 +328,6 @@ class Settings:
             _truth(values, "reject_transactions"),
             _seconds(values, "eager_idle_timeout_seconds", 300.0),
             _mode(values),
-            _milliseconds(values, "fallback_after_ms", 250),
         )
 
 
@@ -432,22 +406,16 @@ def _check_files(kafka: Mapping[str, Any]) -> None:
 
 def _check_mode(mode: str, *, eager: bool) -> None:
     if mode not in get_args(Mode):
-        raise ConfigurationError(f"mode is {mode!r}. Use 'half', 'table' or 'auto'.")
+        raise ConfigurationError(f"mode is {mode!r}. Use 'half' or 'table'.")
     if eager and mode != "half":
-        why = "which has no half messages" if mode == "table" else "which sends half messages at COMMIT only"
-        raise ConfigurationError(f"eager is on in {mode} mode, {why}. Turn eager off, or use mode 'half'.")
+        raise ConfigurationError(
+            "eager is on in table mode, which has no half messages. Turn eager off, or use mode 'half'."
+        )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:
     if not least <= seconds <= _LONGEST:  # NaN is neither
         raise ConfigurationError(f"{name} is {seconds:g} s. It must be from {least:g} to {_LONGEST:.0f} seconds.")
-
-
-def _check_fallback(milliseconds: int) -> None:
-    if not _LEAST_FALLBACK_MS <= milliseconds <= _LONGEST:
-        raise ConfigurationError(
-            f"fallback_after_ms is {milliseconds} ms. It must be from {_LEAST_FALLBACK_MS} to {_LONGEST:.0f} ms."
-        )
 
 
 class _Plaintext:
@@ -513,15 +481,10 @@ def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
         raise ConfigurationError(f"Property {name!r} is a {type(value).__name__}. Use text, a number, true or false.")
 
 
-def _renamed(message: str) -> None:
-    warnings.warn(message, FutureWarning, stacklevel=2)
-
-
 def _warn_of_misspellings(values: Mapping[str, Any]) -> None:
     for name in values.keys() - {*_NAMES, "channels"}:
-        for close in difflib.get_close_matches(name, (*_NAMES, *FORMER_NAMES), 1, 0.85):
-            meant = FORMER_NAMES.get(close, close)
-            log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, meant)
+        for close in difflib.get_close_matches(name, _NAMES, 1, 0.85):
+            log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, close)
 
 
 def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
@@ -529,13 +492,6 @@ def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
         return float(values.get(name, default))
     except (TypeError, ValueError):
         raise ConfigurationError(f"{name} is not a number. Write seconds, such as 5 or 0.5.") from None
-
-
-def _milliseconds(values: Mapping[str, Any], name: str, default: int) -> int:
-    try:
-        return int(values.get(name, default))
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} is not a whole number. Write milliseconds, such as 250.") from None
 
 
 def _mode(values: Mapping[str, Any]) -> Mode:
@@ -550,60 +506,3 @@ def _truth(values: Mapping[str, Any], name: str) -> bool:
     if text not in _TRUE | _FALSE:
         raise ConfigurationError(f"{name} is neither true nor false. Use true, false, yes, no, 1 or 0.")
     return text in _TRUE
-
-
-def with_present_names(
-    values: Mapping[str, Any], former: Mapping[str, str], warn: Callable[[str], None]
-) -> dict[str, Any]:
-    """Return settings under their present names.
-
-    Args:
-        values: What one layer holds (arguments, environment or file), by name.
-        former: Present names by former name.
-        warn: Receives one sentence for each former name that is used.
-
-    Raises:
-        ConfigurationError: Both names of a setting are given, with different values.
-    """
-    found = dict(values)
-    for old, new in former.items():
-        if old not in found:
-            continue
-        value = found.pop(old)
-        if str(found.setdefault(new, value)) != str(value):
-            raise ConfigurationError(f"Settings {old} and {new} are one setting, given twice. Remove {old}.")
-        warn(f"Setting {old} is called {new} now. The next version refuses {old}.")
-    return found
-
-
-def warn_of_removed(values: Iterable[str], removed: Iterable[str], warn: Callable[[str], None]) -> None:
-    """Warn of settings that were removed and are still given.
-
-    Args:
-        values: Names that one layer holds.
-        removed: Names of settings that have become constants.
-        warn: Receives one sentence for each of them.
-    """
-    for name in sorted(set(values) & set(removed)):
-        warn(f"Setting {name} has no effect: it is a constant now. Remove it.")
-
-
-def former_keywords(former: Mapping[str, str]) -> Callable[[Callable[Parameters, None]], Callable[Parameters, None]]:
-    """Let a constructor accept former names of its keywords, each with a DeprecationWarning.
-
-    Args:
-        former: Present names by former name.
-    """
-
-    def decorate(constructor: Callable[Parameters, None]) -> Callable[Parameters, None]:
-        @functools.wraps(constructor)
-        def accepting(*args: Parameters.args, **options: Parameters.kwargs) -> None:
-            constructor(*args, **with_present_names(options, former, _deprecated))
-
-        return accepting
-
-    return decorate
-
-
-def _deprecated(message: str) -> None:
-    warnings.warn(message, DeprecationWarning, stacklevel=4)

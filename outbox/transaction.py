@@ -100,9 +100,9 @@ class OwnTransaction(Transaction):
         """Id of the transaction, a UUIDv7.
 
         Raises:
-            UsageError: In table mode: nothing was published yet. In auto mode: it is not committed yet.
+            UsageError: In table mode: nothing was published yet.
         """
-        return known_id(self._part.draft.public_id)
+        return known_id(self._part.draft.transaction_id)
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
         if self._connection.in_block and not self._part.writes_rows:
@@ -149,12 +149,8 @@ class CoreTransaction(Transaction):
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7.
-
-        Raises:
-            UsageError: In auto mode: it is not committed yet.
-        """
-        return self._part.draft.public_id
+        """Id of the transaction, a UUIDv7."""
+        return self._part.draft.transaction_id
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
         return publish_on(self._connection, self.published, self._starter, message, eager=eager)

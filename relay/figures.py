@@ -34,21 +34,20 @@ class RelayProgress:
         return {
             "delivered": delivered,
             "per_second": round(rate),
-            "rolled_back": found["rolled_back"],
+            "rolled_back": found["outbox_relay_transactions_total rolled_back"],
             "pending": found["outbox_relay_pending"],
-            "held": found["outbox_relay_held"],
             "lag": found["outbox_relay_lag"],
             "discarded": found["outbox_relay_discarded"],
-            "discarded_rows": found["outbox_relay_table_discarded"],
-            "partitions": found["outbox_relay_partitions_served"],
+            "discarded_rows": found["outbox_relay_table_rows discarded"],
+            "partitions": found["outbox_relay_partitions served"],
         }
 
     def _found(self) -> Mapping[str, int]:
-        """Return the sums of all samples by name, and of the transactions that were rolled back."""
+        """Return the sums of all samples by name, and by name and outcome or state."""
         sums: defaultdict[str, int] = defaultdict(int)  # a channel that was not begun yet has no samples
         for metric in self._registry.collect():
             for sample in metric.samples:
                 sums[sample.name] += int(sample.value)
-                if sample.labels.get("outcome") == "rolled_back" and sample.name.endswith("_total"):
-                    sums["rolled_back"] += int(sample.value)
+                for label in sample.labels.keys() & {"outcome", "state"}:
+                    sums[f"{sample.name} {sample.labels[label]}"] += int(sample.value)
         return sums

@@ -54,7 +54,7 @@ class AllowListReload:
             for profile in (self._settings.profile, settings.profile):
                 require_allow_list(profile, settings.allowed_topics)
         except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
-            metrics.RELOADS.labels("refused").inc()
+            metrics.TABLE.reloaded("refused")
             problem = one_line(error)  # no traceback: it is one clear line
             log.error("New configuration refused, the old allow-list stays in use", problem=problem)  # noqa: TRY400 - as above
             return
@@ -74,7 +74,7 @@ class AllowListReload:
         change = compare(self._allowed, settings.allowed_topics)
         self._allowed = settings.allowed_topics
         self._in_force.value = settings.allow_list()
-        metrics.RELOADS.labels("taken").inc()
+        metrics.TABLE.reloaded("taken")
         log.info("Allow-list reloaded", added=change.added, removed=change.removed)
 
 

@@ -78,9 +78,9 @@ class RelayService:
         self._settings = settings
         self._stop = control.stop
         self._health = control.health
-        admin = shared_admin(settings)
+        admin, interval = shared_admin(settings), settings.contract_interval_ms / 1000
         self._contract = ContractWatch(
-            admin, settings.channel_names(), settings.contract(), metrics.CONTRACT, settings.contract_interval_ms / 1000
+            admin, settings.channel_names(), settings.contract(), metrics.TABLE.contract, interval
         )
         self._channel = self._contract.description
         require_rights(admin, _needed_rights(self._channel.channel))
@@ -239,9 +239,9 @@ class RelayService:
 
     def _set_figures(self) -> None:
         """Set the figures of what is served, and how far the workers are behind what was fetched last."""
-        metrics.SERVED.labels().set(len(self._served.workers))
-        metrics.NOT_SERVED.labels().set(len(self._served.ownership.waiting()))
-        metrics.HALTED.labels().set(len(self._served.halts))
+        metrics.PARTITIONS.labels(metrics.SERVED).set(len(self._served.workers))
+        metrics.PARTITIONS.labels(metrics.NOT_SERVED).set(len(self._served.ownership.waiting()))
+        metrics.PARTITIONS.labels(metrics.HALTED).set(len(self._served.halts))
         for number, worker in self._served.workers.items():
             place = TopicPartition(self._channel.half.name, number)
             _, end = self._consumer.get_watermark_offsets(place, cached=True)
@@ -263,8 +263,7 @@ class RelayService:
         self._refuse_new(partitions)
         whole = self._served.ownership.assigned((tp.topic, tp.partition) for tp in partitions)
         starts = self._served.take_over(whole, assign=True)
-        assign = consumer.incremental_assign if self._settings.in_steps() else consumer.assign
-        assign(
+        consumer.assign(
             [
                 TopicPartition(tp.topic, tp.partition, starts.pop((tp.topic, tp.partition), OFFSET_END))
                 for tp in partitions

@@ -14,7 +14,6 @@ from outbox._service.settings import (
     AllowedTopics,
     Bytes,
     CheckAge,
-    Former,
     MessageTables,
     Milliseconds,
     ServiceSettings,
@@ -35,8 +34,8 @@ _OURS = {
     "enable.auto.commit": "checkpoints are part of the Kafka transactions",
     "enable.idempotence": "a retried message must not appear twice",
     "group.id": "it derives from the channel",
-    "group.instance.id": "it is the setting group_instance_id, so that workers of one host get one each",
-    "group.protocol": "it is the setting group_protocol",
+    "group.instance.id": "it is the setting group_instance_id",
+    "group.protocol": "relays use the classic protocol",
     "group.remote.assignor": "half and op partition of one number must go to one relay",
     "isolation.level": "checkpoints are read after open transactions have ended",
     "partition.assignment.strategy": "half and op partition of one number must go to one relay",
@@ -52,29 +51,26 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "bootstrap_servers",
         "channel",
         "profile",
-        "workers",
         "http_port",
         "delivery",
         "ordering",
         "transaction_timeout_ms",
         "check_interval_ms",
+        "batch_messages",
         "log_level",
     )
-    REMOVED = ("batch_bytes", "batch_age", "body_age", "body_age_ms")
 
-    check_interval_ms: Annotated[Milliseconds, Former("check_interval")] = Field(
+    check_interval_ms: Milliseconds = Field(
         30_000, ge=1, description="Interval after the first check; doubles after each one."
     )
-    check_interval_max_ms: Annotated[Milliseconds, Former("check_interval_max")] = Field(
-        600_000, ge=1, description="Maximum interval between checks."
-    )
+    check_interval_max_ms: Milliseconds = Field(600_000, ge=1, description="Maximum interval between checks.")
     check_max: Annotated[int, Unit("answers")] = Field(
         15, ge=1, description="UNKNOWN answers after which a transaction is parked."
     )
-    undecided_max_age_ms: Annotated[Milliseconds, Former("undecided_max_age")] = Field(
+    undecided_max_age_ms: Milliseconds = Field(
         86_400_000, ge=1, description="Age at which an undecided transaction is parked."
     )
-    listener_max_age_ms: Annotated[Milliseconds, Former("listener_max_age")] = Field(
+    listener_max_age_ms: Milliseconds = Field(
         7_200_000,
         ge=1,
         description="As undecided_max_age_ms, for transactions that a listener decides; the lower one applies.",
@@ -85,7 +81,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         description="Maximum pending halves of a producer group per partition. Above it, its oldest are parked "
         "and further ones deferred.",
     )
-    group_pending_max_bytes: Annotated[Bytes, Former("group_pending_bytes_max")] = Field(
+    group_pending_max_bytes: Bytes = Field(
         268_435_456, ge=1, description="Approximate size of a producer group's pending halves per partition."
     )
     pending_max: Annotated[int, Unit("halves")] = Field(
@@ -113,22 +109,13 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
     ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
-    topic_missing_max_age_ms: Annotated[Milliseconds, Former("topic_missing_max_age")] = Field(
+    topic_missing_max_age_ms: Milliseconds = Field(
         60_000,
         ge=0,
         description="Maximum wait for a real topic that is missing, has too few partitions or is not authorized.",
     )
     batch_messages: Annotated[int, Unit("messages")] = Field(
         5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
-    )
-    workers: Annotated[int, Unit("processes")] = Field(
-        1,
-        ge=1,
-        le=1_000,
-        description="Relay processes on this host. Each one's http_port is one above the previous one's.",
-    )
-    group_protocol: Literal["classic", "consumer"] = Field(
-        "classic", description="Kafka rebalance protocol. consumer: the newer one (KIP-848)."
     )
     group_instance_id: str = Field(
         "", description="Static member name (KIP-345), unique per process: a restart moves no partitions."
@@ -155,21 +142,15 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         """Return the required topic configuration: retention is at least 4 * undecided_max_age_ms, in ms (R23)."""
         return replace(super().contract(), retention_ms=4 * self.undecided_max_age_ms)
 
-    def in_steps(self) -> bool:
-        """Return whether rebalances are incremental (KIP-848)."""
-        return self.group_protocol == "consumer"
-
     def membership(self) -> dict[str, str | int]:
         """Return the librdkafka properties of a member of the relay's group."""
-        static: dict[str, str | int] = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
-        if self.group_protocol == "consumer":  # times are the broker's affair then: consumer.session.timeout.ms
-            return {**static, "group.protocol": "consumer", "group.remote.assignor": "range"}  # H6
-        classic: dict[str, str | int] = {
+        static = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
+        return {
+            **static,
             "session.timeout.ms": 20_000,  # it outlasts a coordinator that dies: Kafka misses a broker after 9 s
             "heartbeat.interval.ms": 2_000,
             "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
         }
-        return {**static, **classic}
 
     def check_policy(self) -> CheckPolicy:
         """Return when transactions are checked."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import logging
+import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import structlog
 
+from outbox._service.channels.channel_context import current_channel
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpSource
 from relay import metrics
@@ -26,10 +28,16 @@ OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its producer group."""
 GROUPS = 10
 """Producer groups that are exported of a half partition; of those whose rows wait, how many are logged at once."""
+MEASURED_GROUPS = 100
+"""Producer groups of a channel whose deliveries are measured apart: an application may make up any number of names."""
+OTHERS = "(others)"
+"""Label of the others; no group can have this name."""
 TOLD_SECONDS = 60.0
 """Time until it is logged again that rows wait."""
 
 _SOURCES = frozenset(OpSource)
+
+_measured: defaultdict[str, set[str]] = defaultdict(set)
 
 log = structlog.get_logger()
 
@@ -59,9 +67,28 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
             )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
     metrics.MESSAGES.labels().inc(outcome.messages)
+    delivered = ((found.group, found.decided_at, len(found.counted())) for found in outcome.delivered)
+    became_visible(delivered, time.time_ns() // 1_000_000)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
+
+
+def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
+    """Measure how long messages took until they were visible.
+
+    Args:
+        delivered: Producer group, ms from which on the time counts, and how many messages.
+        now: The time now, ms.
+    """
+    groups: defaultdict[str, Counter[float]] = defaultdict(Counter)
+    for group, since, messages in delivered:
+        groups[group][max(now - since, 0) / 1_000] += messages
+    known = _measured[current_channel()]
+    for group, seconds in groups.items():
+        if len(known) < MEASURED_GROUPS:
+            known.add(group)
+        metrics.DELIVERY_SECONDS.labels(group if group in known else OTHERS).observe_each(seconds)
 
 
 def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
@@ -76,10 +103,8 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
     reasons = {found.topic: found.error.name() for found in error.undelivered}
     for topic, pause in closed.items():
         log.warning("Real topic closed after failed records", topic=topic, error=reasons[topic], ms=pause, **owner)
-        metrics.TOPIC_FAILURES.labels(topic, reasons[topic]).inc()
     if error.timed_out:
         log.warning("Batch timed out", next_messages=limit.messages, next_bytes=limit.bytes, **owner)
-        metrics.TIMED_OUT.labels().inc()
 
 
 def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
@@ -151,7 +176,6 @@ def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
             count=len(some),
             one=some[0].transaction.id,
         )
-        metrics.PARKED.labels().inc(sum(len(move.halves) for move in some))
         metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
 
 
@@ -212,7 +236,6 @@ def set_waiting_figures(ledger: Ledger, now: int) -> None:
     """
     partition, oldest = ledger.partition, ledger.oldest_pending()
     metrics.PENDING.labels(partition).set(len(ledger.pending))
-    metrics.HELD.labels(partition).set(ledger.pending.held())
     metrics.DEFERRED.labels(partition).set(len(ledger.deferred))
     metrics.WAITING.labels(partition).set(ledger.deliveries.queue.held())
     metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
@@ -249,17 +272,11 @@ def table_figures(source: str, figures: tuple[float, int, int] | None) -> None:
         return
     oldest_seconds, rows, discarded = figures
     metrics.TABLE_OLDEST_SECONDS.labels(source).set(oldest_seconds)
-    metrics.TABLE_ROWS.labels(source).set(rows)
-    metrics.TABLE_DISCARDED.labels(source).set(discarded)
+    metrics.TABLE_ROWS.labels(source, metrics.UNDELIVERED).set(rows)
+    metrics.TABLE_ROWS.labels(source, metrics.DISCARDED_ROWS).set(discarded)
 
 
 def forget_table(source: str) -> None:
     """Remove the figures of a table that this process does not look at: those of earlier would mislead."""
-    for metric in (
-        metrics.TABLE_OLDEST_SECONDS,
-        metrics.TABLE_ROWS,
-        metrics.TABLE_DISCARDED,
-        metrics.TABLE_WAITING,
-        metrics.TABLE_BEHIND_HALVES,
-    ):
-        metric.remove(source)
+    for gauge in (metrics.TABLE_OLDEST_SECONDS, metrics.TABLE_ROWS):
+        gauge.remove_by_labels({"source": source})

@@ -12,7 +12,6 @@ from prometheus_client.metrics import MetricWrapperBase
 import checker.metrics
 import relay.metrics
 import spark_jobs.landing.metrics
-import spark_jobs.watching.metrics
 from checker.settings import CheckerSettings
 from outbox._kafka.topic_contract import STOPS, WARNS, Rule
 from outbox._postgres.callback_table import CallbackTable
@@ -29,7 +28,6 @@ from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings
-from spark_jobs.watching.settings import WatchSettings
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
 from tests.support.debezium_cases import documented
@@ -101,10 +99,8 @@ def _tables() -> dict[str, str]:
         "settings of compact": _settings(row for row in describe_settings(CompactSettings) if row.name not in landed),
         "settings of the audit": _settings(describe_settings(AuditSettings)),
         "settings of the replay": _settings(describe_settings(ReplaySettings)),
-        "settings of the watch": _settings(describe_settings(WatchSettings)),
         "metrics of the relay": _metrics(relay.metrics),
         "metrics of the checker": _metrics(checker.metrics),
-        "metrics of the watch": _metrics(spark_jobs.watching.metrics),
         "metrics of land": _metrics(spark_jobs.landing.metrics),
         "attacks": _attacks(),
         "bytes of Debezium": _table(("part", "converter", "column", "Debezium", "relay"), documented()),
@@ -193,7 +189,9 @@ def _settings_of_a_table_source() -> Iterator[tuple[str, str, str, str]]:
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:
-    """The metrics of a service."""
+    """The metrics of a service or a job."""
+    if "TABLE" in vars(module):
+        return list(module.TABLE.metrics())
     return [found for found in vars(module).values() if isinstance(found, MetricWrapperBase)]
 
 

@@ -18,7 +18,6 @@ from benchmarks.library.added_time import measure_added_time
 from benchmarks.library.bulk import measure_bulk, measure_bulk_rows
 from benchmarks.library.drivers import measure_drivers
 from benchmarks.library.memory import measure_memory
-from benchmarks.library.outage import measure_outage
 from benchmarks.library.throughput import (
     ALONE,
     ALONE_LARGE,
@@ -30,7 +29,6 @@ from benchmarks.library.throughput import (
 from benchmarks.place import start_place
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
-from stack import Stack
 from tests.support.harness import Site
 
 
@@ -43,7 +41,6 @@ class Part(enum.StrEnum):
     THROUGHPUT = "throughput"
     RELAYED = "relayed"
     DRIVERS = "drivers"
-    OUTAGE = "outage"
     MEMORY = "memory"
 
 
@@ -55,7 +52,6 @@ class Size:
         rounds: How often all variants run, in turn.
         count: Transactions of a variant in a round, one after the other.
         seconds: Of a variant in a round, in many threads.
-        outage: Seconds for which Kafka is stopped.
         transactions: Of the memory run.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
     """
@@ -63,15 +59,14 @@ class Size:
     rounds: int
     count: int
     seconds: float
-    outage: float
     transactions: int
     warm_up: float
 
 
-Measure = Callable[[Stack, Site, Application, Size, Run], list[Figure]]
+Measure = Callable[[Site, Application, Size, Run], list[Figure]]
 
 
-def _relayed(_: Stack, site: Site, application: Application, size: Size, __: Run) -> list[Figure]:
+def _relayed(site: Site, application: Application, size: Size, _: Run) -> list[Figure]:
     with relays(site, notifying=True) as running:
         return [
             figure
@@ -80,29 +75,28 @@ def _relayed(_: Stack, site: Site, application: Application, size: Size, __: Run
         ]
 
 
-def _drivers(_: Stack, site: Site, application: Application, size: Size, __: Run) -> list[Figure]:
+def _drivers(site: Site, application: Application, size: Size, _: Run) -> list[Figure]:
     with relays(site) as running:
         return measure_drivers(site, application, size.rounds, size.seconds, running.caught_up)
 
 
-def _memory(_: Stack, __: Site, application: Application, size: Size, run: Run) -> list[Figure]:
+def _memory(_: Site, application: Application, size: Size, run: Run) -> list[Figure]:
     figures, series = measure_memory(application, size.transactions)
     run.series |= series
     return figures
 
 
 MEASURES: Mapping[Part, Measure] = {
-    Part.ADDED_TIME: lambda _, __, application, size, ___: measure_added_time(application, size.rounds, size.count),
-    Part.BULK: lambda _, site, application, size, __: measure_bulk(site, application, size.rounds),
-    Part.BULK_ROWS: lambda _, site, application, size, __: measure_bulk_rows(site, application, size.rounds),
-    Part.THROUGHPUT: lambda _, __, application, size, ___: [
+    Part.ADDED_TIME: lambda _, application, size, __: measure_added_time(application, size.rounds, size.count),
+    Part.BULK: lambda site, application, size, _: measure_bulk(site, application, size.rounds),
+    Part.BULK_ROWS: lambda site, application, size, _: measure_bulk_rows(site, application, size.rounds),
+    Part.THROUGHPUT: lambda _, application, size, __: [
         figure
         for scene in (ALONE, ALONE_LARGE)
         for figure in measure_throughput(application, scene, size.rounds, size.seconds)
     ],
     Part.RELAYED: _relayed,
     Part.DRIVERS: _drivers,
-    Part.OUTAGE: lambda stack, site, application, size, _: measure_outage(stack, site, application, size.outage),
     Part.MEMORY: _memory,
 }
 
@@ -113,7 +107,6 @@ Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be 
 Rounds = Annotated[int, typer.Option(min=3, help="How often all variants run, in turn.")]
 Count = Annotated[int, typer.Option(min=100, help="Transactions of a variant in a round, one after the other.")]
 Seconds = Annotated[float, typer.Option(min=1, help="Of a variant in a round, in many threads.")]
-Outage = Annotated[float, typer.Option(min=5, help="Seconds for which Kafka is stopped.")]
 Transactions = Annotated[int, typer.Option(min=1_000, help="Of the memory run; the full size is 1000000.")]
 WarmUp = Annotated[float, typer.Option(min=0, help="Seconds to warm up.")]
 Output = Annotated[Path, typer.Option(help="The results' file.")]
@@ -124,18 +117,17 @@ def main(
     rounds: Rounds = 7,
     count: Count = 800,
     seconds: Seconds = 3.0,
-    outage: Outage = 60.0,
     transactions: Transactions = 20_000,
     warm_up: WarmUp = 15.0,
     output: Output = FOLDER / "library.json",
 ) -> None:
     """Measure what the producer library costs an application, beside its baselines in the same run."""
-    size = Size(rounds, count, seconds, outage, transactions, warm_up)
+    size = Size(rounds, count, seconds, transactions, warm_up)
     with start_place(warm_up) as (stack, site, application):
         run = Run(output, environment(stack), asdict(size))
         for each in part or [each for each in Part if each is not _LONG]:
             application.use_payload(SMALL)
-            run.measure(each, partial(MEASURES[each], stack, site, application, size, run))
+            run.measure(each, partial(MEASURES[each], site, application, size, run))
         run.end()
 
 

@@ -59,11 +59,10 @@ def measure_throughput(
     seconds: float,
     between: Callable[[], None] = lambda: None,
 ) -> list[Figure]:
-    """Measure `publish()`, lazy, eager, and of all modes, beside an outbox-table insert and beside no messaging.
+    """Measure `publish()`, lazy, eager, and of both modes, beside an outbox-table insert and beside no messaging.
 
     Each runs equally long, and a round before the first is thrown away: the pages of this payload are new.
-    Auto mode runs with a relay only: rows that nobody delivers would keep their lanes in the table. Table mode with
-    NOTIFY runs with a relay only: without one no commit notifies.
+    Table mode with NOTIFY runs with a relay only: without one no commit notifies.
 
     Args:
         application: Warm.
@@ -81,7 +80,6 @@ def measure_throughput(
         "table": application.publish_row,
     }
     if scene.relayed:
-        variants["auto"] = application.publish_automatically
         variants["notifying"] = application.publish_row_and_notify
     runs = {name: partial(application.rate_for, tell, THREADS, seconds) for name, tell in variants.items()}
     found = interleave(runs, rounds, between, warm=True)
@@ -92,7 +90,6 @@ def measure_throughput(
         _cpu(scene, found, "publish"),
         *(_rates(scene, found, "table", baseline) for baseline in ("insert", "publish")),
         _cpu(scene, found, "table"),
-        *(_rates(scene, found, "auto", baseline) for baseline in ("insert", "publish") if scene.relayed),
         *(_rates(scene, found, "notifying", baseline) for baseline in ("insert", "table") if scene.relayed),
     ]
 
@@ -113,14 +110,12 @@ _PREFIXES = {
     "publish": "app_",
     "eager": "app_eager_",
     "table": "table_app_",
-    "auto": "auto_app_",
     "notifying": "table_notifying_app_",
 }
 _WORDS = {
     "publish": "publish()",
     "eager": "eager publish()",
     "table": "publish() in table mode",
-    "auto": "publish() in auto mode",
     "notifying": "publish() in table mode with NOTIFY",
 }
 _ROW = Target("ratio", "at least", 0.95)

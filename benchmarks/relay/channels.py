@@ -131,7 +131,7 @@ def _relay(stack: Stack, channels: int) -> Iterator[Service]:
             create_channel(site.kafka(), Channel(name), partitions=PARTITIONS, replication=1)
         port = free_port()
         with _running(site, [f"[channels.{name}]" for name in names], {"OUTBOX_HTTP_PORT": str(port)}) as relay:
-            wait_until(lambda: metric(port, "outbox_relay_ready") == channels, _LONGEST_SECONDS, site.logs)
+            wait_until(lambda: metric(port, "outbox_ready") == channels, _LONGEST_SECONDS, site.logs)
             yield relay
 
 

@@ -18,13 +18,11 @@ from benchmarks.environment import environment
 from benchmarks.figures import Figure
 from benchmarks.results_file import FOLDER
 from benchmarks.run import Run
-from benchmarks.spark.alerts import measure_alerts
 from benchmarks.spark.audit import measure_audit, measure_large
 from benchmarks.spark.history import write_history
 from benchmarks.spark.land import measure_cold, measure_land
 from benchmarks.spark.records import BODY_BYTES, write_records
 from spark_jobs.runtime.session import spark_session
-from spark_jobs.watching.real_time import SLOTS
 from stack import Stack
 from tests.support.harness import Site
 
@@ -38,7 +36,6 @@ class Part(enum.StrEnum):
     COLD = "cold"
     AUDIT = "audit"
     LARGE = "large"
-    ALERTS = "alerts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +81,18 @@ def _large(size: Size, stack: Stack) -> list[Figure]:
         return measure_large(site, span)
 
 
-def _alerts(size: Size, stack: Stack) -> list[Figure]:
-    with _site(stack) as site, spark_session("benchmark", SLOTS) as spark:
-        channel = site.create(partitions=PARTITIONS)
-        _create_topic(site, "alerts", 1)
-        return measure_alerts(spark, site, channel, site.topic("alerts"), size.rounds)
-
-
-MEASURES = {Part.LAND: _land, Part.COLD: _cold, Part.AUDIT: _audit, Part.LARGE: _large, Part.ALERTS: _alerts}
+MEASURES = {Part.LAND: _land, Part.COLD: _cold, Part.AUDIT: _audit, Part.LARGE: _large}
 
 
 @contextmanager
 def _site(stack: Stack) -> Iterator[Site]:
     with Site(stack.bootstrap_servers, stack.postgres_url) as site:
         # With the broker's time: a relay gives records their halves' times, which nobody knows who writes both at once.
-        _create_topic(site, "events", PARTITIONS)
+        config = {"message.timestamp.type": "LogAppendTime"}
+        new = NewTopic(site.topic("events"), PARTITIONS, site.replication, config=config)
+        for future in site.admin.create_topics([new]).values():
+            future.result(20)
         yield site
-
-
-def _create_topic(site: Site, name: str, partitions: int) -> None:
-    """Create a topic with the broker's time (LogAppendTime)."""
-    config = {"message.timestamp.type": "LogAppendTime"}
-    new = NewTopic(site.topic(name), partitions, site.replication, config=config)
-    for future in site.admin.create_topics([new]).values():
-        future.result(20)
 
 
 Parts = Annotated[list[Part] | None, typer.Option(help="What to measure; may be repeated. All by default.")]

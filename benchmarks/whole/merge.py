@@ -57,7 +57,7 @@ def merge(mode: Mode, command: str, outcomes: Sequence[Outcome]) -> dict[str, An
 def results_of_sections(latest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the results of each section of the report, in the form that a benchmark alone writes them.
 
-    Figures of table mode and auto mode have a section of their own, whichever step measured them.
+    Figures of table mode have a section of their own, whichever step measured them.
 
     Args:
         latest: A whole run's; one of which no step wrote results has none.

@@ -72,9 +72,6 @@ DEMANDED: Mapping[str, str] = {
     "table_commit_to_visible_p99_ms_200": "peers-latency",
     "table_notifying_commit_to_visible_p50_ms_200": "peers-latency",
     "table_notifying_app_tps_vs_table_mode": "library",
-    "auto_outage_p99_ms_vs_before": "outage",
-    "auto_outage_failed": "outage",
-    "auto_outage_misplaced": "outage",
     "busy_channels_drain": "trust",
     "secured_drain_password": "trust",
     "secured_publish_password": "trust",
@@ -86,10 +83,7 @@ DEMANDED: Mapping[str, str] = {
 """Figures that every run tells of, if only that they were not measured and why; and the steps that measure them."""
 
 MODES = "modes"
-"""Section of the report with the figures of table mode and auto mode, whichever step measured them."""
-
-_OF_MODES = ("table_", "auto_")
-"""How their names begin."""
+"""Section of the report with the figures of table mode, whichever step measured them."""
 
 WHOLE = "--whole"
 NOT_AT_ALL = "a run with FULL=1 measures it"
@@ -99,14 +93,14 @@ ALONE = "it has a run of its own"
 RUN_ALONE: Mapping[str, tuple[str, ...]] = {
     "library": ("memory",),
     "relay": ("channels", "flood", "latency", "stages"),
-    "spark": ("alerts", "large"),
+    "spark": ("large",),
 }
 """By section, what no whole run measures: it takes very long, explains another figure, or is another section's too."""
 
 
 def is_of_modes(figure: str) -> bool:
-    """Whether the figure of this name belongs to the section of table mode and auto mode."""
-    return figure.startswith(_OF_MODES)
+    """Whether the figure of this name belongs to the section of table mode."""
+    return figure.startswith("table_")
 
 
 def steps(mode: Mode) -> list[Step]:
@@ -174,7 +168,6 @@ _QUICK = [
         3,
     ),
     _step("spark", "spark", "--part land --rounds 3 --records 50000", 2),
-    _step("outage", "library", "--part outage --outage 10 --warm-up 1", 1),
 ]
 
 _ORDINARY = [
@@ -188,7 +181,6 @@ _ORDINARY = [
     _step("relay", "relay", "--part drain --part tables --part pending --rounds 3", 10),
     _step("peers-drain", "peers", "--part drain", 10),
     _step("peers-latency", "peers", "--part latency --seconds 5", 12),
-    _step("outage", "library", "--part outage --warm-up 3", 4),
     _step(
         "trust", "relay", "--part busy-channels --part secured --rounds 3 --messages 40000 --seconds 2 --warm-up 3", 8
     ),
@@ -216,7 +208,6 @@ _FULL = [
     _step("relay", "relay", "--part drain --part tables --part pending --part dead-group --part memory", 60),
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
-    _step("outage", "library", "--part outage", 5),
     _step("trust", "relay", "--part busy-channels --part secured", 60),
     _step("peers-check-back", "peers", "--part check-back --whole", 60),
     _step("spark", "spark", "--part land --part audit --part cold", 120),
@@ -233,6 +224,5 @@ _FULL = [
     ),
 ]
 
-# Ordinary runs have 40 minutes. Table mode and auto mode need 7 of them, so other steps run a little shorter than in a
-# full run.
+# Ordinary runs have 40 minutes, so steps run a little shorter than in a full run.
 _STEPS = {Mode.QUICK: _QUICK, Mode.ORDINARY: _ORDINARY, Mode.FULL: _FULL}

@@ -163,7 +163,7 @@ class Application:
 
 
 def _messages(flight: Flight, departure: int | None, ids: Iterator[str]) -> Iterator[tuple[str, Message]]:
-    """Yield the messages about a flight with ids of the application's own: in auto mode the outbox has none yet."""
+    """Yield the messages about a flight, with ids of the application's own."""
     body = {
         "row": flight.row,
         "tail_number": flight.tail_number,

@@ -87,7 +87,7 @@ class KafkaOutage:
         self._say("stopping Kafka")
         self._broker.stop()
         start = time.time()
-        self._say(f"Kafka is stopped for {self._seconds:.0f} s: half mode waits, auto and table mode go on")
+        self._say(f"Kafka is stopped for {self._seconds:.0f} s: half mode waits, table mode goes on")
         time.sleep(self._seconds)
         stop = time.time()
         self._say("starting Kafka again")

@@ -27,7 +27,6 @@ _FAILPOINTS = {
 }
 PLACES = {
     Mode.HALF: _FAILPOINTS,
-    Mode.AUTO: _FAILPOINTS,
     Mode.TABLE: {BEFORE_COMMIT: (CRASH, "before-commit"), AFTER_COMMIT: (CRASH, "after-commit")},
 }
 """Per mode and step: the variable and the place that has a process killed there."""

@@ -19,7 +19,6 @@ class Mode(StrEnum):
     """A mode of the outbox."""
 
     HALF = "half"
-    AUTO = "auto"
     TABLE = "table"
 
     @property

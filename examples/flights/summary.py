@@ -101,5 +101,5 @@ class Summary:
 
 
 def _went_right(mode: Mode, figures: ModeFigures) -> bool:
-    unexpected = {Mode.HALF: figures.rows, Mode.TABLE: figures.halves, Mode.AUTO: 0}[mode]
+    unexpected = {Mode.HALF: figures.rows, Mode.TABLE: figures.halves}[mode]
     return figures.told == figures.halves + figures.rows and unexpected == 0

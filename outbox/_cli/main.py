@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import traceback
-import warnings
 from importlib.metadata import EntryPoint, entry_points
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -22,7 +21,6 @@ _EXTRAS = {
     "relay": "relay",
     "replay": "spark",
     "stack": "stack",
-    "watch": "spark",
 }
 
 
@@ -42,7 +40,6 @@ def run_subcommand() -> None:
     except ImportError:
         sys.exit(f"outbox: the command needs an extra: {_how_to_install('service')}")
     _hide_passwords()
-    warnings.showwarning = _show_warning
     app = typer.Typer(
         help="Transactional messages for Kafka and Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
     )
@@ -77,13 +74,6 @@ def _hide_passwords() -> None:
                 f"outbox: Argument {number} holds a connection string; it is not shown. "
                 f"Set OUTBOX_POSTGRES_URL, or write {_URL_OPTION} before it."
             )
-
-
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning, such as one about a former name of a setting, as one line without the place in the code."""
-    from outbox._service.exit_codes import warn  # noqa: PLC0415 - services only
-
-    warn(str(message))
 
 
 def _root() -> None:

@@ -12,7 +12,7 @@ import typer
 from pydantic.fields import FieldInfo
 
 from outbox._service.exit_codes import guarded
-from outbox._service.settings import Former, LayeredSettings
+from outbox._service.settings import LayeredSettings
 from outbox._service.settings_help import (
     OFF,
     DescribedSetting,
@@ -53,23 +53,8 @@ class _SettingOption:
         """The setting as the documents show it."""
         return describe_field(self.name, self.field)
 
-    @property
-    def former(self) -> dict[str, str]:
-        """Former names of the setting, each with its option."""
-        found = (found for found in self.field.metadata if isinstance(found, Former))
-        return {one.name: one.option or f"--{one.name.replace('_', '-')}" for one in found}
-
-    def parameters(self) -> Iterator[inspect.Parameter]:
-        """Yield the parameters from which typer makes the options, hidden ones for former names.
-
-        None as a value means that the option was not given.
-        """
-        yield self._parameter()
-        for name, flag in self.former.items():
-            annotation = Annotated[str | None, typer.Option(flag, hidden=True)]
-            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-    def _parameter(self) -> inspect.Parameter:
+    def parameter(self) -> inspect.Parameter:
+        """Return the parameter from which typer makes the option; None as a value means that it was not given."""
         metavar, flag = repeatable(self.field), self.row.option
         kind = list[str] if metavar else option_type(self.field)
         option = typer.Option(
@@ -117,10 +102,9 @@ def setting_options(
         @functools.wraps(function)
         def command(**values: Any) -> None:
             texts = {option: values.pop(option.name) for option in options}
-            former = {name: values.pop(name) for name in [name for option in options for name in option.former]}
 
             def run() -> None:
-                given = former | {option.row.name: option.value(text) for option, text in texts.items()}
+                given = {option.row.name: option.value(text) for option, text in texts.items()}
                 function(**values, given={name: value for name, value in given.items() if value is not None})
 
             guarded(run)
@@ -131,7 +115,7 @@ def setting_options(
             for parameter in inspect.signature(function).parameters.values()
             if parameter.name != "given"
         ]
-        parameters = [*own, *(made for option in options for made in option.parameters())]
+        parameters = [*own, *(option.parameter() for option in options)]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return command

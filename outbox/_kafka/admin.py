@@ -56,9 +56,9 @@ def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
 
 
 def refresh_brokers(client: AdminClient | Producer, timeout: float = REFRESH_SECONDS) -> None:
-    """Let a client ask for the list of brokers, which librdkafka does on its own only while it has topics.
+    """Let a client ask for the list of brokers, which librdkafka itself may not do for a minute.
 
-    Until then it sends admin requests to a broker that has left, and makes no connection to one that is back.
+    Until then it may send admin requests to a broker that has left, and makes no connection to one that is back.
 
     Args:
         client: The client.
@@ -267,26 +267,6 @@ def end_offset(
     place = (topic, partition)
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     return _offsets(admin, [place], latest, timeout, stable=stable).get(place)
-
-
-def end_offsets_of(
-    admin: AdminClient, places: Collection[tuple[str, int]], timeout: float = REQUEST_TIMEOUT
-) -> dict[tuple[str, int], int]:
-    """Return the end offset (high watermark) of each of those partitions that answer in time."""
-    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
-    return _offsets(admin, places, latest, timeout, stable=False)
-
-
-def topic_id(admin: AdminClient, topic: str, timeout: float = REQUEST_TIMEOUT) -> str | None:
-    """Return the id of a topic now; None if it does not exist.
-
-    Raises:
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses.
-    """
-    (asked,) = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout).values()
-    found = answer(asked, "describing topics", absent=KafkaError.UNKNOWN_TOPIC_OR_PART, admin=admin)
-    return None if found is None else str(uuid.UUID(bytes=_topic_id(found.topic_id)))
 
 
 def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = REQUEST_TIMEOUT) -> bool:

@@ -30,7 +30,7 @@ class KnownTopics:
     Args:
         admin: Client of the cluster.
         timeout: Seconds for one request.
-        beside: Topics that are described, and whose ends are learned, along with any other.
+        beside: Topics that are described along with any other, and whose ends are learned.
     """
 
     def __init__(self, admin: AdminClient, timeout: float, beside: Collection[str]) -> None:
@@ -43,7 +43,7 @@ class KnownTopics:
 
     @property
     def ends(self) -> Mapping[str, tuple[int, ...]]:
-        """Return the end offset of each partition of the topics that were described, as of then; it never changes.
+        """Return the end offset of each partition of the topics of `beside`, as of their description; it never changes.
 
         A topic whose ends are not known is missing. What is written after `ask()` is at or behind the ends.
         """
@@ -77,7 +77,7 @@ class KnownTopics:
 
     def _learn_ends(self, described: Mapping[str, TopicDescription]) -> None:
         """Read end offsets; those that cannot be read stay unchanged for a topic with the same id: they only rise."""
-        partitions = {name: topic.partitions for name, topic in described.items()}
+        partitions = {name: described[name].partitions for name in self._beside & described.keys()}
         known = {name: ends for name, ends in self._ends.items() if self._is_same(name, described)}
         self._ends = known | end_offsets(self._admin, partitions, min(self._timeout, _ENDS_SECONDS))
 

@@ -19,7 +19,6 @@ from outbox._postgres.ddl import (
     all_statements,
     create_schema,
     drop_tables,
-    has_bounds,
     missing_rights,
     run,
     script,
@@ -59,8 +58,6 @@ DO $$ DECLARE part regclass; BEGIN
     FOR part IN SELECT oid FROM pg_class WHERE relkind = 'r' AND oid IN (SELECT to_regclass({quoted})
         UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = to_regclass({quoted})) LOOP
         EXECUTE format('ALTER TABLE %s SET ({storage})', part); END LOOP; END $$;
-DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass({quoted}) AND conname = {bounds}) THEN
-    ALTER TABLE {transaction} ADD CONSTRAINT {bounds_name} {bounded} NOT VALID; END IF; END $$;
 CREATE TABLE IF NOT EXISTS {meta} (
     key text PRIMARY KEY,
     value text NOT NULL
@@ -159,7 +156,6 @@ class CallbackTable:
             "version": sql.SQL(SCHEMA_VERSION),
             "storage": sql.SQL(_STORAGE),
             "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
-            "bounds": sql.Literal(BOUNDS),
             "bounds_name": sql.Identifier(BOUNDS),
             "bounded": sql.SQL(_BOUNDED),
         }
@@ -233,12 +229,6 @@ class CallbackTable:
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
         return []
-
-    def unbounded(self, connection: psycopg.Connection[Any]) -> str | None:
-        """Return that the table, made by an earlier version, has no bound for what a row unpacks to (R68)."""
-        if has_bounds(connection, self.names.schema, self.names.transaction):
-            return None
-        return f"table {self.full_name} lacks the constraint {BOUNDS}: a row can use up the checker's memory"
 
     def missing_grants(
         self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]

@@ -20,11 +20,6 @@ _MAX_NAME_BYTES = 63  # NAMEDATALEN - 1: Postgres would cut a longer name, and t
 BOUNDS = "outbox_bounds"
 """Name of the constraint of a table that bounds what a row unpacks to (R68)."""
 
-ADD_BOUNDS = "run `outbox table create`, which adds it"
-"""What to do where it is missing."""
-
-_BOUNDED: LiteralString = "SELECT count(*) FROM pg_constraint WHERE conrelid = to_regclass(%s) AND conname = %s"
-
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 _CREATE_SCHEMA: LiteralString = (
@@ -142,11 +137,6 @@ def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
             f"role {connection.info.user} may not grant USAGE on schema {written(grant.schema)} to {grant.role}: "
             "let the owner of the schema grant it, then run this again"
         )
-
-
-def has_bounds(connection: psycopg.Connection[Any], schema: str, table: str) -> bool:
-    """Return whether a table has the constraint `BOUNDS`; one that was made by an earlier version has not."""
-    return connection.execute(_BOUNDED, (f'"{schema}"."{table}"', BOUNDS)).fetchone() == (1,)
 
 
 def may_use_schema(connection: psycopg.Connection[Any], schema: str, role: str | None = None) -> bool:

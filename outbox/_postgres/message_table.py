@@ -86,7 +86,10 @@ CREATE TABLE IF NOT EXISTS {message} (
     value bytea,
     header_names text[],
     header_values bytea[],
-    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000)
+    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000),
+    CONSTRAINT {bounds_name} CHECK (octet_length(producer_group) <= 200
+        AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
+        + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000)
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -100,15 +103,6 @@ CREATE TABLE IF NOT EXISTS {discarded} (
 );
 COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
-DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass({quoted}) AND attname = 'lane') THEN
-    ALTER TABLE {message} ADD COLUMN IF NOT EXISTS lane integer CHECK (lane >= 0); END IF; END $$;
-DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = to_regclass({quoted}) AND conname = {bounds}) THEN
-    ALTER TABLE {message} ADD CONSTRAINT {bounds_name} CHECK (octet_length(producer_group) <= 200
-        AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
-        + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000) NOT VALID; END IF; END $$;
-COMMENT ON COLUMN {message}.lane IS
-    'Hash of producer group and ordering key. Auto mode sets it: the row waits for earlier half messages of this lane.';
-CREATE INDEX IF NOT EXISTS {lanes} ON {message} (lane) WHERE lane IS NOT NULL;
 CREATE TABLE IF NOT EXISTS {source} (
     id integer PRIMARY KEY CHECK (id = 0),
     name text NOT NULL,
@@ -122,7 +116,6 @@ CREATE TABLE IF NOT EXISTS {source} (
     starts bigint[] NOT NULL DEFAULT '{{}}',
     purged_until timestamptz
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
-ALTER TABLE {source} ADD COLUMN IF NOT EXISTS purged_until timestamptz;
 COMMENT ON TABLE {source} IS
     'The batch in delivery, and its rows by id, xid and created_at (us). delivered: the last known to be delivered.';
 CREATE TABLE IF NOT EXISTS {delivered} (
@@ -153,12 +146,12 @@ $$;
 """
 
 _INSERT_RIGHT: LiteralString = (
-    "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values, lane)"
+    "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
 )
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
-_SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at, lane)"
-"""What an INSERT returns, and the lanes that wait: neither producer groups nor keys can be read."""
+_SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
+"""What an INSERT returns: neither producer groups nor keys can be read."""
 _PROOF_RIGHT: LiteralString = "SELECT (xid, created_at)"
 """What `outcome()` reads (R74)."""
 
@@ -191,9 +184,7 @@ class MessageTable:
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
-            "lanes": sql.Identifier(f"{names.message}_lane"),
             "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
-            "bounds": sql.Literal(BOUNDS),
             "bounds_name": sql.Identifier(BOUNDS),
             "started": sql.SQL(STARTED_US),
             "header_bytes": sql.SQL(_HEADER_BYTES),

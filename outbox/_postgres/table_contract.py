@@ -46,7 +46,7 @@ _COLUMNS: Mapping[Table, str] = {
     " created_at timestamptz!",
     Table.META: "key text!, value text!",
     Table.FENCE: "id integer!, written_at timestamptz!",
-    Table.MESSAGE: f"{_MESSAGE}, lane integer",
+    Table.MESSAGE: _MESSAGE,
     Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz!",
     Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz!, batch bigint!,"
     " ids int8multirange!, partition integer!, producer_group text!, topic text!, earliest bigint",

@@ -15,7 +15,6 @@ _MISSING = frozenset({"42P01", "3F000"})
 """SQLSTATEs: no such table, no such schema."""
 
 _NO_RIGHT = "42501"
-_NO_COLUMN = "42703"
 
 
 @contextmanager
@@ -62,11 +61,6 @@ def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTab
         return CallbackTableError(
             f"table {written(schema, table)} does not exist in this database: "
             f"run `outbox table create{_options(schema, table)}`, or correct schema and table prefix"
-        )
-    if state == _NO_COLUMN:
-        return CallbackTableError(
-            f"table {written(schema, table)} is of an earlier version and lacks a column: "
-            f"run `outbox table create{_options(schema, table)}` again, or the SQL of `outbox table sql`"
         )
     if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
         return CallbackTableError(

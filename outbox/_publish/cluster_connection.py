@@ -22,8 +22,6 @@ from outbox._kafka.known_topics import KnownTopics
 from outbox._publish.circuit import Circuit
 from outbox._publish.enquiries import Enquiries
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
-from outbox._receipts.receipt import Ends
-from outbox._receipts.visibility import Visibility
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.recorder import Recorder, guarded
@@ -55,11 +53,8 @@ class Connection:
         recorder: Receives the outbox's events.
     """
 
-    _while_open = "publications fail at once"  # for the log
-
     def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
         self.recorder = guarded(recorder)
-        self.visibility = Visibility(settings.kafka, settings.channel, self._ends)
         self._settings = settings
         self._closed = False
         self._begin()
@@ -76,7 +71,7 @@ class Connection:
         ] = {}  # by half topic's id and partition: next offset after the acknowledged ones
         self._admin: AdminClient | None = None
         self._enquiries = Enquiries()
-        self._circuit = Circuit(opens_always=self._settings.mode == "auto")
+        self._circuit = Circuit()
 
     def start_afresh(self) -> None:
         """Reset in a forked child. Messages in the parent's producer are sent by the parent (R46)."""
@@ -110,7 +105,7 @@ class Connection:
 
     def budget(self, waiting: Waiting = BLOCKING) -> Budget:
         """Return the budget for one call of the application."""
-        return Budget(waiting, self._settings.patience_seconds)
+        return Budget(waiting, self._settings.publish_timeout_seconds)
 
     def connect(self, budget: Budget) -> None:
         """Connect and describe the channel, if not done yet, after a fatal error or after the half topic was recreated.
@@ -169,7 +164,7 @@ class Connection:
 
     def _no_topics(self) -> KnownTopics:
         timeout = max(_REQUEST_SECONDS, self._settings.publish_timeout_seconds)
-        return KnownTopics(self._admin_client(), timeout, self._settings.channel.topics)
+        return KnownTopics(self._admin_client(), timeout, [self._settings.channel.half_topic])
 
     def _renew(self, topics: KnownTopics, name: str) -> TopicDescription | None:
         """Refresh the description of a topic; the old one is used until then."""
@@ -190,7 +185,7 @@ class Connection:
         try:
             return budget.result(self._enquiries.ask(question, function))
         except TimeoutError:
-            silence = f"no answer about the {question} within {self._settings.patience_seconds:g} s"
+            silence = f"no answer about the {question} within {self._settings.publish_timeout_seconds:g} s"
             reason, advice = cause_of(self._admin) or (silence, UNKNOWN_CAUSE)
             cause = f"Kafka does not answer ({reason}). {advice}."
         except KafkaUnreachable as error:
@@ -221,9 +216,6 @@ class Connection:
         if self._closed:
             raise UsageError("The outbox is closed. Create a new one.")
 
-    require_accepting = require_answering
-    """Refuse a publication that cannot succeed now, without waiting. Auto mode accepts it nevertheless."""
-
     def answered(self) -> None:
         """Record that Kafka acknowledged a half."""
         self._circuit.answered()
@@ -232,7 +224,7 @@ class Connection:
         """Record that Kafka did not answer a request sent at `since`; open the circuit unless it answered later."""
         if self._closed or not self._circuit.failed(since, cause):
             return
-        log.warning("Circuit opened, %s until Kafka answers: %s", self._while_open, cause)
+        log.warning("Circuit opened, publications fail at once until Kafka answers: %s", cause)
         self.recorder.circuit_opened(self._settings.group)
         with suppress(UsageError):  # the outbox was closed
             self._enquiries.ask(object(), self._probe)  # a question of its own: the one before may be just ending
@@ -242,12 +234,7 @@ class Connection:
         while not self._takes_halves():
             if self._enquiries.closed(_PROBE_PAUSE_SECONDS):
                 return
-        if not self._closed:
-            self._close_circuit()
-
-    def _close_circuit(self) -> None:
-        seconds = self._circuit.close()
-        if seconds is not None:
+        if not self._closed and (seconds := self._circuit.close()) is not None:
             log.warning("Circuit closed after %.1f s, Kafka answers", seconds)
             self.recorder.circuit_closed(self._settings.group)
 
@@ -259,9 +246,6 @@ class Connection:
         except OutboxError:
             return True  # Kafka answers; the next publication raises the error
         return takes_records(self._admin_client(), half, _PROBE_SECONDS)
-
-    def _ends(self) -> Ends:
-        return self._topics.ends if self._topics is not None else {}
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
         """Check that Kafka answers and the channel exists.
@@ -286,7 +270,6 @@ class Connection:
         Args:
             timeout: Maximum seconds to wait; None: `close_timeout_seconds`.
         """
-        self.visibility.close()
         with self._lock:
             producer, self._producer, self._closed = self._producer, None, True
         atexit.unregister(self.close)

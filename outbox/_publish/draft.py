@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from outbox._publish.validation import PlannedHalf
-from outbox._receipts.receipt import Receipt, Watcher
+from outbox._receipts.receipt import Receipt
 from outbox._receipts.transaction_end import TransactionEnd
 from outbox.errors import MessageRefused
 from outbox.message import Message
@@ -26,13 +26,11 @@ class Draft:
 
     Args:
         transaction_id: A new id for each attempt (R2).
-        watcher: Watches, for receipts, until messages are visible.
     """
 
-    def __init__(self, transaction_id: str, watcher: Watcher) -> None:
+    def __init__(self, transaction_id: str) -> None:
         self.transaction_id = transaction_id
         self.end = TransactionEnd()
-        self._watcher = watcher
         self._messages: list[tuple[int, Message]] = []
         self._next_position = 0
         self._bytes = 0
@@ -41,11 +39,6 @@ class Draft:
     def __len__(self) -> int:
         """Return the number of messages, without removed ones."""
         return len(self._messages)
-
-    @property
-    def public_id(self) -> str:
-        """The id that an application may use; empty if there is none yet."""
-        return self.transaction_id
 
     def add(self, message: Message) -> Receipt:
         """Add a message.
@@ -66,7 +59,7 @@ class Draft:
         self._next_position += 1  # first: a signal handler may raise between these lines
         self._messages.append((position, message))
         self._bytes += size
-        return Receipt(self.transaction_id, position, message.topic, self.end, self._watcher, self._watcher.ends())
+        return Receipt(self.transaction_id, position, message.topic, self.end)
 
     def strike(self, keep: int) -> None:
         """Remove all but the first `keep` messages: their SAVEPOINT was rolled back. Positions are not reused."""
@@ -83,10 +76,6 @@ class Draft:
     def ordering_key(self) -> bytes | None:
         """The key of the first message."""
         return self._messages[0][1].key_bytes()
-
-    def numbered(self) -> list[tuple[int, Message]]:
-        """Return the messages, each with its position."""
-        return list(self._messages)
 
     @property
     def has_unsent(self) -> bool:

@@ -16,7 +16,6 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from typing import LiteralString
 from weakref import WeakKeyDictionary
 
@@ -93,7 +92,7 @@ class Sealer:
     def start(self, connection: LocalConnection) -> Seal:
         """Create a seal in the connection's transaction, with a new transaction id."""
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        draft = Draft(id_, self.sender.visibility)
+        draft = Draft(id_)
         return Seal(self, connection, draft)
 
 
@@ -146,16 +145,13 @@ class Seal:
         self._require_own_process()
         message = with_trace(message)
         budget = self._sender.budget(self._connection.waiting)
-        self._refuse(message, budget)
+        planned = self.draft.planned(message, self._settings.group, self._settings.channel.half_topic)
+        refuse(message, planned, self._sender, budget)
         receipt = self.draft.add(message)
         if eager:
             self._send(budget, eager=True)
         self._recorder.messages_published(self._settings.group, 1)
         return receipt
-
-    def _refuse(self, message: Message, budget: Budget) -> None:
-        planned = self.draft.planned(message, self._settings.group, self._settings.channel.half_topic)
-        refuse(message, planned, self._sender, budget)
 
     def acknowledged_half(self) -> tuple[int, int]:
         """Wait until the last eager half is stored (RocketMQ runs the local transaction only then).
@@ -354,18 +350,13 @@ class Seal:
         """
         self._end(self._outcome_without_commit)
         self.draft.end.rolled_back(reason)
-        self._withdraw()
+        if self._sent and os.getpid() == self._pid:  # in a forked child: the parent may still commit (R46)
+            self._acks.when_all(self._send_rollback)
 
-    def _withdraw(self) -> None:
-        """Send a rollback marker for the halves once all acknowledgements are there; no row names these halves."""
-        sent, self._sent = self._sent, []
-        if sent and os.getpid() == self._pid:  # in a forked child: the parent may still commit (R46)
-            self._acks.when_all(partial(self._send_rollback, sent))
-
-    def _send_rollback(self, sent: list[int]) -> None:
+    def _send_rollback(self) -> None:
         offsets = self._acks.acknowledged()
         # Sending the last one may have failed.
-        found = {position: offset for position, offset in zip(sent, offsets, strict=False) if offset >= 0}
+        found = {position: offset for position, offset in zip(self._sent, offsets, strict=False) if offset >= 0}
         if found:
             positions = Positions.of(sorted(found))
             self._sender.send_op(self._make_entry(OpKind.ROLLBACK, positions, list(found.values())), connect=False)

@@ -49,7 +49,7 @@ class Sender(Connection):
         """
         channel, id_ = self.channel, uuid.UUID(transaction_id).bytes
         partition = half_partition(self._settings.group, ordering_key, id_, channel.partitions)
-        ends = self._ends().get(channel.half.name, ())
+        ends = self._topics.ends.get(channel.half.name, ()) if self._topics is not None else ()
         floor = max(self._floors.get((channel.half.id, partition), 0), *ends[partition : partition + 1], 0)
         return HalfPlace(channel.half.id, partition, floor)
 

@@ -182,10 +182,10 @@ class PublishedTransaction:
         if definite or not parts or not isinstance(error, Exception):
             return None
         ids = [part.draft.transaction_id for part in parts]
-        who = "" if all(part.writes_rows for part in parts) else "The checker will decide; "
         return CommitOutcomeUnknown(
             ids[0],
-            f"COMMIT of transaction {', '.join(ids)} was sent and no reply came. {who}outcome() returns the result.",
+            f"COMMIT of transaction {', '.join(ids)} was sent and no reply came. The checker will decide; "
+            "outcome() returns the result.",
         )
 
 

@@ -1,1 +1,1 @@
-"""Wait until a message is visible on its real topic."""
+"""What `publish()` returns."""

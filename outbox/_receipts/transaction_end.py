@@ -1,12 +1,10 @@
-"""The end of a local transaction, as observed by this process; receipts wait for it."""
+"""The end of a local transaction, as observed by this process."""
 
 from __future__ import annotations
 
 import enum
 import threading
-from collections.abc import Callable, Iterable
-
-Notify = Callable[[], None]
+from collections.abc import Iterable
 
 
 class LocalState(enum.Enum):
@@ -26,37 +24,22 @@ class TransactionEnd:
     """The end of one local transaction: open, then committed, rolled back, or unknown.
 
     Threads may share it. The first definite state is final; an unknown end may become definite later. The lock is
-    reentrant and is not held while listeners are called: when a pool collects a lost connection, its rollback runs
-    wherever the interpreter happens to be, also inside this code.
+    reentrant: when a pool collects a lost connection, its rollback runs wherever the interpreter happens to be, also
+    inside this code.
     """
 
-    __slots__ = ("_listeners", "_lock", "_reason", "_state", "_struck")
+    __slots__ = ("_lock", "_reason", "_state", "_struck")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._state = LocalState.OPEN
         self._reason = ""
         self._struck: frozenset[int] = frozenset()
-        self._listeners: tuple[Notify, ...] = ()
 
     @property
     def state(self) -> LocalState:
         """The observed state of the transaction."""
         return self._state
-
-    def place(self, draft_id: str, index: int) -> tuple[str, int]:
-        """Return the transaction id and the position of a message, which are those of its publication.
-
-        Args:
-            draft_id: Id under which the transaction began.
-            index: Number of the message in the transaction when it was published.
-        """
-        return draft_id, index
-
-    def shown(self, draft_id: str, index: int) -> str:
-        """Return the ids of a message for people, as far as they are known."""
-        transaction_id, position = self.place(draft_id, index)
-        return f"transaction_id={transaction_id!r}, position={position}"
 
     def committed(self) -> None:
         """Mark the transaction as committed: COMMIT succeeded."""
@@ -78,7 +61,6 @@ class TransactionEnd:
         """Mark messages as never delivered, because their SAVEPOINT was rolled back."""
         with self._lock:
             self._struck = self._struck.union(positions)
-        self._notify()
 
     def why_never(self, position: int) -> str | None:
         """Return why a message will never be delivered; None if it may be.
@@ -90,23 +72,8 @@ class TransactionEnd:
             return _STRUCK
         return self._reason if self._state is LocalState.ROLLED_BACK else None
 
-    def listen(self, notify: Notify) -> None:
-        """Add a listener, called from any thread at each change of state. It must neither wait nor raise."""
-        with self._lock:
-            self._listeners = (*self._listeners, notify)
-
-    def stop_listening(self, notify: Notify) -> None:
-        """Remove a listener; an unknown one is ignored."""
-        with self._lock:
-            self._listeners = tuple(listener for listener in self._listeners if listener != notify)
-
     def _change(self, state: LocalState, reason: str) -> None:
         with self._lock:
             if self._state in _DEFINITE:
                 return
             self._state, self._reason = state, reason
-        self._notify()
-
-    def _notify(self) -> None:
-        for notify in self._listeners:
-            notify()

@@ -38,7 +38,6 @@ class Role(enum.StrEnum):
     APPLICATION = "application"
     TABLE_APPLICATION = "table-application"
     LISTENER = "listener"
-    RECEIPTS = "receipts"
     RELAY = "relay"
     CHECKER = "checker"
     VIEWER = "viewer"
@@ -46,7 +45,6 @@ class Role(enum.StrEnum):
     LAND = "land"
     AUDIT = "audit"
     REPLAY = "replay"
-    WATCH = "watch"
     ADMINISTRATOR = "administrator"
 
     @property
@@ -56,11 +54,10 @@ class Role(enum.StrEnum):
 
 
 _MEANINGS = {
-    Role.APPLICATION: "an application that publishes in half mode or auto mode",
+    Role.APPLICATION: "an application that publishes in half mode",
     Role.TABLE_APPLICATION: "an application that publishes in table mode: it has no connection to Kafka",
     Role.LISTENER: "besides `application`: an application that answers checks (`TransactionalProducer`, "
     "`outbox.serve_checks()`)",
-    Role.RECEIPTS: "besides `application`: an application that waits for receipts (`wait_visible()`)",
     Role.RELAY: "`outbox relay`, with the table sources that are named",
     Role.CHECKER: "`outbox checker`, also `outbox checker settlement`",
     Role.VIEWER: "an operator who looks: `outbox pending`, `trace`, `discarded list`, `doctor`",
@@ -68,7 +65,6 @@ _MEANINGS = {
     Role.LAND: "`outbox land`",
     Role.AUDIT: "`outbox audit`",
     Role.REPLAY: "`outbox replay`; the topics are those that it writes to",
-    Role.WATCH: "`outbox watch`",
     Role.ADMINISTRATOR: "`outbox channel create` and `verify`; together with `viewer`, `outbox channel resume`",
 }
 
@@ -79,8 +75,8 @@ class Need:
 
     Args:
         kind: Kind of the resource.
-        name: Its name. `{channel}`, `{topic}`, `{sibling}`, `{group}`, `{source}` and `{alerts}` are filled in; there
-            is one for each name that is given.
+        name: Its name. `{channel}`, `{topic}`, `{sibling}`, `{group}` and `{source}` are filled in; there is one for
+            each name that is given.
         operations: What it must allow.
         prefixed: Whether the right is on all names that begin like this.
         otherwise: What is so without it; empty: the role does not work.
@@ -139,7 +135,6 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
     ),
     Role.TABLE_APPLICATION: (),
     Role.LISTENER: (_topic(CHECK, READ), _group("{channel}-listeners.{group}", READ)),
-    Role.RECEIPTS: (_topic(OP, READ), _topic(VERDICT, READ), _topic(DISCARD, READ), _topic("{topic}", READ)),
     Role.RELAY: (
         _topic(HALF, READ, DESCRIBE_CONFIGS),
         _topic(OP, READ, DESCRIBE_CONFIGS),
@@ -191,13 +186,6 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         Need(Kind.GROUP, "{channel}-replay.", (READ,), prefixed=True),
         Need(Kind.TRANSACTIONAL_ID, "{channel}-replay.", (WRITE,), prefixed=True),
     ),
-    Role.WATCH: (
-        *(_topic(name, READ) for name in (HALF, OP, VERDICT, CHECK, DISCARD)),
-        _topic("{topic}", READ),
-        _topic("{alerts}", WRITE),
-        _group(_RELAY_GROUP, DESCRIBE),
-        Need(Kind.TRANSACTIONAL_ID, "*", (DESCRIBE,), otherwise="hanging transactions have no name"),
-    ),
     Role.ADMINISTRATOR: (
         _topic(HALF, CREATE, READ, DESCRIBE_CONFIGS),
         _topic(OP, CREATE, READ, DESCRIBE_CONFIGS),
@@ -220,25 +208,17 @@ class Scope:
         topics: Real topics; one that ends in `*` is a prefix, and `*` alone is every topic.
         groups: Producer groups.
         sources: Table sources.
-        alerts: Topics for the alerts of `outbox watch`.
     """
 
     channel: Channel
     topics: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    alerts: tuple[str, ...] = ()
 
     def names(self) -> dict[str, Sequence[str]]:
         """Return the names by their place in a need."""
         siblings = [sibling for topic in self.topics if (sibling := sibling_topic(topic))]
-        return {
-            "topic": self.topics,
-            "sibling": siblings,
-            "group": self.groups,
-            "source": self.sources,
-            "alerts": self.alerts,
-        }
+        return {"topic": self.topics, "sibling": siblings, "group": self.groups, "source": self.sources}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 from confluent_kafka.admin import AdminClient
-from prometheus_client import CollectorRegistry
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, describe_topics
 from outbox._kafka.channel import ChannelDescription, verify_channel
@@ -22,7 +21,7 @@ from outbox._kafka.topic_contract import (
     contract_problems,
 )
 from outbox._rules.topic_description import TopicDescription
-from outbox._service.channels.channel_metrics import CHANNEL, ChannelGauge
+from outbox._service.channels.channel_metrics import ChannelGauge
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.periodic import Periodic
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
@@ -32,16 +31,6 @@ CONFIRM_SECONDS = 1.0
 """What would stop the service must be seen a second time so much later: a broker that starts may not know all yet."""
 
 log = structlog.get_logger()
-
-
-def contract_gauge(registry: CollectorRegistry) -> ChannelGauge:
-    """Return the metric of a service's contract."""
-    return ChannelGauge(
-        "outbox_contract_problems",
-        "Rules that topics of the channel, or of Kafka itself, break now, by rule",
-        [CHANNEL, "rule"],
-        registry=registry,
-    )
 
 
 def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> dict[str, TopicDescription]:
@@ -73,7 +62,7 @@ class ContractWatch:
         admin: Client of the cluster.
         channel: The channel.
         contract: What is asked of its topics.
-        gauge: The metric, see `contract_gauge`.
+        gauge: The metric, by rule.
         seconds: Pause between two looks.
 
     Raises:

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, disable_created_metrics
+from prometheus_client import disable_created_metrics
 from rich.console import Console
 
 from outbox._service.channels.channel_context import in_channel
-from outbox._service.channels.channel_metrics import ChannelCounter, ChannelGauge, show_ready
+from outbox._service.channels.channel_metrics import MetricTable
 from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
 from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
 from outbox._service.channels.service_control import Service, ServiceControl
@@ -29,27 +29,12 @@ Make = Callable[[S, ServiceControl[S]], Service]
 """Makes the service of one channel."""
 
 
-class ServiceMetrics(NamedTuple):
-    """The metrics of a service.
-
-    Args:
-        registry: All of them.
-        ready: Whether it is ready, by channel.
-        restarts: How often a channel was started again.
-    """
-
-    registry: CollectorRegistry
-    ready: ChannelGauge
-    restarts: ChannelCounter
-
-
 def run_service(
     settings_type: type[S],
     given: Mapping[str, Any],
-    metrics: ServiceMetrics,
+    metrics: MetricTable,
     make: Make[S],
     progress: Callable[[], Figures] | None = None,
-    started: Callable[[threading.Event], None] = lambda _stop: None,
 ) -> None:
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
 
@@ -59,31 +44,28 @@ def run_service(
         metrics: Its metrics.
         make: Makes it for one channel.
         progress: Gives figures for the progress line.
-        started: Called once, before it is made, with the event that asks the process to stop.
     """
-    guarded(partial(_serve, settings_type, given, metrics, make, progress, started))
+    guarded(partial(_serve, settings_type, given, metrics, make, progress))
 
 
 def _serve(
     settings_type: type[S],
     given: Mapping[str, Any],
-    metrics: ServiceMetrics,
+    metrics: MetricTable,
     make: Make[S],
     progress: Callable[[], Figures] | None,
-    started: Callable[[threading.Event], None],
 ) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
     channels = load_all(settings_type, given)
     settings = next(iter(channels.values()))
     terminal = configure_logs(settings.log_level, settings.log_format)
     stop, reload = stop_on_signals(), reload_on_signal()
-    started(stop)
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)
         control = ServiceControl(stop, reload, partial(load_settings, settings_type, given), health)
         with in_channel(settings.channel):
-            show_ready(metrics.ready, health)
+            metrics.show_ready(health)
             _run(make(settings, control), progress, terminal)
     else:
         several = _Several(settings_type, given, metrics, make, channels)
@@ -96,7 +78,7 @@ def _run(service: Service, progress: Callable[[], Figures] | None, terminal: Con
         service.run()
 
 
-def _serve_health(settings: ServiceSettings, health: Probed, metrics: ServiceMetrics) -> None:
+def _serve_health(settings: ServiceSettings, health: Probed, metrics: MetricTable) -> None:
     if settings.http_port:
         serve_health(settings.http_host, settings.http_port, health, metrics.registry)
 
@@ -116,7 +98,7 @@ class _Several(Generic[S]):
         self,
         settings_type: type[S],
         given: Mapping[str, Any],
-        metrics: ServiceMetrics,
+        metrics: MetricTable,
         make: Make[S],
         names: Iterable[str],
     ) -> None:
@@ -143,7 +125,7 @@ class _Several(Generic[S]):
         read = partial(load_channel, self._settings_type, self._given, name)
 
         def make() -> Service:
-            show_ready(self._metrics.ready, health)
+            self._metrics.show_ready(health)
             return self._make(read(), ServiceControl(stop, reload, read, health))
 
-        return ChannelThread(name, make, stop, health, self._metrics.restarts)
+        return ChannelThread(name, make, stop, health, self._metrics)

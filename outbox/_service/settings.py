@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import re
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -51,8 +49,6 @@ from outbox.settings import (
     read_toml,
     refuse_properties,
     usable_properties,
-    warn_of_removed,
-    with_present_names,
 )
 
 CONFIG_VARIABLE = "OUTBOX_CONFIG"
@@ -119,19 +115,6 @@ class Flag:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Former:
-    """The former name of a setting, which is accepted for one version with a warning.
-
-    Args:
-        name: The name.
-        option: Its command line option; empty: named after it.
-    """
-
-    name: str
-    option: str = ""
-
-
 Milliseconds = Annotated[int, Unit("ms")]
 Bytes = Annotated[int, Unit("bytes")]
 SecretFile = Annotated[Path, BeforeValidator(_path)]
@@ -154,9 +137,6 @@ class LayeredSettings(BaseSettings):
     MOST_USED: ClassVar[tuple[str, ...]] = ()
     """Fields that `--help` shows first, at most ten; empty: all alike."""
 
-    REMOVED: ClassVar[tuple[str, ...]] = ()
-    """Settings that have become constants."""
-
     RIVALS: ClassVar[tuple[frozenset[str], ...]] = ()
     """Settings of which one replaces the others: a layer that has one hides all of them in the layers below."""
 
@@ -175,7 +155,7 @@ class LayeredSettings(BaseSettings):
             ConfigurationError: The file is missing or malformed; pydantic would pass over a missing one.
         """
         del dotenv_settings, file_secret_settings
-        layers = [_Layer(settings_cls, init_settings), _Layer(settings_cls, env_settings, _environment())]
+        layers = [_Layer(settings_cls, init_settings), _Layer(settings_cls, env_settings)]
         if file := os.environ.get(CONFIG_VARIABLE):
             read_toml(Path(file))
             layers.append(_FileLayer(settings_cls, TomlConfigSettingsSource(settings_cls, file)))
@@ -186,41 +166,18 @@ class LayeredSettings(BaseSettings):
         return ()
 
 
-def former_names(settings_type: type[LayeredSettings]) -> dict[str, str]:
-    """Return the present names of the fields by their former names."""
-    fields = settings_type.model_fields.items()
-    return {found.name: name for name, field in fields for found in field.metadata if isinstance(found, Former)}
-
-
-def _environment() -> dict[str, str]:
-    """Return all variables of ours, by the name of the setting; pydantic returns those of present names only."""
-    prefix = "OUTBOX_"
-    return {name[len(prefix) :].lower(): value for name, value in os.environ.items() if name.startswith(prefix)}
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, FutureWarning, stacklevel=2)
-
-
 class _Layer(PydanticBaseSettingsSource):
-    """One layer, under present names, and without the settings whose rival is in a layer above.
+    """One layer, without the settings whose rival is in a layer above.
 
     Args:
         settings_cls: The settings.
         source: What pydantic reads.
-        more: What the layer holds besides, such as variables of former names.
     """
 
-    def __init__(
-        self,
-        settings_cls: type[LayeredSettings],
-        source: PydanticBaseSettingsSource,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, settings_cls: type[LayeredSettings], source: PydanticBaseSettingsSource) -> None:
         super().__init__(settings_cls)
         self._type = settings_cls
         self._source = source
-        self._more = more
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return the value of one field."""
@@ -230,11 +187,7 @@ class _Layer(PydanticBaseSettingsSource):
         """Return the values of this layer."""
         above = self.current_state.keys()
         hidden = {name for rivals in self._type.RIVALS if rivals & above for name in rivals}
-        found, former = self._found(), former_names(self._type)
-        old = {name: value for name, value in self._more.items() if name in former}
-        warn_of_removed({*self._more, *found}, self._type.REMOVED, _warn)
-        present = with_present_names({**old, **found}, former, _warn)
-        return {name: value for name, value in present.items() if name not in hidden}
+        return {name: value for name, value in self._found().items() if name not in hidden}
 
     def _found(self) -> dict[str, Any]:
         return self._source()
@@ -566,9 +519,7 @@ class AllowedTopics(SiteSettings):
 class CheckAge(LayeredSettings):
     """When a transaction is old enough to be checked, or decided by hand."""
 
-    transaction_timeout_ms: Annotated[Milliseconds, Former("transaction_timeout")] = Field(
-        6_000, ge=1, description="Age of a half at its first check."
-    )
+    transaction_timeout_ms: Milliseconds = Field(6_000, ge=1, description="Age of a half at its first check.")
 
 
 class LogSettings(LayeredSettings):
@@ -585,7 +536,7 @@ class LogSettings(LayeredSettings):
 class ServiceSettings(LogSettings, SiteSettings):
     """What relay and checker have in common."""
 
-    contract_interval_ms: Annotated[Milliseconds, Former("contract_interval")] = Field(
+    contract_interval_ms: Milliseconds = Field(
         60_000,
         ge=1,
         description="Interval between two checks of the topics' configuration; they also detect deleted topics.",

@@ -42,7 +42,7 @@ _MANY = (
 
 _SELECT = (
     "SELECT {group}, topic, partition, at, key, value, CAST(nullif(names, '') AS text[]),"
-    " {contents}{last} FROM unnest({arrays}) WITH ORDINALITY"
+    " {contents} FROM unnest({arrays}) WITH ORDINALITY"
     " AS message (topic, partition, at, key, value, names, contents, number) ORDER BY number"
 )
 
@@ -86,32 +86,6 @@ class MessageInsert:
         return Statement(f"{self._many[numbered]}{last}", (self._group, *_columns(messages)))
 
 
-class LaneInsert:
-    """The statement that inserts the messages of a transaction in auto mode, for psycopg.
-
-    Args:
-        names: Schema and name prefix of the tables.
-        group: Producer group.
-    """
-
-    def __init__(self, names: TableNames, group: str) -> None:
-        self._group = group
-        self._text = (
-            f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}, lane) '
-            f"{_select(numbered=False, last=', CAST(%s AS integer)')}"
-            f" RETURNING {RETURNED}, current_setting('outbox.transaction', true)"
-        )
-
-    def of(self, messages: Sequence[Message], lane: int | None) -> Statement:
-        """Return the statement; it returns id, xid, start and the mark of `outbox.transaction()` of each row, as text.
-
-        Args:
-            messages: From 1 to `MAX_ROWS` messages.
-            lane: Number of the transaction's lane; None for one without an ordering key.
-        """
-        return Statement(self._text, (self._group, lane, *_columns(messages)))
-
-
 def _columns(messages: Sequence[Message]) -> Iterator[object]:
     """Yield the parameters of `_MANY`."""
     yield ",".join([message.topic for message in messages])
@@ -134,11 +108,11 @@ def _values(numbered: bool) -> str:  # noqa: FBT001 - as above
     return f"VALUES ({', '.join(plain)}, CAST({names} AS text[]), {_CONTENTS.format(contents)})"
 
 
-def _select(numbered: bool, last: str = "") -> str:  # noqa: FBT001 - as above
+def _select(numbered: bool) -> str:  # noqa: FBT001 - as above
     places = _placeholders(numbered)
     group = f"CAST({next(places)} AS text)"
     arrays = ", ".join(split.format(place) for split, place in zip(_MANY, places, strict=False))
-    return _SELECT.format(group=group, arrays=arrays, contents=_CONTENTS.format("nullif(contents, '')"), last=last)
+    return _SELECT.format(group=group, arrays=arrays, contents=_CONTENTS.format("nullif(contents, '')"))
 
 
 def _flat_row(message: Message) -> tuple[object, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from itertools import takewhile
 from typing import Any
 
@@ -14,47 +13,20 @@ from outbox._postgres.table_errors import explanation_of
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_traces
-from outbox._publish.validation import refuse_own
-from outbox._receipts.receipt import Ends, Receipt, VisibleAt
+from outbox._publish.validation import refuse_own, require_accepted
+from outbox._receipts.receipt import Receipt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
 from outbox._table.message_insert import MAX_ROWS
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
 from outbox._table.transaction_limits import allowed, record
-from outbox.errors import MessageRefused, TransactionsRejected, UsageError
+from outbox.errors import MessageRefused, UsageError
 from outbox.message import Message
 from outbox.protocol.names import is_internal_topic
 from outbox.settings import Settings
 
 Target = Session | scoped_session[Any] | Connection | DbapiConnection
 """What `publish()` takes in table mode."""
-
-
-class RowWatcher:
-    """The watcher of receipts in table mode, which cannot watch: it has no connection."""
-
-    def ends(self) -> Ends:
-        """Return no end offsets."""
-        return {}
-
-    def trouble(self) -> str:
-        """Return an empty text."""
-        return ""
-
-    def watch(self, receipt: Receipt) -> Future[VisibleAt]:
-        """Refuse to watch.
-
-        Raises:
-            UsageError: Always.
-        """
-        raise UsageError(
-            f"wait_visible() does not work in table mode, where the outbox has no connection to Kafka: message "
-            f"{receipt.message_id}. Call outcome() with the receipt's transaction_id for the outcome of COMMIT, or "
-            "read the real topic with a consumer of your own."
-        )
-
-
-_WATCHER = RowWatcher()
 
 
 class TablePublisher:
@@ -104,8 +76,7 @@ class TablePublisher:
             CallbackTableError: The message table does not exist, the role may not insert, or a trigger dropped or added
                 rows.
         """
-        if self._sender.rejects:
-            raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
+        require_accepted(self._sender)
         require_transaction(connection)
         traced = self._real(with_traces(messages))
         traced = traced[: allowed(connection, traced)]
@@ -118,7 +89,7 @@ class TablePublisher:
         published = record(connection, written.xid, written.started_us, traced)
         self._sender.recorder.messages_published(self._group, len(traced))
         return [
-            Receipt(published.transaction_id, id_, message.topic, published.end, _WATCHER, {})
+            Receipt(published.transaction_id, id_, message.topic, published.end)
             for id_, message in zip(written.ids, traced, strict=True)
         ]
 

@@ -46,7 +46,4 @@ def require_halves(settings: Settings, what: str) -> None:
 
 def needs_halves(what: str) -> UsageError:
     """Return the error for what only half mode can do; as `require_halves()`."""
-    return UsageError(
-        f"{what} needs half messages, which table mode has not, and which auto mode sends at COMMIT only. "
-        'Use an outbox with mode="half".'
-    )
+    return UsageError(f'{what} needs half messages, which table mode has not. Use an outbox with mode="half".')

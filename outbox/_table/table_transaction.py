@@ -11,7 +11,7 @@ from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._receipts.receipt import Receipt
 from outbox._table.insert_connection import CoreConnection, InsertConnection, insert_connection
-from outbox._table.table_publisher import RowWatcher, TablePublisher
+from outbox._table.table_publisher import TablePublisher
 from outbox._table.table_sender import needs_halves
 from outbox.errors import UsageError
 from outbox.message import Message
@@ -27,7 +27,7 @@ class RowDraft(Draft):
     """Counts the messages of a transaction; the messages themselves are rows. The first one gives it its id."""
 
     def __init__(self) -> None:
-        super().__init__("", RowWatcher())
+        super().__init__("")
         self._count = 0
 
     def __len__(self) -> int:

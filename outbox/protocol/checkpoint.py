@@ -3,15 +3,14 @@
 The committed offset of a half partition is its lowest unsettled half. The string names the settled offsets between that
 one and the head. Losing the string costs duplicates, never a message. It reads
 
-    2;h;<topic id>;<encoding><data>;<crc>
+    1;h;<topic id>;<encoding><data>;<crc>
 
 with encoding `-` (nothing after the offset was read), `b` (a bitmap: its length in offsets, `:`, base64url; a set bit
 is a settled offset) or `r` (run lengths as LEB128 varints in base64url, unsettled first, by turns). The shorter one of
-the two is written. The string of an op partition is `2;o;<topic id>;<head - offset>;<crc>`.
+the two is written. The string of an op partition is `1;o;<topic id>;<head - offset>;<crc>`.
 
 The topic id is the incarnation: a string of a recreated topic is foreign. The CRC covers the partition and the offset,
 too: a string that was committed for another partition, or whose offset was moved by hand, is refused.
-Strings of version 1, whose CRC does not cover the partition, are still read; none is written.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ from itertools import accumulate, groupby, pairwise
 
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number, refuse_newer
-
-VERSION = 2
-"""Version of the strings that are written. Older ones are read, newer ones stop the reader."""
-
-_WITHOUT_PARTITION = "1"
-"""The version whose CRC does not cover the partition."""
+from outbox.protocol.names import FORMAT_VERSION
 
 MAX_LENGTH = 3_500
 """Characters of the string; the broker's `offset.metadata.max.bytes` is 4,096 by default."""
@@ -90,7 +84,7 @@ class HalfCheckpoint:
             CheckpointError: It would be longer than 3,500 characters, or name more offsets than a reader takes. The
                 window of the relay prevents both.
         """
-        text = _seal(f"{VERSION};h;{topic_id};{self._settled()}", self.offset, partition)
+        text = _seal(f"{FORMAT_VERSION};h;{topic_id};{self._settled()}", self.offset, partition)
         if len(text) > MAX_LENGTH or self.head - self.offset > MAX_SPAN:
             raise CheckpointError(
                 f"A checkpoint would have {len(text)} characters for {self.head - self.offset} offsets, and "
@@ -126,7 +120,7 @@ class OpCheckpoint:
 
     def encode(self, topic_id: str, partition: int) -> str:
         """Return the metadata string for an op partition."""
-        return _seal(f"{VERSION};o;{topic_id};{self.head - self.offset}", self.offset, partition)
+        return _seal(f"{FORMAT_VERSION};o;{topic_id};{self.head - self.offset}", self.offset, partition)
 
 
 def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int) -> HalfCheckpoint:
@@ -175,21 +169,20 @@ def parse_op_checkpoint(text: str, offset: int, topic_id: str, partition: int) -
 
 
 def _seal(body: str, offset: int, partition: int) -> str:
-    covered = f"{offset};{body}" if body.startswith(f"{_WITHOUT_PARTITION};") else f"{partition};{offset};{body}"
-    return f"{body};{zlib.crc32(covered.encode()):08x}"
+    return f"{body};{zlib.crc32(f'{partition};{offset};{body}'.encode()):08x}"
 
 
 def _open(text: str, offset: int, topic_id: str, partition: int, kind: str) -> str:
     body, _, crc = text.rstrip("\0").rpartition(";")
     version, _, rest = body.partition(";")
-    refuse_newer(version, f"the checkpoint of partition {partition} at offset {offset}", VERSION)
+    refuse_newer(version, f"the checkpoint of partition {partition} at offset {offset}")
     if not text.isascii() or f"{body};{crc}" != _seal(body, offset, partition):
         raise CheckpointError(
             f"The checkpoint at offset {offset} is damaged, was not written by a relay, or belongs to "
             f"another partition than {partition}: {text[:80]!r}."
         )
     found_kind, found_topic, data = [*rest.split(";", 2), "", "", ""][:3]
-    if version not in {_WITHOUT_PARTITION, str(VERSION)} or found_kind != kind:
+    if version != str(FORMAT_VERSION) or found_kind != kind:
         raise CheckpointError(f"The checkpoint at offset {offset} is not one of this partition: {text[:80]!r}.")
     if found_topic != topic_id:
         raise CheckpointError(

@@ -69,13 +69,12 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def refuse_newer(version: str, what: str, known: int = names.FORMAT_VERSION) -> None:
+def refuse_newer(version: str, what: str) -> None:
     """Refuse a version of the format that is newer than this process.
 
     Args:
         version: The version as it was written.
         what: Where it was found, for the message.
-        known: The newest version that this process reads.
 
     Raises:
         NewerFormatError: It is; whatever follows the version may mean anything.
@@ -83,7 +82,7 @@ def refuse_newer(version: str, what: str, known: int = names.FORMAT_VERSION) -> 
     if not (version.isascii() and version.isdigit()):
         return
     number = version.lstrip("0") or "0"
-    if len(number) > _VERSION_DIGITS or int(number) > known:
+    if len(number) > _VERSION_DIGITS or int(number) > names.FORMAT_VERSION:
         raise NewerFormatError(
-            f"{what} of format {number[:40]}, this process reads {known}: upgrade it before it goes on"
+            f"{what} of format {number[:40]}, this process reads {names.FORMAT_VERSION}: upgrade it before it goes on"
         )

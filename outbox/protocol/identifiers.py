@@ -39,28 +39,6 @@ def table_transaction_id(xid: int, started_us: int) -> str:
     return str(uuid.UUID(int=unix_ms << 80 | 0x7 << 76 | rest_us * 4 << 64 | 0b10 << 62 | xid))
 
 
-_ROW_XID_BITS = 48
-"""Ids of table mode have an xid below 2**48: at 100,000 transactions a second Postgres gets there after 89 years."""
-
-_NO_ROW = 0x20
-"""Highest of the 62 last random bits of an id, in its byte."""
-
-
-def auto_transaction_id(unix_ms: int, random: bytes) -> str:
-    """Compose the transaction id of half messages in auto mode; it never looks like one of table mode.
-
-    Args:
-        unix_ms: As for `make_transaction_id()`.
-        random: As for `make_transaction_id()`.
-    """
-    return make_transaction_id(unix_ms, random[:2] + bytes([random[2] | _NO_ROW]) + random[3:])
-
-
-def is_table_id(transaction_id: str) -> bool:
-    """Return whether a transaction id is one of table mode. One in 16,000 ids of half mode looks like that, too."""
-    return xid_of(transaction_id) < 1 << _ROW_XID_BITS
-
-
 def xid_of(transaction_id: str) -> int:
     """Return the xid8 that a transaction id of table mode carries."""
     return uuid.UUID(transaction_id).int & ((1 << 62) - 1)

@@ -22,7 +22,6 @@ TARGET_HEADER = "outbox-target"
 TRANSACTION_HEADER = "outbox-transaction"
 GROUP_HEADER = "outbox-group"
 OPTIONS_HEADER = "outbox-options"
-LOCK_HEADER = "outbox-lock"  # reserved for an op lock; no part of format 1 writes or reads it
 
 # On op records.
 OP_HEADER = "outbox-op"

@@ -2,9 +2,6 @@
 
 One line is one entry: `kind transaction-id topic-id partition positions first last checks reason`. The record's
 partition is the half's; the entry repeats it, so that a copy in a wrong place is recognised.
-
-A record of format 2 is one decision on several transactions, of several half partitions: a first line `kind number`,
-then their entries. Each of the op partitions has the same record.
 """
 
 from __future__ import annotations
@@ -29,14 +26,10 @@ MAX_REASON = 1_000
 RECORD_BYTES = 262_144
 """Bytes of an op record with several entries, at most; Kafka refuses a record of 1 MB by default."""
 
-DECISION_FORMAT = 2
-"""Format of an op record that is one decision on several transactions."""
-
 NO_OFFSET = -1
 """Offset of an entry that lists no position."""
 
 _FIELDS = 8
-_FORMATS = {str(names.FORMAT_VERSION), str(DECISION_FORMAT)}
 
 
 class OpKind(enum.StrEnum):
@@ -54,10 +47,6 @@ _PLAIN = re.compile(
     r" (0|[1-9][0-9]{0,17}) (0|[1-9][0-9]{0,17}) 0"
 )
 """The form of nearly all entries; numbers of so many digits are within bounds."""
-
-
-_FIRST_LINE = re.compile(r"([CR]) ([1-9][0-9]{0,8})")
-"""Of a decision on several transactions: its kind, and their number."""
 
 
 class OpSource(enum.StrEnum):
@@ -141,49 +130,20 @@ def encode_ops(entries: Iterable[OpEntry], source: OpSource) -> Iterator[tuple[b
         yield encode_op(part, source)
 
 
-def encode_decision(decision_id: str, entries: Iterable[OpEntry], source: OpSource) -> tuple[bytes, OutgoingHeaders]:
-    """Value and headers of one decision on several transactions (R70).
-
-    One Kafka transaction writes the same record to each op partition in which an entry has its halves.
-
-    Args:
-        decision_id: A UUIDv7, fresh for every attempt.
-        entries: One for each transaction, all COMMIT or all ROLLBACK, in any order.
-        source: Who decides.
-
-    Raises:
-        ProtocolError: There is no entry, they are of several kinds, or a transaction has two.
-    """
-    ordered = sorted(entries, key=_order)
-    first_line = f"{ordered[0].kind if ordered else OpKind.COMMIT} {len(ordered)}"
-    refuse_partial(first_line, ordered)
-    value = "\n".join([first_line, *(entry.encode() for entry in ordered)]).encode()
-    return value, [(names.OP_HEADER, f"{DECISION_FORMAT};{source};{check_uuid(decision_id)}".encode())]
-
-
-def _order(entry: OpEntry) -> tuple[int, int, str]:
-    """Return the place of an entry among those of a decision on several transactions."""
-    return entry.partition, entry.first_offset, entry.transaction_id
-
-
-def parse_op(
-    value: bytes | None, headers: Headers, *, verdict: bool = False, partition: int | None = None
-) -> tuple[OpSource, Sequence[OpEntry]]:
+def parse_op(value: bytes | None, headers: Headers, *, verdict: bool = False) -> tuple[OpSource, Sequence[OpEntry]]:
     """Read an op record.
 
     Args:
         value: Its value.
         headers: Its headers.
         verdict: Whether it is in the verdict topic, where only checker and operators write.
-        partition: Partition of the record: of a decision on several transactions only the entries of this half
-            partition are returned (R70). None: all.
 
     Raises:
         NewerFormatError: The record is of a newer format.
         MisplacedOpError: The source that it names does not write to its topic (R65).
         ProtocolError: It is not an op record.
     """
-    source, of_several = _parse_header(tuple(headers))
+    source = _parse_header(tuple(headers))
     refuse_misplaced(source, verdict=verdict)
     if not value:
         raise ProtocolError("an op record has no entries")
@@ -191,44 +151,7 @@ def parse_op(
         text = value.decode()
     except UnicodeDecodeError as error:
         raise ProtocolError("an op record is not UTF-8") from error
-    lines = text.split("\n")
-    if not of_several:
-        return source, [_parse_entry(line) for line in lines]
-    entries = [_parse_entry(line) for line in lines[1:]]
-    refuse_partial(lines[0], entries)
-    return source, entries if partition is None else _own(entries, partition)
-
-
-def refuse_partial(first_line: str, entries: Sequence[OpEntry]) -> None:
-    """Refuse a decision on several transactions that is not whole and of one kind (R70).
-
-    Args:
-        first_line: Its kind and the number of its transactions.
-        entries: Its entries.
-
-    Raises:
-        ProtocolError: The entries are others than the first line names, a transaction has two, or their order is wrong.
-    """
-    match = _FIRST_LINE.fullmatch(first_line)
-    if match is None or len(entries) != int(match[2]) or {str(entry.kind) for entry in entries} != {match[1]}:
-        raise ProtocolError(
-            f"a decision on several transactions begins with {first_line[:40]!r}, and has {len(entries)} entries: "
-            f"it must name their kind, C or R, and their number"
-        )
-    if len({entry.transaction_id for entry in entries}) != len(entries) or sorted(entries, key=_order) != [*entries]:
-        raise ProtocolError("the entries of a decision on several transactions are not in order, or one has two")
-
-
-def _own(entries: Iterable[OpEntry], partition: int) -> Sequence[OpEntry]:
-    """Return the entries of one half partition.
-
-    Raises:
-        ProtocolError: There is none, so that the record is in a wrong partition.
-    """
-    own = [entry for entry in entries if entry.partition == partition]
-    if not own:
-        raise ProtocolError(f"a decision on several transactions has no entry of its partition {partition}")
-    return own
+    return source, [_parse_entry(line) for line in text.split("\n")]
 
 
 def refuse_misplaced(source: OpSource, *, verdict: bool) -> None:
@@ -258,18 +181,15 @@ def parse_kind(text: str) -> OpKind:
 
 
 @lru_cache(maxsize=64)
-def _parse_header(headers: tuple[Header, ...]) -> tuple[OpSource, bool]:
-    """Who wrote a record, and whether it decides on several; nearly all records have the headers of many others."""
+def _parse_header(headers: tuple[Header, ...]) -> OpSource:
+    """Who wrote a record; nearly all records have the headers of many others."""
     values = [(value or b"").decode(errors="replace") for name, value in headers if name == names.OP_HEADER]
     for value in values:
-        refuse_newer(value.partition(";")[0], "an op record", DECISION_FORMAT)
-    version, source, *decision_id = values[0].split(";") if len(values) == 1 and ";" in values[0] else ("", "")
-    of_several = version == str(DECISION_FORMAT)
-    if version not in _FORMATS or source not in set(OpSource) or len(decision_id) != of_several:
+        refuse_newer(value.partition(";")[0], "an op record")
+    version, _, source = values[0].partition(";") if len(values) == 1 else ("", "", "")
+    if version != str(names.FORMAT_VERSION) or source not in set(OpSource):
         raise ProtocolError(f"header {names.OP_HEADER} is missing, duplicated or malformed: {values!r:.80}")
-    for given in decision_id:
-        check_uuid(given)
-    return OpSource(source), of_several
+    return OpSource(source)
 
 
 def _parse_entry(line: str) -> OpEntry:

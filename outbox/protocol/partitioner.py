@@ -46,16 +46,4 @@ def half_partition(group: str, ordering_key: bytes | None, transaction_id: bytes
     """
     if ordering_key is None:
         return partition_for_key(transaction_id, partitions)
-    return lane_number(group, ordering_key) % partitions
-
-
-def lane_number(group: str, ordering_key: bytes) -> int:
-    """Return the number of a lane, from 0 to 2**31 - 1; its remainder by the partition count is the half partition.
-
-    Two lanes may have one number.
-
-    Args:
-        group: Producer group.
-        ordering_key: The lane's ordering key.
-    """
-    return murmur2(group.encode() + b"\0" + ordering_key) & 0x7FFFFFFF
+    return partition_for_key(group.encode() + b"\0" + ordering_key, partitions)

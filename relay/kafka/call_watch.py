@@ -12,7 +12,6 @@ import structlog
 
 from outbox._service.channels.channel_context import current_channel
 from outbox._service.periodic import Periodic
-from relay import metrics
 
 LONG_SECONDS = 5.0
 """A call that has taken longer without any progress is logged, once."""
@@ -74,17 +73,15 @@ def calling(what: str, wake: Wake | None = None) -> Iterator[Call]:
 
 
 def look(channel: str) -> None:
-    """Wake and log the calls of a channel that take long, and export how long the longest of them takes by now."""
+    """Wake and log the calls of a channel that take long."""
     now = time.monotonic()
-    calls = [call for call in tuple(_open.values()) if call.channel == channel]
-    for call in calls:
+    for call in [call for call in tuple(_open.values()) if call.channel == channel]:
         if call.wake is not None and now - call.since >= call.wake.after:
             call.wake.call()
         if now - call.since >= LONG_SECONDS and not call.is_logged:
             call.is_logged = True
             seconds = round(now - call.since, 1)
             log.warning("Kafka does not answer a call", call=call.what, thread=call.thread, seconds=seconds)
-    metrics.LONGEST_CALL.labels().set(max((now - call.since for call in calls), default=0.0))
 
 
 def watch_calls() -> Periodic:

@@ -58,9 +58,7 @@ class Decoder:
         place, is_verdict = (_offset(message), message.timestamp()[1]), message.topic() == self._verdict_topic
         try:
             with _placed(message):
-                source, entries = parse_op(
-                    message.value(), headers_of(message), verdict=is_verdict, partition=message.partition()
-                )
+                source, entries = parse_op(message.value(), headers_of(message), verdict=is_verdict)
         except ProtocolError as problem:
             why = self._why_skipped(message) if isinstance(problem, NewerFormatError) else str(problem)
             if why is None:

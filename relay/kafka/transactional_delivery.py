@@ -19,7 +19,6 @@ from outbox._failpoints import failpoint
 from outbox._service.membership import group_name
 from outbox._service.rights import refuse_missing_right
 from outbox.protocol.record import Record
-from relay import metrics
 from relay.batching.batch_size import BatchSize
 from relay.kafka.call_watch import Wake, calling
 from relay.kafka.commit_check import is_committed
@@ -303,7 +302,6 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
                 error.cause, "DESCRIBE and WRITE", {"transactional id": str(config["transactional.id"])}
             )
         raise
-    metrics.PRODUCERS.labels().inc()
     return producer
 
 

@@ -153,7 +153,7 @@ class Ledger:
                 continue
             for entry in record.entries:
                 transaction = self.find(entry.transaction_id)
-                op = EarlyOp(record.offset, record.source, entry, record.is_verdict)
+                op = EarlyOp(record.offset, record.source, entry, record.append_time, record.is_verdict)
                 if self.decisions.read(op, transaction, self.progress.next_half) and transaction is not None:
                     self.deliveries.judge(transaction)
 

@@ -72,7 +72,7 @@ class Decisions:
         if transaction is None:
             self._without_transaction(op, head)
             return False
-        self._apply(transaction, op.source, entry)
+        self._apply(transaction, op)
         if transaction.discarded:
             self._pin(transaction, op)
         return True
@@ -81,7 +81,7 @@ class Decisions:
         """Apply the entries that were read before the transaction's half; return whether there were any."""
         early = self._early.pop(transaction.id)
         for op in early:
-            self._apply(transaction, op.source, op.entry)
+            self._apply(transaction, op)
         return bool(early)
 
     def drop_lost(self, below: int, restored_head: int) -> None:
@@ -158,7 +158,7 @@ class Decisions:
         transaction.move(event)
         self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
         if event is Event.DELIVER:
-            transaction.decide(replace(entry, kind=OpKind.COMMIT), op.source)
+            transaction.decide(replace(entry, kind=OpKind.COMMIT), op.source, op.append_time)
             self._discards.resume(transaction)
         else:
             self._discards.remove(transaction)
@@ -174,8 +174,9 @@ class Decisions:
         else:
             self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
 
-    def _apply(self, transaction: Transaction, source: OpSource, entry: OpEntry) -> None:
+    def _apply(self, transaction: Transaction, op: EarlyOp) -> None:
         """Change the state and the decision of a transaction."""
+        entry, source = op.entry, op.source
         event = transaction.event(entry, source)
         if event is None:
             self._counts["op_dropped"] += 1
@@ -190,7 +191,7 @@ class Decisions:
             self._overdue.ask_now([transaction])
         else:
             self._counts[_COUNTED_AS[entry.kind, source]] += 1
-            transaction.decide(entry, source)
+            transaction.decide(entry, source, op.append_time)
             if source in _WERE_ASKED:
                 self._parking.decided(transaction, self._overdue.ops_known_until())
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from outbox.protocol.half import HalfControl, Truth
 from relay.state.body_cache import Bodies
 from relay.state.half_records import Half, shared_number
-from relay.state.message_transaction import COMMITTED, PENDING, ROLLED_BACK, Transaction
+from relay.state.message_transaction import PENDING, ROLLED_BACK, Transaction
 from relay.state.ordering import Lanes
 from relay.state.parking import Parking
 from relay.state.unsettled import Unsettled
@@ -84,10 +84,6 @@ class Pending:
         else:
             self._unsettled.settle(offsets)
         return self._lanes.leave(transaction)
-
-    def held(self) -> int:
-        """Return how many committed transactions wait behind an earlier one of their ordering key."""
-        return sum(found.state is COMMITTED for found in self.by_id.values() if not found.is_first)
 
     def oldest(self) -> int | None:
         """Return the append time of the oldest one, ms of broker time; None if there is none."""

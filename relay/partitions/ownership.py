@@ -1,7 +1,6 @@
 """Which partition numbers this process may serve, and when it tries to. Pure: time and generation come in as numbers.
 
-A number is served only while its partitions of the half, the op and the verdict topic are ours (H6). They may come and
-go one by one: with the consumer protocol (KIP-848) an assignment changes in steps.
+A number is served only while its partitions of the half, the op and the verdict topic are ours (H6).
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def end_hanging(
             _write_note(kafka, owner, _note(checkpoint), metadata)
         place = TopicPartition(*owner.note, 0, "")
         delivery.end_hanging(owner.mark, place, metadata, is_committed=outcome is Outcome.COMMITTED)
-        metrics.HANGING.labels(outcome).inc()
+        metrics.HANGING.labels("checkpoint", outcome).inc()
     finally:
         delivery.close()
 

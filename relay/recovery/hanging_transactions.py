@@ -169,7 +169,7 @@ class OwnHangingTransactions:
         if last is None:
             return
         outcome = "aborted" if last.is_owed else "committed"
-        metrics.HANGING_ENDED.labels(outcome).inc()
+        metrics.HANGING.labels("real_topic", outcome).inc()
         log.warning(
             "Records of an unfinished Kafka transaction found",
             topic=place.topic,

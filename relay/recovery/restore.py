@@ -165,7 +165,7 @@ def _without_lost_halves(
             "are gone', step 1"
         )
     log.error("Lost halves skipped", topic=topic, partition=number, lost=lost, before=start)
-    metrics.LOST_HALVES.labels().inc(lost)
+    metrics.LOST.labels("halves").inc(lost)
     return kept
 
 
@@ -192,7 +192,7 @@ def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkp
         lost=lost,
         before=start,
     )
-    metrics.LOST_OPS.labels().inc(lost)
+    metrics.LOST.labels("ops").inc(lost)
     return OpCheckpoint(start, max(checkpoint.head, start))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
@@ -23,21 +22,14 @@ Offsets = Mapping[str, tuple[int, ...]]
 """An offset for each partition of some topics."""
 
 
-class Backlog(NamedTuple):
-    """What readers of a topic do not see yet: records, and for how many seconds one transaction has kept them back."""
-
-    records: int
-    seconds: float
-
-
 class StableOffsets:
     """What was seen of real topics. Pure."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], tuple[int, float]] = {}
 
-    def saw(self, ends: Offsets, stable: Offsets, now: float) -> dict[str, Backlog]:
-        """Return the worst backlog of each topic.
+    def saw(self, ends: Offsets, stable: Offsets, now: float) -> dict[str, float]:
+        """Return for how many seconds one transaction has kept readers of each topic back.
 
         Args:
             ends: End offsets.
@@ -46,14 +38,13 @@ class StableOffsets:
         """
         since = self._since
         self._since = {}
-        found: defaultdict[str, Backlog] = defaultdict(lambda: Backlog(0, 0.0))
+        found = defaultdict[str, float](float)
         for topic in stable.keys() & ends.keys():
             for number, (end, offset) in enumerate(zip(ends[topic], stable[topic], strict=True)):
                 before, at = since.get((topic, number), (offset, now))
                 at = at if before == offset and end > offset else now
                 self._since[topic, number] = (offset, at)
-                worst = found[topic]
-                found[topic] = Backlog(max(worst.records, end - offset), max(worst.seconds, now - at))
+                found[topic] = max(found[topic], now - at)
         return dict(found)
 
 
@@ -72,11 +63,9 @@ def watch_real_topics(admin: AdminClient, topics: TopicCache) -> Periodic:
         ends = end_offsets(admin, partitions)
         found = offsets.saw(ends, end_offsets(admin, partitions, stable=True), time.monotonic())
         for topic in told - found.keys():
-            metrics.LSO_LAG.remove(topic)
             metrics.BLOCKED_SECONDS.remove(topic)
-        for topic, backlog in found.items():
-            metrics.LSO_LAG.labels(topic).set(backlog.records)
-            metrics.BLOCKED_SECONDS.labels(topic).set(backlog.seconds)
+        for topic, seconds in found.items():
+            metrics.BLOCKED_SECONDS.labels(topic).set(seconds)
         told.clear()
         told.update(found)
 

@@ -56,8 +56,6 @@ class Commits:
         with metrics.COMMIT_SECONDS.labels().time():
             self.delivery.commit(records, offsets, self._group_metadata())
         self._committed, self._committed_at = checkpoints, time.monotonic()
-        if records:
-            metrics.BATCH_MESSAGES.labels().observe(len(records))
 
     def _place(self, topic: TopicDescription, checkpoint: HalfCheckpoint | OpCheckpoint) -> TopicPartition:
         """Return a checkpoint as an offset to commit."""

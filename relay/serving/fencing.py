@@ -6,7 +6,6 @@ records to all half partitions that are served, does not wait with it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -23,12 +22,10 @@ class Fenced(NamedTuple):
 
     Args:
         number: Of the half partition.
-        began: When it began, monotonic s.
         delivery: An initialised producer, or why there is none.
     """
 
     number: int
-    began: float
     delivery: Delivery | Exception
 
 
@@ -41,7 +38,7 @@ class Fencing:
 
     def __init__(self, fence: Callable[[int], Delivery]) -> None:
         self._fence = fence
-        self._begun: dict[int, tuple[float, Future[Delivery]]] = {}
+        self._begun: dict[int, Future[Delivery]] = {}
 
     def begin(self, numbers: Collection[int]) -> None:
         """Begin to fence the former owners of half partitions, unless that is under way."""
@@ -50,7 +47,7 @@ class Fencing:
             return
         pool = thread_pool(len(new))
         for number in new:
-            self._begun[number] = time.monotonic(), pool.submit(self._fence, number)
+            self._begun[number] = pool.submit(self._fence, number)
         pool.shutdown(wait=False)
 
     def take_done(self, seconds: float = 0.0) -> Iterator[Fenced]:
@@ -59,21 +56,21 @@ class Fencing:
         Raises:
             ConfigurationError: A right is missing.
         """
-        wait([future for _, future in self._begun.values()], seconds)
-        for number in [number for number, (_, future) in self._begun.items() if future.done()]:
-            began, future = self._begun.pop(number)
+        wait(self._begun.values(), seconds)
+        for number in [number for number, future in self._begun.items() if future.done()]:
+            future = self._begun.pop(number)
             try:
-                yield Fenced(number, began, future.result())
+                yield Fenced(number, future.result())
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - it is about this half partition alone (R81)
-                yield Fenced(number, began, error)
+                yield Fenced(number, error)
 
     def drop(self, numbers: Collection[int]) -> None:
         """Wait for half partitions that are ours no longer: a producer that comes later would fence the next owner."""
         for number in self._begun.keys() & set(numbers):
             with suppress(DeliveryError, OutboxError):
-                self._begun.pop(number)[1].result().close()
+                self._begun.pop(number).result().close()
 
     def drop_all(self) -> None:
         """Wait for all, as `drop`."""

@@ -92,7 +92,7 @@ class ServedPartitions:
             return {}
         self._fencing.begin(numbers)
         starts: dict[Place, int] = {}
-        for number, began, delivery in self._fencing.take_done(FENCE_SECONDS if assign else 0.0):
+        for number, delivery in self._fencing.take_done(FENCE_SECONDS if assign else 0.0):
             if isinstance(delivery, DeliveryError):
                 self._not_fenced(number, delivery)
             elif isinstance(delivery, Exception):
@@ -100,7 +100,7 @@ class ServedPartitions:
             elif self._stopping():  # each may wait for Kafka's time-outs
                 delivery.close()
             else:
-                starts |= self._serve(number, delivery, began, assign=assign)
+                starts |= self._serve(number, delivery, assign=assign)
         return starts
 
     def take_over_due(self) -> None:
@@ -117,13 +117,13 @@ class ServedPartitions:
         if error.fenced:
             self._give_way(number)
 
-    def _serve(self, number: int, delivery: Delivery, began: float, *, assign: bool) -> dict[Place, int]:
+    def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[Place, int]:
         try:
             with calling(f"reading the checkpoint of half partition {number}"):
                 ledger, committed = self._take_over.restore(number)
             if not assign:
                 self._intake.read_from(committed)
-            worker = self._take_over.worker(ledger, delivery, began)
+            worker = self._take_over.worker(ledger, delivery)
         except (UnsafeError, ProtocolError) as error:
             delivery.close()
             self.halt(number, error)

@@ -133,13 +133,12 @@ class TakeOver:
         owner = Checkpointed.half_partition(self._channel.channel, number)
         return why_unreadable(error, self._settings.connection(), owner.group, owner.place)
 
-    def worker(self, ledger: Ledger, delivery: Delivery, began: float) -> PartitionWorker:
+    def worker(self, ledger: Ledger, delivery: Delivery) -> PartitionWorker:
         """Return the worker of a half partition, not started.
 
         Args:
             ledger: Its ledger.
             delivery: Its producer.
-            began: When the take-over began, monotonic s.
         """
         kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
         feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes, channel.verdict.name)
@@ -154,7 +153,6 @@ class TakeOver:
             Commits(ledger, channel, delivery, self._group.for_commit),
             CheckBack(ledger, self._checks, readers),
             feedback,
-            began,
         )
 
     def _hanging(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> HangingTransactions:

@@ -20,7 +20,6 @@ from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.protocol.record import Record
-from relay import metrics
 from relay import telemetry as report
 from relay.batching.batch import Batch, Outcome, settle_batch, take_batch, take_ready
 from relay.batching.pacing import Pacing
@@ -63,7 +62,6 @@ class PartitionWorker(threading.Thread):
         commits: Writes Kafka transactions.
         check_back: Sends check requests.
         feedback: Batch size and closed topics that failed batches of former workers taught.
-        began: When the take-over began, monotonic s.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class PartitionWorker(threading.Thread):
         commits: Commits,
         check_back: CheckBack,
         feedback: BatchFeedback,
-        began: float,
     ) -> None:
         super().__init__(name=f"partition-{ledger.partition}", daemon=True)
         self.partition = ledger.partition
@@ -89,7 +86,6 @@ class PartitionWorker(threading.Thread):
         self._check_back = check_back
         self._feedback = feedback
         self._pacing = Pacing(feedback.policy)
-        self._began = began
         self._clock = BrokerClock()
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
@@ -149,7 +145,6 @@ class PartitionWorker(threading.Thread):
             self._restore_halves()
             self.ready = True
             failpoint("relay.restored")
-            metrics.RESTORE_SECONDS.labels().observe(time.monotonic() - self._began)
             while not self.arrivals.is_stopping:
                 self._wait()
                 self._read()

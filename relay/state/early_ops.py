@@ -20,12 +20,14 @@ class EarlyOp:
         offset: Offset of its record in the op or verdict partition.
         source: Who wrote it.
         entry: The decision.
+        append_time: The broker's time of its record's append, ms since 1970.
         is_verdict: Whether its record is in the verdict partition.
     """
 
     offset: Final[int]
     source: Final[OpSource]
     entry: Final[OpEntry]
+    append_time: Final[int]
     is_verdict: Final[bool] = False
 
 

@@ -141,6 +141,7 @@ class Transaction:
         state: Its state.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
+        decided_at: Append time of that, ms of broker time.
         disputed: Op markers contradicted each other: only a role that has the truth decides it from now on.
         asked: Check requests so far.
         unknown_answers: UNKNOWN answers so far.
@@ -168,6 +169,7 @@ class Transaction:
     state: State = State.PENDING
     decision: OpEntry | None = None
     decided_by: OpSource | None = None
+    decided_at: int = 0
     disputed: bool = False
     asked: int = 0
     unknown_answers: int = 0
@@ -224,11 +226,17 @@ class Transaction:
         """Whether a role that has not read the row still answers for the truth: a listener that was asked."""
         return self.truth is Truth.LISTENER and source is OpSource.LISTENER
 
-    def decide(self, entry: OpEntry, source: OpSource) -> None:
-        """Take a decision. One of a role that read the row stays its own when others repeat it."""
+    def decide(self, entry: OpEntry, source: OpSource, at: int) -> None:
+        """Take a decision. One of a role that read the row stays its own when others repeat it.
+
+        Args:
+            entry: The decision.
+            source: Who wrote it.
+            at: Its append time, ms of broker time.
+        """
         if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:
             return
-        self.decision, self.decided_by, self.disputed = entry, source, False
+        self.decision, self.decided_by, self.decided_at, self.disputed = entry, source, at, False
         self._choose()
 
     def dispute(self) -> None:

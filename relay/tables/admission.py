@@ -1,14 +1,13 @@
 """Which transactions of a window of rows are delivered now, which wait, and which cannot be delivered. Pure.
 
-A transaction waits while one of its real topics cannot take messages, while earlier halves of its lanes may be
-undelivered, and while an earlier transaction with one of its ordering keys waits. What waits stays in its table, and
-only its ids are kept here.
+A transaction waits while one of its real topics cannot take messages, and while an earlier transaction with one of its
+ordering keys waits. What waits stays in its table, and only its ids are kept here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from outbox._rules.row_order import OrderingKey, behind_those
@@ -16,17 +15,13 @@ from outbox.protocol.names import Channel
 from relay.batching.preflight import LookAgain, inspect, refused
 from relay.batching.topic_gate import Gate
 from relay.state.message_transaction import Finding
-from relay.tables.half_order import HalfOrder, HalfProgress, Which, which
 from relay.tables.rows import RowTransaction, ids, keyed_halves, ordering_keys
 
 WAITING_MAX = 100_000
-"""Rows that may wait for topics. Above it, those that wait longest wait no longer, and pre-flight decides on them.
+"""Rows that may wait for topics. Above it, those that wait longest wait no longer, and pre-flight decides on them."""
 
-As many may wait for earlier halves. Above it, no further rows of their lanes are read, and rows of other lanes go on.
-"""
-
-_BEHIND_HALVES = "earlier halves"
-"""For what a transaction waits in the place of a topic; no topic has a name like this."""
+Which = tuple[str, str]
+"""Id and producer group of a transaction."""
 
 
 @dataclass(slots=True)
@@ -48,20 +43,16 @@ class Admission:
     Args:
         gate: What is known of real topics.
         channel: The channel, whose own topics can never be targets.
-        order: Which transactions wait for earlier halves.
         origin_bytes: By how much an origin header may be longer than the owner's name with a 64-bit number, bytes.
     """
 
-    def __init__(self, gate: Gate, channel: Channel, order: HalfOrder, origin_bytes: int = 0) -> None:
+    def __init__(self, gate: Gate, channel: Channel, origin_bytes: int = 0) -> None:
         self._gate = gate
         self._channel = channel
-        self._order = order
         self._origin_bytes = origin_bytes
         self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and group
         self._waiting_ids: list[int] = []
         self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and producer group
-        self._lanes: set[int] = set()
-        self._in_lanes = 0  # rows that wait and are of these lanes
         self._blocked: set[OrderingKey] = set()
         self._given_up: set[Which] = set()
 
@@ -73,39 +64,11 @@ class Admission:
 
     def by_topic(self) -> dict[tuple[str, str], int]:
         """Return how many rows wait for real topics, by topic and producer group; without those behind others."""
-        return {place: rows for place, rows in self._rows.items() if place[0] not in {"", _BEHIND_HALVES}}
+        return {place: rows for place, rows in self._rows.items() if place[0]}
 
     def topics(self, among: Collection[str]) -> set[str]:
         """Return those of some topics for which a transaction waits."""
         return set(self._waiting.values()) & set(among)
-
-    def held_lanes(self) -> Sequence[int]:
-        """Return the lanes of which no further rows are read: those of all that waits, if too much waits for halves."""
-        return sorted(self._lanes) if self._in_lanes > WAITING_MAX else ()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether so many rows wait that none are read until some are released."""
-        return len(self._waiting_ids) > 2 * WAITING_MAX
-
-    def behind_halves(self) -> int:
-        """Return how many transactions wait for earlier halves."""
-        return sum(topic == _BEHIND_HALVES for topic in self._waiting.values())
-
-    def half_partitions(self, window: Iterable[RowTransaction]) -> set[int]:
-        """Return the half partitions whose progress is needed, for a window and for what waits."""
-        return self._order.partitions(window)
-
-    def pass_halves(self, window: Iterable[RowTransaction], progress: Mapping[int, HalfProgress]) -> bool:
-        """Take the progress of half partitions in, which was read after a window of whole transactions.
-
-        Returns:
-            Whether something that waited was released. The window must be read again: it may be behind that.
-        """
-        if not self._order.update(window, progress):
-            return False
-        self.release([_BEHIND_HALVES])
-        return True
 
     def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
         """Let the next window hold what waits for real topics, and all that waits behind it.
@@ -126,14 +89,12 @@ class Admission:
         self._waiting.clear()
         self._waiting_ids.clear()
         self._rows.clear()
-        self._lanes.clear()
-        self._in_lanes = 0
         self._blocked.clear()
 
     def release_crowding(self) -> None:
         """Give up the older half of those that wait for topics, if more rows wait than may."""
-        first = [one for one, topic in self._waiting.items() if topic not in {"", _BEHIND_HALVES}]
-        if first and len(self._waiting_ids) - self._in_lanes > WAITING_MAX:
+        if len(self._waiting_ids) > WAITING_MAX:
+            first = [one for one, topic in self._waiting.items() if topic]
             self._given_up.update(first[: len(first) // 2 + 1])
             self.forget()
 
@@ -169,9 +130,6 @@ class Admission:
         """Return the real topic for which a transaction waits, empty if it waits behind another; None: it may go."""
         if ordering_keys(transaction) & self._blocked:
             return ""
-        return _BEHIND_HALVES if self._order.waits(transaction) else self._closed_to(transaction)
-
-    def _closed_to(self, transaction: RowTransaction) -> str | None:
         transaction.given_up = which(transaction) in self._given_up
         return self._gate.closed_to(transaction)
 
@@ -180,9 +138,6 @@ class Admission:
         self._waiting[which(transaction)] = topic
         self._waiting_ids += rows
         self._rows[topic, transaction.group] += len(rows)
-        if transaction.lanes and topic in {"", _BEHIND_HALVES}:
-            self._lanes |= transaction.lanes
-            self._in_lanes += len(rows)
         self._blocked |= ordering_keys(transaction)
 
     def _inspect(self, transaction: RowTransaction, now: int) -> Finding | None:
@@ -193,10 +148,14 @@ class Admission:
 
     def settled(self, admitted: Admitted) -> None:
         """Forget the transactions that were delivered or discarded."""
-        gone = [*admitted.ready, *(transaction for transaction, _ in admitted.refused)]
-        self._order.settled(gone)
         if self._given_up:
+            gone = [*admitted.ready, *(transaction for transaction, _ in admitted.refused)]
             self._given_up.difference_update(map(which, gone))
+
+
+def which(transaction: RowTransaction) -> Which:
+    """Return what identifies a transaction; rows of several producer groups in one local transaction are several."""
+    return transaction.id, transaction.group
 
 
 def behind(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:

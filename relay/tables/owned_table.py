@@ -241,17 +241,15 @@ class OwnedTable(ABC):
         """
 
     @abstractmethod
-    def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         """Return the first committed rows.
 
         Args:
             rows: How many at most.
             size: Their bytes at most; one row is returned in any case.
             skip: Ids to leave out, at most 200,000 or so.
-            lanes: Lanes whose rows to leave out. A transaction that also has other rows has rows behind the window.
 
         Raises:
-            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
 

@@ -49,7 +49,6 @@ class Row(NamedTuple):
         value: Value.
         header_names: Names of the headers.
         header_values: Their values.
-        lane: Number of the lane whose earlier halves are delivered first; None: the row waits for no half.
         message: Of a row of a foreign table: the transaction id in its message id, whose position is 0.
         error: Of a row of a foreign table: why it is no message.
     """
@@ -65,7 +64,6 @@ class Row(NamedTuple):
     value: bytes | None
     header_names: Sequence[str | None] | None
     header_values: Sequence[bytes | None] | None
-    lane: int | None = None
     message: str = ""
     error: str = ""
 
@@ -80,11 +78,9 @@ class RowTransaction(Transaction):
     """The rows of one local transaction and producer group.
 
     Args:
-        lanes: Numbers of the lanes whose earlier halves are delivered first.
         local: The local transaction.
     """
 
-    lanes: frozenset[int] = frozenset()
     local: Local = (0, 0)
 
 
@@ -108,11 +104,10 @@ def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
     id_ = first.message or table_transaction_id(first.xid, first.started_us)
     transaction = RowTransaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
     transaction.local = first.local
-    transaction.lanes = frozenset(row.lane for row in rows if row.lane is not None)
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
     transaction.size = sum(half.size() for half in transaction.halves.values())
     entry = OpEntry(OpKind.COMMIT, id_, _NO_TOPIC_ID, 0, Positions.first(len(rows)), first.id, rows[-1].id)
-    transaction.decide(entry, OpSource.PRODUCER)
+    transaction.decide(entry, OpSource.PRODUCER, transaction.appended)
     return transaction
 
 

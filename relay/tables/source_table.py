@@ -33,20 +33,17 @@ _WINDOW: LiteralString = (
     "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
     " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(producer_group), 0) + 300 AS size"
     " FROM {message}"
-    " WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[]))"
-    " AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[]))) ORDER BY id LIMIT %(rows)s),"
+    " WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
     " SELECT xid::text::bigint, id, {started}, {known}, timestamp, key, value, header_names,"
-    " header_values, lane FROM {message} WHERE id >= %(floor)s AND id <= (SELECT last FROM cut)"
-    " AND id <> ALL (CAST(%(skip)s AS bigint[])) AND (lane IS NULL OR lane <> ALL (CAST(%(lanes)s AS integer[])))"
-    " ORDER BY id"
+    " header_values FROM {message} WHERE id >= %(floor)s AND id <= (SELECT last FROM cut)"
+    " AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id"
 )
 _BEYOND: LiteralString = (
     "SELECT now, xid, started FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)) AS c (now)"
     " LEFT JOIN (SELECT DISTINCT xid::text::bigint AS xid, {started} AS started FROM {message}"
-    " WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND (id > %(last)s"
-    " OR lane = ANY (CAST(%(lanes)s AS integer[])))) AS beyond ON true"
+    " WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s) AS beyond ON true"
 )
 _TRANSACTIONS: LiteralString = (
     "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
@@ -145,28 +142,24 @@ class SourceTable(OwnedTable):
                 f"Name it {name!r} in the setting tables of every relay."
             )
 
-    def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         """See `OwnedTable`.
 
         Raises:
-            ConfigurationError: The table is of an earlier version.
             psycopg.Error: The database does not answer.
         """
         self._look_at_writers()
-        about = {"skip": _array(skip), "lanes": _array(lanes), "floor": self._floor.id}
         cursor = self._connection.cursor(binary=True)
         with self._explained():
-            parameters = {"rows": rows, "bytes": size, **about}
-            read = cursor.execute(self._window, parameters, prepare=may_prepare([*skip, *lanes])).fetchall()
+            parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
+            read = cursor.execute(self._window, parameters, prepare=may_prepare(skip)).fetchall()
         found = [Row(*row) for row in read]
-        if not lanes:  # a row that is left out for its lane may have any id
-            self._floor.saw([row.id for row in found], skip, time.monotonic())
+        self._floor.saw([row.id for row in found], skip, time.monotonic())
         failpoint("relay.table_read")
         if not found:
             return Window((), frozenset(), 0)
         xids = sorted({str(row.xid) for row in found})
-        parameters = {"xids": xids, "last": found[-1].id, "lanes": _array(lanes)}
-        beyond = self._connection.execute(self._beyond, parameters, prepare=may_prepare(lanes)).fetchall()
+        beyond = self._connection.execute(self._beyond, {"xids": xids, "last": found[-1].id}).fetchall()
         return Window(found, frozenset((xid, us) for _, xid, us in beyond if us is not None), beyond[0][0])
 
     def _look_at_writers(self) -> None:

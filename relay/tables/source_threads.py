@@ -31,8 +31,6 @@ from relay.serving.topic_lookup import TopicLookups
 from relay.settings import RelaySettings
 from relay.tables.admission import Admission
 from relay.tables.foreign.foreign_table import ForeignTable
-from relay.tables.half_order import HalfOrder
-from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.owned_table import POOLED, OwnedTable, open_session
 from relay.tables.plain_rows import PlainRows
@@ -121,7 +119,7 @@ class _SourceThread(threading.Thread):
         except Exception as error:  # noqa: BLE001 - it is logged, and must not reach what else the process serves (R81)
             self._halt(error)
         finally:
-            metrics.TABLE_OWNED.labels(self._source).set(0)
+            metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(0)
 
     def _halt(self, error: Exception) -> None:
         """Wait until an operator has acted: nothing may be skipped or repeated."""
@@ -129,7 +127,7 @@ class _SourceThread(threading.Thread):
         if reason != self.halted:
             log.error("Table source halted", source=self._source, reason=reason, exc_info=traceback_of(error))
         self.halted, self.unserved = reason, ""
-        metrics.TABLE_HALTED.labels(self._source).set(1)
+        metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(1)
         self.stop.wait(HALTED_SECONDS)
 
     def _later(self, reason: str) -> None:
@@ -192,16 +190,12 @@ class _SourceThread(threading.Thread):
         return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)
 
     def _serve(self, table: OwnedTable) -> None:
-        settings = self._cluster.settings
-        with (
-            closing(self._progress()) as kafka,
-            closing(HalfProgressReader(settings.connection(), self._cluster.channel)) as halves,
-        ):
+        with closing(self._progress()) as kafka:
             try:
                 if self.halted:  # it must not fence another copy, which may be served (R73)
                     was_delivered(self._source, table.progress(), kafka.read())
                 with closing(self._delivery(kafka)) as delivery:
-                    self._deliver(table, delivery, kafka, halves)
+                    self._deliver(table, delivery, kafka)
             except HeldBackError as error:
                 log.warning("Progress of a table source held back", source=self._source, reason=str(error))
                 self._end_hanging(table, kafka)
@@ -213,22 +207,22 @@ class _SourceThread(threading.Thread):
         word = settings.hanging_transaction
         end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
-    def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress, halves: HalfProgressReader) -> None:
+    def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress) -> None:
         _, _, description, lookups = self._cluster
         channel = description.channel
         gate = lookups.gate(self._source)
-        admission = Admission(gate, channel, HalfOrder(description.partitions), table.origin_bytes)
+        admission = Admission(gate, channel, table.origin_bytes)
         lookup = lookups.lookup(admission, gate, self._hanging(table, delivery), self._feedback.refusals)
-        source = TableSource(table, delivery, kafka, admission, halves, lookup, self._feedback, self.stop.wait)
+        source = TableSource(table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
         source.take_over()
         self._pause = PAUSE_SECONDS
-        metrics.TABLE_OWNED.labels(self._source).set(1)
+        metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(1)
         source.serve(self._served)
 
     def _served(self) -> None:
         """Note that a turn has ended well: what halted the source has passed."""
         self.halted = self.unserved = ""
-        metrics.TABLE_HALTED.labels(self._source).set(0)
+        metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(0)
 
 
 class TableSources:

@@ -13,6 +13,7 @@ from uuid import uuid4
 import structlog
 
 from outbox._failpoints import failpoint
+from outbox._rules.broker_clock import BrokerClock
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox.protocol.record import Record
 from relay import metrics
@@ -23,7 +24,6 @@ from relay.kafka.transactional_delivery import Delivery
 from relay.serving.batch_feedback import BatchFeedback
 from relay.serving.topic_lookup import TopicLookup
 from relay.tables.admission import Admission, Admitted
-from relay.tables.half_progress_reader import HalfProgressReader
 from relay.tables.kafka_progress import KafkaProgress
 from relay.tables.owned_table import OwnedTable, Refusal, Window
 from relay.tables.pauses import Pauses
@@ -56,7 +56,6 @@ class TableSource:
         delivery: Its transactional producer: the former owner is fenced.
         kafka: Its progress in Kafka.
         admission: What waits.
-        halves: Reads the progress of half partitions.
         lookup: Looks at real topics.
         feedback: What failed batches taught.
         stopping: Returns whether to stop.
@@ -68,7 +67,6 @@ class TableSource:
         delivery: Delivery,
         kafka: KafkaProgress,
         admission: Admission,
-        halves: HalfProgressReader,
         lookup: TopicLookup,
         feedback: BatchFeedback,
         stopping: Callable[[float], bool],
@@ -78,10 +76,10 @@ class TableSource:
         self._delivery = delivery
         self._kafka = kafka
         self._admission = admission
-        self._halves = halves
         self._lookup = lookup
         self._feedback = feedback
         self._stopping = stopping
+        self._clock = BrokerClock()  # of the database
         self._progress = Progress("", 0, 0, ())
         self._growth = 1
         self._committed_at = time.monotonic()
@@ -155,8 +153,6 @@ class TableSource:
         window = self._read()
         found = transactions(window.rows)
         beyond = self._beyond(window, found)
-        if self._look_at_halves([transaction for transaction in found if transaction not in beyond]):
-            return True  # what waited for them is before the window, which is read again
         admitted = self._admission.take(found, beyond, window.now, self._lookup.describe_again)
         if self._lookup.describe_unknown(admitted.ready) and not admitted.ready:
             return True  # what waited for them may have been released: the window is read again
@@ -169,32 +165,22 @@ class TableSource:
     def _read(self) -> Window:
         limit = self._feedback.volume.limit
         skip = [*self._progress.ids, *self._admission.waiting()]
-        if self._admission.is_full:
-            return Window((), frozenset(), 0)
-        return self._table.window(
+        window = self._table.window(
             min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
             min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
             skip,
-            self._admission.held_lanes(),
         )
+        self._clock.saw(window.now, _ms())
+        return window
 
     def _beyond(self, window: Window, found: Iterable[RowTransaction]) -> set[RowTransaction]:
-        """Return the transactions that have rows behind the window, unless it cannot grow any more.
-
-        Those of which rows are left out for their lane are never split.
-        """
+        """Return the transactions that have rows behind the window, unless it cannot grow any more."""
         if not window.beyond:
             return set()
-        if self._is_largest() and not self._admission.held_lanes():
+        if self._is_largest():
             log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
-            metrics.TABLE_SPLIT.labels(self._name).inc()
             return set()
         return {transaction for transaction in found if transaction.local in window.beyond}
-
-    def _look_at_halves(self, whole: Sequence[RowTransaction]) -> bool:
-        """Look how far earlier halves are settled; return whether transactions that waited for them were released."""
-        needed = self._admission.half_partitions(whole)
-        return bool(needed) and self._admission.pass_halves(whole, self._halves.read(needed))
 
     def _is_largest(self) -> bool:
         limit = self._feedback.volume.limit
@@ -236,6 +222,8 @@ class TableSource:
         self._feedback.delivered(batch, written, time.monotonic() - began, timed_out=self._delivery.timed_out)
         metrics.MESSAGES.labels().inc(len(written))
         metrics.TRANSACTIONS.labels("delivered").inc(len(ready))
+        delivered = ((found.group, found.decided_at, len(found.halves)) for found in ready)
+        report.became_visible(delivered, self._clock.now(_ms()))
         failpoint("relay.table_delivered")
 
     def _limit_batches(self, topics: set[str]) -> None:
@@ -271,9 +259,8 @@ class TableSource:
             return
         self._figures_at = time.monotonic()
         report.table_figures(self._name, self._table.figures())
-        metrics.TABLE_WAITING.labels(self._name).set(len(self._admission.waiting()))
+        metrics.TABLE_ROWS.labels(self._name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
         self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())
-        metrics.TABLE_BEHIND_HALVES.labels(self._name).set(self._admission.behind_halves())
 
 
 def _refusals(admitted: Admitted) -> list[Refusal]:

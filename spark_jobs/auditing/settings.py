@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, Field, SecretStr, model_validator
 
 from outbox._security.secret_files import read_secret
-from outbox._service.settings import Flag, Former, Milliseconds, PostgresSettings, SecretFile
+from outbox._service.settings import Flag, Milliseconds, PostgresSettings, SecretFile
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from spark_jobs.auditing.window import Window, last_window, parse_time
@@ -63,7 +63,6 @@ class AuditSettings(PostgresSettings, JobSettings):
         "topics",
         "spans",
     )
-    REMOVED = ("clock_skew", "samples")
 
     job_id: str = Field(
         "audit",
@@ -80,7 +79,7 @@ class AuditSettings(PostgresSettings, JobSettings):
     last: Literal["hour", "day"] = Field(
         "hour", description="Without a start: the last hour or day that is closed, UTC."
     )
-    grace_ms: Annotated[Milliseconds, Former("grace")] = Field(
+    grace_ms: Milliseconds = Field(
         600_000, ge=0, description="How long a message may take to be decided and delivered."
     )
     spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
@@ -88,7 +87,7 @@ class AuditSettings(PostgresSettings, JobSettings):
     ordering: Literal["key", "none"] = Field(
         "key", description="Order that the relay keeps: its setting of the same name."
     )
-    open_transactions_ms: Annotated[Milliseconds, Former("open_transactions")] = Field(
+    open_transactions_ms: Milliseconds = Field(
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
     )
     databases: dict[str, AuditedDatabase] = Field(

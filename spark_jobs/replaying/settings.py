@@ -39,7 +39,6 @@ class ReplaySettings(SinkSettings, JobSettings):
         "bootstrap_servers",
         "sink",
     )
-    REMOVED = ("transaction_bytes",)
 
     job_id: str = Field(
         "replay",

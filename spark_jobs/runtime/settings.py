@@ -12,7 +12,6 @@ from outbox._security.secret_files import with_secrets
 from outbox._service.settings import (
     Bytes,
     Flag,
-    Former,
     KafkaProperties,
     KafkaSettings,
     LayeredSettings,
@@ -172,7 +171,7 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
         ge=1,
         description="Fewest offsets that are worth a batch, unless one was long ago.",
     )
-    max_trigger_delay_seconds: Annotated[int, Unit("s"), Former("max_trigger_delay")] = Field(
+    max_trigger_delay_seconds: Annotated[int, Unit("s")] = Field(
         900, ge=1, description="Maximum time that a batch waits for min_offsets_per_trigger."
     )
     starting_offsets: Literal["earliest", "latest"] = Field(
@@ -234,8 +233,6 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
 
 class CompactSettings(OutputSettings):
     """Settings of `land compact`; it needs no Kafka."""
-
-    REMOVED = ("min_folders",)
 
     closed_days: Annotated[int, Unit("days")] = Field(
         1, ge=0, description="Whole days between a day and today, by UTC, before it is compacted."

@@ -9,12 +9,12 @@ from confluent_kafka import KafkaException
 from outbox._kafka.admin import admin_client
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.settings import JobSettings
-from spark_jobs.runtime.source import More, nothing_more, refuse_missing
+from spark_jobs.runtime.source import More, refuse_missing
 
 ANSWER_SECONDS = 5.0
 
 
-def check_topics(settings: JobSettings, topics: Sequence[str], more: More = nothing_more) -> None:
+def check_topics(settings: JobSettings, topics: Sequence[str], more: More) -> None:
     """See whether the topics exist, where librdkafka can reach Kafka.
 
     A job that has properties for Kafka's Java client only, such as passwords, is not looked at: librdkafka would be

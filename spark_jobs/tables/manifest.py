@@ -174,8 +174,8 @@ class Manifest:
             check_format(content["format"])
             partitions = tuple(PartitionRows(**part) for part in content["partitions"])
             beside = tuple(UnitRows(**part) for part in content["beside"])
-            gaps = tuple(Gap(**part) for part in content.get("gaps", ()))  # older versions wrote none
-            retired = content.get("retired", {})
+            gaps = tuple(Gap(**part) for part in content["gaps"])
+            retired = content["retired"]
             fields = {name: content[name] for name in _FIELDS}
         except (ValueError, KeyError, TypeError) as error:
             raise OutputError(f"A manifest cannot be read: {error!r}. Find out who changed it.") from error

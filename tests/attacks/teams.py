@@ -67,7 +67,7 @@ class Team:
         )
         self.description = self.site.create("orders", "rows", partitions=1)
         self._create_roles()
-        roles = (Role.APPLICATION, Role.LISTENER, Role.RECEIPTS)
+        roles = (Role.APPLICATION, Role.LISTENER)
         self.application = self.site.user(*roles, topic=self.topics, group=[self.group])
         self._relay = self.site.user(Role.RELAY, topic=self.topics, source=[SOURCE])
         self._checker = self.site.user(Role.CHECKER)

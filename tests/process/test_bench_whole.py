@@ -145,31 +145,29 @@ def test_sections_of_the_report_get_their_steps_figures_back() -> None:
     assert peers["machine"] == PLACE["machine"]
 
 
-def test_figures_of_table_and_auto_mode_get_one_section(tmp_path: Path) -> None:
+def test_figures_of_table_mode_get_one_section(tmp_path: Path) -> None:
     """Whichever step measured them; what was not measured is a row with its reason."""
     one = outcome("library", figure("app_x", 1, 1), figure("table_x", 2, 1))
-    two = outcome("outage", figure("auto_outage_failed", 0, 9))
+    two = outcome("relay", figure("table_y", 0, 9))
     sections = results_of_sections(merge(Mode.ORDINARY, "make bench", [one, two]))
     assert [each["name"] for each in sections["peers"]["figures"] if each["name"].endswith("_x")] == ["app_x"]
     modes = sections[MODES]
-    assert {"table_x", "auto_outage_failed", "table_drain_vs_polling_relay"} <= {
-        each["name"] for each in modes["figures"]
-    }
+    assert {"table_x", "table_y", "table_drain_vs_debezium"} <= {each["name"] for each in modes["figures"]}
     assert [run["command"] for run in modes["runs"]] == [
-        f"python -m benchmarks.peers --part {name}" for name in ("library", "outage")
+        f"python -m benchmarks.peers --part {name}" for name in ("library", "relay")
     ]
     text = section(MODES, modes, tmp_path / "charts")
     assert "| how fast table_x | 2 messages/s | 1 (a peer) | 2 (2 to 2) |" in text
-    assert "| auto_outage_misplaced | not measured: the step outage did not measure it |" in text
+    assert "| table_drain_vs_polling_relay | not measured: the step relay did not measure it |" in text
 
 
-def test_table_and_auto_mode_have_no_section_if_nothing_of_them_was_measured() -> None:
+def test_table_mode_has_no_section_if_nothing_of_them_was_measured() -> None:
     assert MODES not in results_of_sections(latest(figure("x", 1, 1)))
 
 
-def test_every_target_of_table_and_auto_mode_is_in_the_overview() -> None:
+def test_every_target_of_table_mode_is_in_the_overview() -> None:
     demanded = {name for name in DEMANDED if is_of_modes(name)}
-    assert {name.partition("_")[0] for name in demanded} == {"table", "auto"}
+    assert demanded
     assert not {name for name in demanded if DEMANDED[name] not in {step.name for step in steps(Mode.ORDINARY)}}
 
 

@@ -15,7 +15,6 @@ from outbox._publish.sender import Sender
 from outbox._rules.half_place import HalfPlace
 from outbox.protocol.op import OpEntry
 from outbox.settings import Settings, TableNames
-from tests.support.harness import NoWatcher
 from tests.unit.outbox.test_commit_outcome import Connection
 
 _SECONDS = 30.0
@@ -63,7 +62,7 @@ outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_secon
 sender, held = outbox._sender, threading.Event()
 
 def hold():
-    with sender._lock, sender._enquiries._changed, sender._circuit._lock, sender.visibility._lock:
+    with sender._lock, sender._enquiries._changed, sender._circuit._lock:
         held.set()
         time.sleep(1)
 
@@ -129,7 +128,7 @@ def _sealed(sender: Sender, pid_difference: int) -> Seal:
     sealer = Sealer(
         Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"), sender, CallbackTable(TableNames())
     )
-    draft = Draft("0190b8c2-0000-7000-8000-000000000001", NoWatcher())
+    draft = Draft("0190b8c2-0000-7000-8000-000000000001")
     draft.add(Message("orders", b"v"))
     seal = Seal(sealer, Connection(), draft)
     seal._sent, seal._place = [0], HalfPlace("00000000-0000-0000-0000-000000000001", 0, 0)

@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
@@ -52,9 +51,8 @@ COMMANDS = [
     "checker",
     "checker --check",
     "checker settlement",
-    f"checker purge-topic {ID} --yes",
 ]
-HELP = ["relay", "checker", "land", "audit", "replay", "watch", "doctor", "resolve", "skip", "pending", "trace"]
+HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "skip", "pending", "trace"]
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +134,7 @@ def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> Non
 OFFLINE = {"acl print", "inbox sql", "table sql"}
 """Commands that only print, and need no secret."""
 
-SERVERS = {"audit", "land", "replay", "stack", "watch"}
+SERVERS = {"audit", "land", "replay", "stack"}
 """Commands that start servers or Spark; their settings are of the same kind."""
 
 
@@ -192,7 +190,6 @@ def outbox(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
     monkeypatch.setenv("COLUMNS", "300")
 
     def run(command: str, **variables: str) -> str:

@@ -56,7 +56,6 @@ IMPURE_NAMES = {
 }
 
 EXTRAS = [
-    "alembic",
     "cloudevents",
     "greenlet",
     "opentelemetry",

@@ -7,19 +7,18 @@ import os
 import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.mutants.runner.catalogue import OPEN, RULES, catalogue, names
+from tests.mutants.runner.catalogue import OPEN, RULES, catalogue
 from tests.mutants.runner.mutant import Harm, Mutant
 from tests.mutants.runner.plugin import VARIABLE, child_environment
 from tests.mutants.runner.run import Verdict, judge
 
 ROOT = Path(__file__).parents[2]
-NAMES = names()
+NAMES = sorted(catalogue())
 TEST = "tests/unit/test_x.py::test_y"
 
 
@@ -46,10 +45,9 @@ def test_a_mutant_fits_into_the_place_of_shipped_code(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_mutant_says_its_rule_and_what_goes_wrong_without_it(name: str) -> None:
-    text = import_module(f"tests.mutants.{name}").__doc__ or ""
-    first, _, rest = text.partition("\n\n")
-    assert first.lower().startswith(f"{catalogue()[name].rule.lower()}: ")
-    assert len(rest) > 100
+    rule, _, harm = catalogue()[name].why.partition(". ")
+    assert len(rule) > 20
+    assert len(harm) > 60
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -17,28 +17,28 @@ import outbox.prometheus
 import relay.metrics
 import relay.telemetry
 import spark_jobs.landing.metrics
-import spark_jobs.watching.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
-from outbox._service.settings import LayeredSettings
+from outbox._service.settings import LayeredSettings, Unit
 from outbox._service.settings_help import describe_settings
+from outbox.operator.settings import OperatorSettings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings, RetireSettings
-from spark_jobs.watching.settings import WatchSettings
 from tests.documents import exposed, filled, metrics_of, read
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES: tuple[type[LayeredSettings], ...] = (
     *(RelaySettings, CheckerSettings, LandSettings, CompactSettings, RetireSettings),
-    *(AuditSettings, ReplaySettings, WatchSettings),
+    *(AuditSettings, ReplaySettings),
 )
+UNITS = {"ms": "_ms", "s": "_seconds", "bytes": "_bytes"}
 
 ALERTS = DOCS / "alerts.yml"
 RUNBOOKS = DOCS / "operations/alerts.md"
-MODULES = (relay.metrics, checker.metrics, spark_jobs.watching.metrics, spark_jobs.landing.metrics)
+MODULES = (relay.metrics, checker.metrics, spark_jobs.landing.metrics)
 LIBRARY = {exposed(metric): metric for metric in outbox.prometheus._metrics(CollectorRegistry())}
 METRICS = LIBRARY | {exposed(metric): metric for module in MODULES for metric in metrics_of(module)}
 
@@ -64,6 +64,13 @@ def test_each_setting_has_a_meaning_and_each_number_a_unit(settings: type[Layere
     assert [row.name for row in rows if row.default.isdigit() and not row.unit] == []
 
 
+@pytest.mark.parametrize("settings", [*TYPES, OperatorSettings])
+def test_durations_and_sizes_have_their_unit_in_the_name(settings: type[LayeredSettings]) -> None:
+    for name, field in settings.model_fields.items():
+        for unit in (found.name for found in field.metadata if isinstance(found, Unit)):
+            assert name.endswith(UNITS.get(unit, "")), name
+
+
 @pytest.mark.parametrize("settings", TYPES)
 def test_setting_is_in_a_document(settings: type[LayeredSettings]) -> None:
     pages = "".join(read().values())
@@ -78,10 +85,13 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
-        *("channel", "database", "state", "group"),
-        *("producer_group", "truth", "age", "stage", "quantile"),
-        *("job_id", "work"),
+        *("channel", "database", "state", "group", "service", "place"),
+        *("producer_group", "truth", "job_id", "work"),
     }
+
+
+def test_there_are_few_enough_metrics_to_know_them() -> None:
+    assert len(METRICS) <= 50
 
 
 def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
@@ -91,19 +101,19 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
         labels = [number if label == "partition" else "any" for label in metric._labelnames[1:]]
         metric.labels(*labels).set(1)  # type: ignore[attr-defined]  # they are gauges
     relay.metrics.forget(int(number))
-    samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
+    samples = [sample for metric in relay.metrics.TABLE.registry.collect() for sample in metric.samples]
     assert [sample.name for sample in samples if sample.labels.get("partition") == number] == []
 
 
 def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
     relay.telemetry.table_figures("given-up", (1.0, 2, 3))
-    assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_discarded"]
+    assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_rows"]
     relay.telemetry.forget_table("given-up")
     assert _samples_of("given-up") == []
 
 
 def _samples_of(source: str) -> list[str]:
-    samples = [sample for metric in relay.metrics.REGISTRY.collect() for sample in metric.samples]
+    samples = [sample for metric in relay.metrics.TABLE.registry.collect() for sample in metric.samples]
     return [sample.name for sample in samples if sample.labels.get("source") == source]
 
 
@@ -126,7 +136,7 @@ def test_an_alert_is_about_metrics_and_labels_that_exist(rule: Mapping[str, Any]
 @every_rule
 def test_an_alert_is_about_one_channel(rule: Mapping[str, Any]) -> None:
     """Each aggregation of figures of relay and checker keeps the label."""
-    if not any(name in rule["expr"] for name in ("outbox_watch", *LIBRARY)):
+    if not any(name in rule["expr"] for name in LIBRARY):
         aggregations = re.findall(r"\b(?:sum|max|min)\b ?(.{0,12})", rule["expr"])
         assert [found for found in aggregations if not found.startswith("by (channel")] == []
         assert "vector(" not in rule["expr"]

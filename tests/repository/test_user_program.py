@@ -19,14 +19,14 @@ from sqlalchemy.orm import Session
 
 from outbox import (
     AsyncOutbox, CommitOutcomeUnknown, Inbox, LocalTransactionState, Message, Outbox, Outcome, Receipt,
-    TransactionalProducer, TransactionListener, TypedTopic, VisibleAt,
+    TransactionalProducer, TransactionListener, TypedTopic,
 )
 from outbox.listener import HalfMessage, TransactionCheck
 
 orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders")
 
 
-def write(outbox: Outbox, url: str) -> VisibleAt:
+def write(outbox: Outbox, url: str) -> Receipt:
     engine = create_engine(url)
     try:
         with Session(engine) as session, session.begin():
@@ -41,7 +41,7 @@ def write(outbox: Outbox, url: str) -> VisibleAt:
         assert_type(tx.transaction_id, str)
     with Session(engine) as session, session.begin():
         assert_type(Inbox("billing").once(session, "id"), bool)
-    return receipt.wait_visible(5)
+    return receipt
 
 
 async def write_async(outbox: AsyncOutbox, url: str) -> AsyncIterator[Receipt]:
@@ -71,7 +71,7 @@ def wrong(outbox: Outbox, session: Session) -> None:
     outbox.publish(session, "no message")
     outbox.publish(session, Message("orders", value=42))
     AsyncOutbox("orders", {}, chanel="orders")
-    outbox.publish(session, Message("orders")).wait_visible("soon")
+    outbox.publish(session, Message("orders")).position = "soon"
 """
 
 

@@ -161,22 +161,6 @@ def test_ops_are_read_as_the_relay_reads_them() -> None:
     assert found == sorted(entry for at, value in enumerate(values) for entry in _entries(at, value, headers))
 
 
-def test_decisions_on_several_transactions_are_read_as_the_relay_reads_them() -> None:
-    vectors = [*VECTORS["decision"].values(), *VECTORS["malformed_decision"].values()]
-    given = [
-        (vector["value"].encode(), [(name, value.encode()) for name, value in vector["headers"]])
-        for vector in vectors
-        if vector.get("topic") != "verdict"
-    ]
-    records = [Record("outbox.op", 3, at, None, *record, BEGIN) for at, record in enumerate(given)]
-    topic_id = VECTORS["decision"]["commit"]["entries"][0]["topic_id"]
-    rows = op_evidence(frame(records), topic_id, {3: (0, 2**62)}).collect()
-    found = sorted((row.op.offset, row.op.kind, row.transaction_id, row.op.positions, row.op.first) for row in rows)
-    expected = sorted(entry for at, record in enumerate(given) for entry in _entries(at, *record, topic_id))
-    assert found == expected
-    assert {at for at, *_ in expected} == {0, 1, 2}
-
-
 def test_ops_of_a_source_of_another_topic_count_for_nothing() -> None:
     value = f"C {ID} {TOPIC_ID} 3 0 5 5 0".encode()
     records = [
@@ -232,7 +216,7 @@ def _numbered(records: list[Record]) -> list[Record]:
     return [replace(record, offset=number) for number, record in enumerate(records, 1)]
 
 
-def _entries(at: int, value: bytes, headers: Headers, topic_id: str = TOPIC_ID) -> list[tuple[Any, ...]]:
+def _entries(at: int, value: bytes, headers: Headers) -> list[tuple[Any, ...]]:
     try:
         _, entries = parse_op(value, headers)
     except ProtocolError:
@@ -240,7 +224,7 @@ def _entries(at: int, value: bytes, headers: Headers, topic_id: str = TOPIC_ID) 
     return [
         (at, str(one.kind), one.transaction_id, str(one.positions), one.first_offset)
         for one in entries
-        if (one.topic_id, one.partition) == (topic_id, 3)
+        if (one.topic_id, one.partition) == (TOPIC_ID, 3)
     ]
 
 

@@ -57,7 +57,7 @@ def publish_bulk(
 
 def _commit(site: Site, outbox: Outbox, messages: Sequence[Message], each: int) -> list[OpEntry]:
     """Send halves and insert their rows, under the locks that keep the checker from fencing them meanwhile."""
-    drafts = _drafts(outbox, messages, each)
+    drafts = _drafts(messages, each)
     with site.connect() as connection, connection.transaction():
         connection.execute(_LOCKS, ([lock_number(draft.transaction_id) for draft in drafts],))
         entries = _send_all(outbox, drafts, _incarnation(connection, site))
@@ -72,7 +72,7 @@ def send_halves(site: Site, outbox: Outbox, messages: Iterable[Message], *, each
     """Send the halves only; the op entries that commits would entitle to."""
     with site.connect() as connection:
         incarnation = _incarnation(connection, site)
-    return _send_all(outbox, _drafts(outbox, messages, each), incarnation)
+    return _send_all(outbox, _drafts(messages, each), incarnation)
 
 
 def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
@@ -80,13 +80,13 @@ def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
     return str(row[0]) if row else ""
 
 
-def _drafts(outbox: Outbox, messages: Iterable[Message], each: int) -> list[Draft]:
+def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:
     """Return transactions of `each` messages."""
-    return [_draft(outbox, some) for some in _batched(messages, each)]
+    return [_draft(some) for some in _batched(messages, each)]
 
 
-def _draft(outbox: Outbox, messages: Iterable[Message]) -> Draft:
-    draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)), outbox._sender.visibility)
+def _draft(messages: Iterable[Message]) -> Draft:
+    draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
     for message in messages:
         draft.add(message)
     return draft

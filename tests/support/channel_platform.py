@@ -86,7 +86,7 @@ class Platform:
 
     def wait_ready(self, site: Site) -> None:
         """Wait until the relay is ready for the channel of a site."""
-        wait_until(lambda: metric(self.port, "outbox_relay_ready", channel=site.name) == 1, explain=self.sites[0].logs)
+        wait_until(lambda: metric(self.port, "outbox_ready", channel=site.name) == 1, explain=self.sites[0].logs)
 
     def reload(self, service: Service, port: int, name: str, site: Site, outcome: str, times: int) -> None:
         """Send SIGHUP, and wait until the channel of a site has acted on it.
@@ -100,10 +100,8 @@ class Platform:
             times: How often it has had this outcome then.
         """
         service.process.send_signal(signal.SIGHUP)
-        counted = f"outbox_{name}_reloads_total"
-        wait_until(
-            lambda: metric(port, counted, channel=site.name, outcome=outcome) == times, explain=self.sites[0].logs
-        )
+        of_it = {"service": name, "channel": site.name, "outcome": outcome}
+        wait_until(lambda: metric(port, "outbox_reloads_total", **of_it) == times, explain=self.sites[0].logs)
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -21,12 +20,11 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine, create_engine
 
-from outbox import Outbox, Receipt, TableNames, VisibleAt
+from outbox import Outbox, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._postgres.callback_table import CallbackTable
-from outbox._receipts.receipt import Ends
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
 from outbox.settings import Mode
@@ -253,23 +251,6 @@ class Site:
         for engine in self._engines:
             engine.dispose()
         self._logs.cleanup()
-
-
-class NoWatcher:
-    """Sees nothing: for drafts that no outbox made."""
-
-    def ends(self) -> Ends:
-        """None are known."""
-        return {}
-
-    def watch(self, receipt: Receipt) -> Future[VisibleAt]:
-        """A future that is never done."""
-        del receipt
-        return Future()
-
-    def trouble(self) -> str:
-        """None."""
-        return ""
 
 
 def doubled(records: Sequence[VisibleRecord]) -> list[str]:

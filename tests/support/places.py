@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,6 @@ from sqlalchemy.pool import NullPool
 
 from outbox import Message, Outbox, Receipt
 from outbox.testing import InMemoryOutbox, read_committed
-from tests.support.message_rows import wait_empty
 from tests.support.shop import Shop
 
 PARTITIONS = 3
@@ -31,12 +30,7 @@ class Place(ABC):
         engine: Of its database.
         outbox: Its outbox.
         table: Its table.
-
-    Attributes:
-        is_auto: Whether its outbox is in mode auto: ids are known after COMMIT only, and nothing is sent before it.
     """
-
-    is_auto = False
 
     def __init__(self, engine: Engine, outbox: Outbox, table: str) -> None:
         self.engine = engine
@@ -181,30 +175,6 @@ class RealPlace(Place):
         del outbox
         self._shop.site.wait_settled()
         return [(record.value or b"").decode() for record in read_committed(self._shop.site.kafka(), [topic])]
-
-
-class AutoPlace(RealPlace):
-    """On the real one in mode auto.
-
-    Args:
-        shop: The application.
-        options: Arguments of its outbox, which its other outboxes get, too.
-    """
-
-    is_auto = True
-
-    def __init__(self, shop: Shop, options: Mapping[str, Any]) -> None:
-        super().__init__(shop)
-        self._options = options
-
-    def other_outbox(self, group: str) -> Outbox:
-        """Another outbox of the same kind."""
-        return self._shop.site.outbox(group, **self._options)
-
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
-        """The values on a real topic, of half messages and of rows."""
-        wait_empty(self._shop.site)
-        return super().published(topic, outbox)
 
 
 def let_sqlite_have_savepoints(engine: Engine) -> None:

@@ -113,7 +113,7 @@ class Planter:
         def overtake(_: Receipt) -> None:
             with self._shop.session() as quick:
                 second = self._shop.outbox.publish(quick, self._message("overtaken"))
-            second.wait_visible(60)
+            self._wait_for(second)
 
         self._expect(Verdict.REORDERED, self._commit_after("overtaken", overtake).message_id)
 
@@ -128,8 +128,12 @@ class Planter:
             receipt = self._publish_eagerly(session, value)
             action(receipt)
             session.commit()
-        receipt.wait_visible(60)
+        self._wait_for(receipt)
         return receipt
+
+    def _wait_for(self, receipt: Receipt) -> None:
+        """Wait until the message is visible."""
+        wait_until(lambda: receipt.message_id in {record.message_id for record in self._site.read("orders")})
 
     def _publish_eagerly(self, session: Session, value: str) -> Receipt:
         """Publish, and wait until the half is stored."""

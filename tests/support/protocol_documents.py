@@ -18,8 +18,8 @@ from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, messa
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import HalfControl, HalfOptions, Header, OutgoingHeaders, Truth, count_header, real_headers
 from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
-from outbox.protocol.names import FORMAT_VERSION, OP_HEADER
-from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_decision, encode_op
+from outbox.protocol.names import FORMAT_VERSION
+from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.partitioner import half_partition, murmur2, partition_for_key
 from outbox.protocol.positions import Positions
 
@@ -181,77 +181,11 @@ OPS: dict[str, tuple[OpSource, list[OpEntry]]] = {
 }
 
 
-DECISION = "0197a1b2-c3d6-7abc-8def-0123456789ab"
-THIRD_TRANSACTION = "0197a1b2-c3d5-7001-8000-000000000000"
-
-
-def _placed(kind: OpKind, transaction_id: str, partition: int, offset: int, reason: str = "") -> OpEntry:
-    return OpEntry(kind, transaction_id, TOPIC, partition, Positions.first(1), offset, offset, 0, reason)
-
-
-DECISIONS: dict[str, tuple[OpSource, list[OpEntry]]] = {
-    "commit": (
-        OpSource.PRODUCER,
-        [
-            _placed(OpKind.COMMIT, OTHER_TRANSACTION, 0, 9),
-            _placed(OpKind.COMMIT, TRANSACTION, 0, 10),
-            _placed(OpKind.COMMIT, THIRD_TRANSACTION, 3, 2),
-        ],
-    ),
-    "rollback": (
-        OpSource.OPERATOR,
-        [
-            _placed(OpKind.ROLLBACK, TRANSACTION, 1, 7, "anna: the job is gone"),
-            _placed(OpKind.ROLLBACK, OTHER_TRANSACTION, 3, 7),
-        ],
-    ),
-    "one transaction": (OpSource.LISTENER, [_placed(OpKind.COMMIT, TRANSACTION, 3, 100)]),
-    "everything of one struck": (
-        OpSource.PRODUCER,
-        [
-            OpEntry(OpKind.COMMIT, OTHER_TRANSACTION, TOPIC, 3, Positions(()), -1, -1),
-            _placed(OpKind.COMMIT, TRANSACTION, 3, 0),
-        ],
-    ),
-}
-
-_HEADER = f"2;producer;{DECISION}"
-_LINES = [entry.encode() for entry in DECISIONS["commit"][1]]
-
-
-def _lines(*lines: str) -> str:
-    return "\n".join(lines)
-
-
-MALFORMED_DECISIONS = {
-    "no decision id": ("2;producer", _lines("C 3", *_LINES)),
-    "an id that is none": ("2;producer;7", _lines("C 3", *_LINES)),
-    "more in the header": (f"{_HEADER};more", _lines("C 3", *_LINES)),
-    "an id in format 1": (f"1;producer;{DECISION}", _lines(*_LINES)),
-    "no first line": (_HEADER, _lines(*_LINES)),
-    "no entry": (_HEADER, "C 0"),
-    "fewer entries than named": (_HEADER, _lines("C 3", *_LINES[:2])),
-    "more entries than named": (_HEADER, _lines("C 2", *_LINES)),
-    "a number with a zero before it": (_HEADER, _lines("C 03", *_LINES)),
-    "another kind than named": (_HEADER, _lines("R 3", *_LINES)),
-    "one of another kind": (_HEADER, _lines("C 3", *_LINES[:2], _LINES[2].replace("C", "R", 1))),
-    "unknown": (_HEADER, _lines("U 1", _LINES[0].replace("C", "U", 1))),
-    "not by half partition": (_HEADER, _lines("C 3", _LINES[2], *_LINES[:2])),
-    "not by first offset": (_HEADER, _lines("C 2", *_LINES[1::-1])),
-    "a transaction twice": (_HEADER, _lines("C 2", _LINES[0], _LINES[0].replace(" 9 9 ", " 11 11 "))),
-    "a malformed entry": (_HEADER, _lines("C 3", *_LINES[:2], _LINES[2][:-2])),
-    "a line feed at the end": (_HEADER, _lines("C 3", *_LINES, "")),
-}
-
-
-def _decision(source: OpSource, entries: list[OpEntry]) -> dict[str, Any]:
-    return {"decision": DECISION, **_op(source, entries, encode_decision(DECISION, entries, source))}
-
-
 def _op(
-    source: OpSource, entries: list[OpEntry], record: tuple[bytes, OutgoingHeaders] | None = None
+    source: OpSource,
+    entries: list[OpEntry],
 ) -> dict[str, Any]:
-    value, headers = record or encode_op(entries, source)
+    value, headers = encode_op(entries, source)
     return {
         "topic": "verdict" if source in RANKED else "op",
         "source": str(source),
@@ -330,15 +264,7 @@ HALF_CHECKPOINTS = {
     "large offsets": HalfCheckpoint(9_007_199_254_740_993, 9_007_199_254_741_000, runs_of([9_007_199_254_740_993])),
 }
 
-CHECKPOINTS_OF_VERSION_1 = {
-    "half": {"topic_id": TOPIC, "offset": 1234, "head": 1235, "metadata": f"1;h;{TOPIC};rAQ;bb87ab34"},
-    "op": {"topic_id": TOPIC, "offset": 77, "head": 5077, "metadata": f"1;o;{TOPIC};5000;15bfc679"},
-}
-"""Strings that are still read and no longer written: their checksum does not cover the partition."""
-
 OP_CHECKPOINTS = {"nothing waits": OpCheckpoint(77, 77), "an early op waits": OpCheckpoint(77, 5077)}
-
-
 ROW = CallbackRow(TRANSACTION, "shop", "outbox", TOPIC, 3, 100, 110, Positions.of([0, 2, 4, 5]))
 
 
@@ -394,11 +320,6 @@ def vectors() -> dict[str, Any]:
         "format": FORMAT_VERSION,
         "half": {name: _half(*found) for name, found in HALVES.items()},
         "op": {name: _op(*found) for name, found in OPS.items()},
-        "decision": {name: _decision(*found) for name, found in DECISIONS.items()},
-        "malformed_decision": {
-            name: {"headers": [[OP_HEADER, header]], "value": value}
-            for name, (header, value) in MALFORMED_DECISIONS.items()
-        },
         "envelope": {name: found.encode().decode() for name, found in ENVELOPES.items()},
         "check": {name: found.encode().decode() for name, found in CHECKS.items()},
         "discard": {
@@ -430,7 +351,6 @@ def vectors() -> dict[str, Any]:
             }
             for name, found in OP_CHECKPOINTS.items()
         },
-        "checkpoint_of_version_1": CHECKPOINTS_OF_VERSION_1,
         "row": _row(ROW),
         "positions": POSITIONS,
         "transaction_id": {

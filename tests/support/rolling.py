@@ -5,16 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self
 
 import psycopg
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AdminClient,
-    PartitionMetadata,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, Outbox, OutboxError
 from outbox._kafka.record_headers import headers_of
@@ -25,6 +22,9 @@ from tests.support.message_rows import SOURCE
 
 THINKING_SECONDS = 0.1
 """Between two transactions of a writer."""
+
+PLAIN_SECONDS = 1.0
+"""A plain record that waits longer for its acknowledgement shows that Kafka itself takes none."""
 
 _IN_SYNC_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
@@ -43,35 +43,33 @@ class Step(NamedTuple):
 
     Args:
         node: Number of the node, from 0.
-        kills: Whether it is killed; else it is asked to stop, and hands over what it leads.
         away_seconds: From its end until it is started again.
     """
 
     node: int
-    kills: bool
     away_seconds: float
 
     def __str__(self) -> str:
         """For people."""
-        return f"node {self.node} {'killed' if self.kills else 'stopped'}"
+        return f"node {self.node} stopped"
 
 
 class Restarts:
-    """Restarts nodes, and notes when Kafka could not take records: a partition had no leader that lives.
+    """Restarts nodes, and notes when Kafka itself took no records: a plain producer waited for an acknowledgement.
 
     Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
 
     Args:
         kafka: The nodes.
-        admin: Client of them.
+        site: A site with a topic `plain`.
     """
 
-    def __init__(self, kafka: Kafka, admin: AdminClient) -> None:
-        self._kafka, self._admin = kafka, admin
-        self._away: int | None = None
-        self._leaderless: list[tuple[float, float]] = []
+    def __init__(self, kafka: Kafka, site: Site) -> None:
+        self._kafka, self._admin, self._topic = kafka, site.admin, site.topic("plain")
+        self._producer = Producer({**site.kafka(), "log_level": 0})
+        self._waits: list[tuple[float, float]] = []
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._write, daemon=True)
 
     def restart(self, step: Step) -> None:
         """End a node and start it again; return when all replicas are in sync, as an operator waits for each time.
@@ -79,40 +77,43 @@ class Restarts:
         Raises:
             AssertionError: The replicas were not in sync within a minute.
         """
-        if step.kills:
-            self._away = step.node
-            self._kafka.kill(step.node)
-        else:
-            self._kafka.stop(step.node)  # it hands its partitions over before it ends
-            self._away = step.node
+        self._kafka.stop(step.node)  # it hands its partitions over before it ends
         time.sleep(step.away_seconds)
         self._kafka.start(step.node)
-        self._away = None
         wait_until(self._is_in_sync, _IN_SYNC_SECONDS)
 
     def _is_in_sync(self) -> bool:
-        found = list(self._partitions())
-        return bool(found) and all(len(part.isrs) == len(part.replicas) for part in found)
-
-    def leaderless(self, since: float, until: float) -> float:
-        """Return for how long of a span of monotonic time some partition had no leader, s."""
-        return sum(max(0.0, min(end, until) - max(began, since)) for began, end in self._leaderless)
-
-    def _watch(self) -> None:
-        before = time.monotonic()
-        while not self._end.wait(_LOOK_SECONDS):
-            away = None if self._away is None else self._away + 1
-            found = list(self._partitions())
-            now = time.monotonic()
-            if not found or any(part.leader in {-1, away} for part in found):
-                self._leaderless.append((before, now))
-            before = now
-
-    def _partitions(self) -> Iterator[PartitionMetadata]:
-        """Yield all partitions; of none if no broker answers."""
+        found: list[PartitionMetadata] = []
         with suppress(KafkaException):
             for topic in self._admin.list_topics(timeout=_ANSWER_SECONDS).topics.values():
-                yield from topic.partitions.values()
+                found += topic.partitions.values()
+        return bool(found) and all(len(part.isrs) == len(part.replicas) for part in found)
+
+    def waits(self, since: float, until: float) -> float:
+        """Return for how long of a span of monotonic time a plain record waited for more than a second, s."""
+        seconds, end = 0.0, since
+        for began, ended in sorted(self._waits):
+            seconds += max(0.0, min(ended, until) - max(began, end))
+            end = max(end, min(ended, until))
+        return seconds
+
+    def _write(self) -> None:
+        partitions = self._admin.list_topics(self._topic, _ANSWER_SECONDS).topics[self._topic].partitions
+        while not self._end.wait(_LOOK_SECONDS):
+            for number in partitions:
+                self._producer.produce(self._topic, b"", partition=number, on_delivery=self._acknowledged())
+            self._producer.poll(0)
+        self._producer.flush(_IN_SYNC_SECONDS)
+
+    def _acknowledged(self) -> Callable[[KafkaError | None, object], None]:
+        began = time.monotonic()
+
+        def take(_error: KafkaError | None, _message: object) -> None:
+            ended = time.monotonic()
+            if ended - began > PLAIN_SECONDS:
+                self._waits.append((began, ended))
+
+        return take
 
     def __enter__(self) -> Self:
         """Begin to watch."""
@@ -259,8 +260,8 @@ def _write(site: Site, outbox: Outbox, topic: str, name: str, visibility: Visibi
 
 
 def beyond_kafka(one: Seen, restarts: Restarts) -> float:
-    """Return how long a message took while each partition had a leader, s."""
-    return one.seconds - restarts.leaderless(one.committed, one.visible)
+    """Return how long a message took, without the time in which plain records waited, s."""
+    return one.seconds - restarts.waits(one.committed, one.visible)
 
 
 def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, restarts: Restarts) -> list[str]:
@@ -278,7 +279,7 @@ def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, re
         slowest = max((one.seconds for one in of_it), default=0.0)
         beyond = max((beyond_kafka(one, restarts) for one in of_it), default=0.0)
         lines.append(
-            f"{step}: {ended - began:.1f} s, partitions without a leader {restarts.leaderless(began, ended):.1f} s, "
+            f"{step}: {ended - began:.1f} s, plain records waited {restarts.waits(began, ended):.1f} s, "
             f"{len(of_it)} messages, slowest {slowest:.1f} s, beyond Kafka's own time {beyond:.1f} s"
         )
     longest = pauses([one for one in seen if steps[0][1] <= one.committed])

@@ -157,7 +157,7 @@ class Application:
 
     def _tell(self, execute: Execute, publish: Publish) -> None:
         """Count a key, and tell each count; the transaction gets an id of its own."""
-        short = self._mode != "auto" and self._random.random() < self._short_share
+        short = self._random.random() < self._short_share
         key = f"{self._mode}-{'short-' * short}{self._random.randrange(KEYS)}"
         told, messages = str(uuid.uuid4()), 0
         self._told_id, self._topic = told, self._topics[-1 if short else 0]
@@ -172,9 +172,8 @@ class Application:
         failpoint("application.sent")
 
     def _publish(self, execute: Execute, publish: Publish, id_: str, message: Message) -> None:
-        """Publish a message and tell it; in auto mode it has no message id yet."""
-        receipt = publish(message)
-        message_id = "" if self._mode == "auto" else receipt.message_id
+        """Publish a message and tell it."""
+        message_id = publish(message).message_id
         self._transaction_id = transaction_of(message_id)
         execute(
             self._told,

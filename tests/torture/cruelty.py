@@ -194,7 +194,7 @@ class Cruelty:
                 self._world.stack.kafka.resume(node)
 
     def _let_applications_go_on(self) -> None:
-        """Count what they commit while Kafka is away: those in table and auto mode need it for nothing."""
+        """Count what they commit while Kafka is away: those in table mode need it for nothing."""
         before = self._count_committed()
         self._healing.wait(self._chance.uniform(*_OUTAGE_SECONDS))
         self._meanwhile += self._count_committed() - before

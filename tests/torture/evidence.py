@@ -27,7 +27,7 @@ class Told(NamedTuple):
         topic: Real topic.
         digest: Hash of key, value and headers.
         mode: The application's mode.
-        message_id: Its message id; empty in auto mode, where it is known only after COMMIT.
+        message_id: Its message id.
     """
 
     topic: str
@@ -185,9 +185,8 @@ class Evidence:
     strangers: Sequence[str] = ()
 
     def half_transactions(self) -> set[str]:
-        """The transactions of messages that were told and were halves: by the application's word, or by the log's."""
-        told = {transaction_of(told.message_id) for told in self.told.values() if told.mode == "half"}
-        return told | {record.transaction_id for record in self.log if record.id in self.told and not record.is_row}
+        """The transactions of messages that were told in half mode."""
+        return {transaction_of(told.message_id) for told in self.told.values() if told.mode == "half"}
 
     def transactions(self) -> int:
         """How many local transactions committed."""

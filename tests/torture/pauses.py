@@ -9,9 +9,6 @@ from typing import NamedTuple
 from tests.torture.diary import COMMITTED, Entry
 from tests.torture.evidence import SHORT
 
-MEASURED = ("half", "table")
-"""Modes of the applications whose messages are measured."""
-
 
 class Step(NamedTuple):
     """What happens until the next step begins.
@@ -55,7 +52,7 @@ class Pauses:
         for step, end in zip(steps, [*(step.began for step in steps[1:]), now], strict=False):
             slowest = 0.0
             for entry in diary:
-                if entry.kind == COMMITTED and entry.mode in MEASURED and step.began <= entry.at < end:
+                if entry.kind == COMMITTED and step.began <= entry.at < end:
                     seconds = arrived.get(entry.told, now) - entry.at
                     name = f"{step.name}, mode {entry.mode}{', the short topic' * (entry.topic == SHORT)}"
                     self.transactions[name] += 1

@@ -17,7 +17,7 @@ from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 from tests.torture.diary import Diary
 from tests.torture.hostile.mark import MARK
 
-APPLICATIONS = {f"{mode} application": mode for mode in ("half", "table", "auto")}
+APPLICATIONS = {f"{mode} application": mode for mode in ("half", "table")}
 """Kinds of applications, and the mode of each."""
 
 KINDS = (*APPLICATIONS, "relay", "checker") * 2
@@ -29,7 +29,6 @@ _APPLICATION = {"application.begun": 100, "application.sent": 40, "application.d
 FAILPOINTS: dict[str, dict[str, int]] = {
     "half application": {**_APPLICATION, **_HALVES},
     "table application": _APPLICATION,
-    "auto application": {**_APPLICATION, **_HALVES, "outbox.fell_back": 20},
     "relay": {
         "relay.fenced": 4,
         "relay.restored": 4,
@@ -66,7 +65,7 @@ _RELAY_STOPPED_SECONDS = (8.0, 28.0)
 """How long a process sleeps: a relay longer than its session in Kafka lasts (6 s), so that it wakes up as a zombie.
 At times it is longer than its session in the database lasts (20 s): then another one owns its table source."""
 
-OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.sealed", "outbox.fell_back"}
+OPEN = {"application.begun", "application.sent", "outbox.half_acked", "outbox.sealed"}
 """Steps inside a local transaction: an application that stops there keeps it open."""
 
 IN_FENCE = {"checker.locked", "checker.placed", "checker.fenced"}

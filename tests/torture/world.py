@@ -40,9 +40,6 @@ _CLIENTS = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000"}
 _PARKED_AFTER_MS = 8_000
 """So soon an undecided transaction is parked, that parking and late delivery are tortured too."""
 
-_FALLBACK_AFTER_MS = 1_000
-"""So late that auto mode uses both ways on a machine that is busy."""
-
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -85,7 +82,6 @@ class World:
             "OUTBOX_KAFKA": json.dumps(_CLIENTS),
             "OUTBOX_TABLES": self.sources(self.postgres.url),
             "OUTBOX_UNDECIDED_MAX_AGE_MS": str(_PARKED_AFTER_MS),
-            "OUTBOX_FALLBACK_AFTER_MS": str(_FALLBACK_AFTER_MS),
         }
 
     def sources(self, url: str) -> str:

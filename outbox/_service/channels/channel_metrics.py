@@ -5,7 +5,11 @@ They are used as if they had no such label: `labels()` and `remove()` take the o
 
 from __future__ import annotations
 
-from typing import Any, Self
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, Self, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
@@ -36,6 +40,9 @@ class _OfChannel(MetricWrapperBase):
         return [sample.labels for sample in samples if sample.labels[CHANNEL] == current_channel()]
 
 
+M = TypeVar("M", bound=_OfChannel)
+
+
 class ChannelCounter(_OfChannel, Counter):
     """A counter with a series for each channel."""
 
@@ -47,37 +54,101 @@ class ChannelGauge(_OfChannel, Gauge):
 class ChannelHistogram(_OfChannel, Histogram):
     """A histogram with a series for each channel."""
 
+    def observe_each(self, amounts: Mapping[float, int]) -> None:
+        """Observe amounts so many times each, with one step for each bucket.
 
-def ready_gauge(registry: CollectorRegistry, service: str) -> ChannelGauge:
-    """Return the metric that shows whether a service is ready for a channel.
+        Args:
+            amounts: How many times, by amount.
+        """
+        self._sum.inc(sum(amount * times for amount, times in amounts.items()))
+        buckets = defaultdict[int, int](int)
+        for amount, times in amounts.items():
+            buckets[bisect_left(self._upper_bounds, amount)] += times
+        for bucket, times in buckets.items():
+            self._buckets[bucket].inc(times)
+
+
+class MetricTable:
+    """The metrics of a service, a row each: its name, what it is, and its labels beside the channel.
+
+    A label has the values that it may have; none, if they are found only while the service runs.
 
     Args:
-        registry: Of the service.
         service: relay or checker.
     """
-    return ChannelGauge(
-        f"outbox_{service}_ready",
-        "Whether this process is ready for the channel: 1 or 0; /readyz has the reason",
-        [CHANNEL],
-        registry=registry,
-    )
 
+    def __init__(self, service: str) -> None:
+        self.registry = CollectorRegistry()
+        self._service = service
+        self._rows: list[tuple[_OfChannel, dict[str, tuple[str, ...]]]] = []
+        of_service = {"service": (service,)}
+        self._ready = self.gauge(
+            "outbox_ready",
+            "Whether this process is ready for the channel: 1 or 0; /readyz has the reason",
+            **of_service,
+        )
+        self._restarts = self.counter(
+            "outbox_channel_restarts",
+            "Times that a channel stopped because of an error and is started again, in a process of several channels",
+            **of_service,
+        )
+        self._reloads = self.counter(
+            "outbox_reloads",
+            "Reloads (SIGHUP) of the relay's allow-list or the checker's databases, by outcome: taken or refused",
+            **of_service,
+            outcome=("taken", "refused"),
+        )
+        self.contract = self.gauge(
+            "outbox_contract_problems",
+            "Rules that topics of the channel, or of Kafka itself, break now, by rule",
+            rule=(),
+        )
 
-def restarts_counter(registry: CollectorRegistry, service: str) -> ChannelCounter:
-    """Return the metric that counts how often a channel was started again after it stopped.
+    def counter(self, name: str, text: str, **labels: Iterable[str]) -> ChannelCounter:
+        """Add a counter, whose name goes on with `_total`."""
+        return self._add(ChannelCounter(name, text, (CHANNEL, *labels), registry=self.registry), labels)
 
-    Args:
-        registry: Of the service.
-        service: relay or checker.
-    """
-    return ChannelCounter(
-        f"outbox_{service}_channel_restarts",
-        "Times that a channel stopped because of an error and is started again, in a process of several channels",
-        [CHANNEL],
-        registry=registry,
-    )
+    def gauge(self, name: str, text: str, **labels: Iterable[str]) -> ChannelGauge:
+        """Add a gauge."""
+        return self._add(ChannelGauge(name, text, (CHANNEL, *labels), registry=self.registry), labels)
 
+    def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Iterable[str]) -> ChannelHistogram:
+        """Add a histogram with these upper bounds."""
+        made = ChannelHistogram(name, text, (CHANNEL, *labels), registry=self.registry, buckets=buckets)
+        return self._add(made, labels)
 
-def show_ready(gauge: ChannelGauge, health: Health) -> None:
-    """Let the metric of this thread's channel show its state at each scrape."""
-    gauge.labels().set_function(lambda: why_not_ready(health) is None)
+    def show(self, **known: str) -> None:
+        """Show counters and histograms at 0, so that a rate includes the first event.
+
+        Args:
+            known: The labels whose values are found by now: what has just these is shown.
+        """
+        for metric, labels in self._rows:
+            unknown = {label for label, values in labels.items() if not values}
+            if unknown == known.keys() and not isinstance(metric, Gauge):
+                for values in product(*({**labels, **{label: (known[label],) for label in known}}.values())):
+                    metric.labels(*values)
+
+    def restarted(self, times: int = 1) -> None:
+        """Count that this thread's channel is started again."""
+        self._restarts.labels(self._service).inc(times)
+
+    def reloaded(self, outcome: str) -> None:
+        """Count that this thread's channel has taken or refused a new configuration."""
+        self._reloads.labels(self._service, outcome).inc()
+
+    def of(self, label: str) -> list[_OfChannel]:
+        """Return the metrics that have a label."""
+        return [metric for metric, labels in self._rows if label in labels]
+
+    def metrics(self) -> list[MetricWrapperBase]:
+        """Return all of them."""
+        return [metric for metric, _ in self._rows]
+
+    def show_ready(self, health: Health) -> None:
+        """Let a gauge show the state of this thread's channel at each scrape."""
+        self._ready.labels(self._service).set_function(lambda: why_not_ready(health) is None)
+
+    def _add(self, metric: M, labels: Mapping[str, Iterable[str]]) -> M:
+        self._rows.append((metric, {label: tuple(values) for label, values in labels.items()}))
+        return metric

@@ -13,7 +13,7 @@ from outbox.settings import channel_names, kafka_properties
 CHANNELS = "channels"
 """The table of the file that has a table for each channel."""
 
-OF_THE_PROCESS = frozenset({"group_instance_id", "http_host", "http_port", "log_format", "log_level", "workers"})
+OF_THE_PROCESS = frozenset({"group_instance_id", "http_host", "http_port", "log_format", "log_level"})
 """Settings that all channels of a process share."""
 
 OF_A_CHANNEL = frozenset(
@@ -21,7 +21,7 @@ OF_A_CHANNEL = frozenset(
         *("allowed_topics", "batch_messages", "body_bytes", "bootstrap_servers", "breaker", "breaker_limit"),
         *("check_interval_max_ms", "check_interval_ms", "check_max", "contract_interval_ms", "databases", "delivery"),
         *("distrusted_checkpoint", "group_pending_max", "group_pending_max_bytes"),
-        *("group_protocol", "hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
+        *("hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
         *("listener_max_age_ms", "ordering", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
         *("purge_interval_ms", "read_only", "schema", "settlement_interval_ms", "settlement_max_age_ms", "skip_lost"),
         *("synchronous_standby", "table_prefix", "tables", "topic_missing_max_age_ms", "transaction_timeout_ms"),

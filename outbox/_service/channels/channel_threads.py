@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 import structlog
 
 from outbox._service.channels.channel_context import enter_channel
-from outbox._service.channels.channel_metrics import ChannelCounter
+from outbox._service.channels.channel_metrics import MetricTable
 from outbox._service.channels.service_control import Service
 from outbox._service.exit_codes import one_line, traceback_of
 from outbox._service.health import ChannelsHealth, Health
@@ -38,7 +38,7 @@ class ChannelThread(threading.Thread):
         make: Makes the service of the channel.
         stop: Set when the process is asked to stop.
         health: Of the channel.
-        restarts: Counts how often the channel stopped.
+        metrics: Of the service: they count how often the channel stopped.
     """
 
     def __init__(
@@ -47,20 +47,20 @@ class ChannelThread(threading.Thread):
         make: Callable[[], Service],
         stop: threading.Event,
         health: Health,
-        restarts: ChannelCounter,
+        metrics: MetricTable,
     ) -> None:
         super().__init__(name=f"channel-{channel}", daemon=True)
         self._channel = channel
         self._make = make
         self._stop_wanted = stop
         self._health = health
-        self._restarts = restarts
+        self._metrics = metrics
         self._stops_in_a_row = 0
 
     def run(self) -> None:
         """Serve, and again after each error."""
         enter_channel(self._channel)
-        self._restarts.labels()
+        self._metrics.restarted(0)
         while not self._stop_wanted.is_set():
             pause = self._serve()
             gc.collect(1)  # the clients of the service refer to each other, and would keep their threads
@@ -79,7 +79,7 @@ class ChannelThread(threading.Thread):
         self._stops_in_a_row = 1 if seconds >= STEADY_SECONDS else self._stops_in_a_row + 1
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._stops_in_a_row - 1), LONGEST_PAUSE_SECONDS)
         reason = visible(redact(one_line(error)))
-        self._restarts.labels().inc()
+        self._metrics.restarted()
         self._health.stopped(reason)
         log.error("Channel stopped, it is started again", reason=reason, pause=pause, exc_info=traceback_of(error))
         return pause

@@ -31,7 +31,7 @@ from outbox._kafka.topic_contract import (
     offsets_problem,
 )
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import ADD_BOUNDS, written
+from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, unverified_hosts
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
@@ -267,8 +267,7 @@ def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) 
         yield Finding("table", what, fix)
     if problems:
         return
-    unbounded = table.unbounded(connection)
-    yield Finding("table", unbounded, ADD_BOUNDS) if unbounded else Finding("table", "", table.full_name)
+    yield Finding("table", "", table.full_name)
     yield from _others(connection, table.names)
     yield from _grants(connection, table)
     yield from examine_publishing(connection, table.names)
@@ -302,7 +301,6 @@ def examine_checker_database(
     try:
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)
-            unbounded = None if problems else table.unbounded(opened)
             beside = list(more(opened, database.tables()))
     except psycopg.Error as error:
         yield Finding(what, connection_problem(error, url), connection_remedy(url, "the setting databases"))
@@ -310,9 +308,7 @@ def examine_checker_database(
     for problem in problems:
         found, _, fix = problem.partition(": ")
         yield Finding(what, found, fix)
-    if unbounded:
-        yield Finding(what, unbounded, ADD_BOUNDS)
-    elif not problems:
+    if not problems:
         yield Finding(what, "", f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too")
     yield from beside
 

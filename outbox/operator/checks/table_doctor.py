@@ -17,7 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
-from outbox._postgres.ddl import ADD_BOUNDS, BOUNDS, has_bounds, missing_rights, written
+from outbox._postgres.ddl import missing_rights, written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
@@ -97,7 +97,6 @@ class TableDoctor:
             return
         yield Finding(self._what, "", f"{self._table.full_name}, role {user}")
         yield from self._indexes(connection)
-        yield from self._bounds(connection)
         yield from self._grants(connection)
         yield from self._vacuum(connection)
         is_notified = has_trigger(connection, source_name(names.schema, names.message))
@@ -109,15 +108,6 @@ class TableDoctor:
         if row == (0,):
             problem = f"table {self._table.full_name} has no index on xid: each batch reads the whole table"
             yield Finding(self._what, problem, "run `outbox table create`")
-
-    def _bounds(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
-        """Yield that the table, made by an earlier version, has no bound for what a row unpacks to (R68)."""
-        names = self._names
-        if not has_bounds(connection, names.schema, names.message):
-            problem = (
-                f"table {self._table.full_name} lacks the constraint {BOUNDS}: a row can use up the relay's memory"
-            )
-            yield Finding(self._what, problem, ADD_BOUNDS)
 
     def _grants(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         """Yield what a relay needs, and what an operator needs besides."""

@@ -32,7 +32,6 @@ Topics = Annotated[
 ]
 Groups = Annotated[list[str] | None, typer.Option("--group", help="Producer group of a listener; repeatable.")]
 Sources = Annotated[list[str] | None, typer.Option("--source", help="Table source, as in `tables`; repeatable.")]
-Alerts = Annotated[list[str] | None, typer.Option("--alerts-topic", help="Topic for the alerts of `outbox watch`.")]
 
 
 @app.callback()
@@ -49,10 +48,9 @@ def print_rights(
     topic: Topics = None,
     group: Groups = None,
     source: Sources = None,
-    alerts_topic: Alerts = None,
     form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
 ) -> None:
-    """Print the rights in a form that Kafka's script, Strimzi or Terraform (Mongey/kafka) reads, or as JSON."""
+    """Print the rights as commands of Kafka's script, or as JSON."""
     if not is_principal(principal):
         raise ConfigurationError(
             f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
@@ -65,7 +63,7 @@ def print_rights(
             f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out: "
             "the sources are those of `tables` of each channel."
         )
-    scopes = [configured_scope(one, role, topic, group, source, alerts_topic) for one in channels.values()]
+    scopes = [configured_scope(one, role, topic, group, source) for one in channels.values()]
     rights = rights_of(role, *scopes)
     typer.echo(formatted(form, principal, rights), nl=False)
     if not rights:
@@ -94,7 +92,6 @@ def configured_scope(
     topics: list[str] | None,
     groups: list[str] | None,
     sources: list[str] | None,
-    alerts: list[str] | None = None,
 ) -> Scope:
     """Return the names for which rights are wanted; those that are not given come from the settings.
 
@@ -105,7 +102,7 @@ def configured_scope(
     """
     if not topics and Role.RELAY in roles and not take_topics(set(roles) - {Role.RELAY}):
         topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
-    return scope_of(settings.channel_names(), roles, topics, groups, sources or list(settings.tables), alerts)
+    return scope_of(settings.channel_names(), roles, topics, groups, sources or list(settings.tables))
 
 
 def scope_of(
@@ -114,15 +111,14 @@ def scope_of(
     topics: list[str] | None,
     groups: list[str] | None,
     sources: list[str] | None,
-    alerts: list[str] | None,
 ) -> Scope:
     """Return the names for which rights are wanted.
 
     Raises:
         ConfigurationError: A name is not allowed, or the roles need one that is not given.
     """
-    scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources, alerts)))
-    for name in (*scope.topics, *scope.alerts):
+    scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources)))
+    for name in scope.topics:
         if name != "*" and not is_topic_name(name.removesuffix("*")):
             raise ConfigurationError(f"--topic {name!r} is not valid. Use the name of a topic, or a prefix and '*'.")
     try:

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
 from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
+from outbox.migration import inbox_ddl, inbox_grants
 from outbox.operator.settings import TABLE_NAMES, DatabaseSettings, Given, database
 
 app = typer.Typer(help="Create, print and clean up the inbox table, for consumers.", no_args_is_help=True)
@@ -35,7 +35,7 @@ def create(
     """Create the table and give rights on it. Running it again changes nothing."""
     settings = DatabaseSettings(**given)
     table = InboxTable(settings.table_names())
-    grants = _grants(table, consumer_role, purger_role)
+    grants = inbox_grants(table, consumer_role or (), purger_role or ())
     with database(settings) as connection:
         table.create(connection, grants)
         require_contract(connection, table.places)
@@ -54,8 +54,8 @@ def print_sql(
 ) -> None:
     """Print the SQL that makes the table and gives rights on it, for a migration of your own."""
     settings = DatabaseSettings(**given)
-    table = InboxTable(settings.table_names())
-    typer.echo(table.ddl(_grants(table, consumer_role, purger_role)), nl=False)
+    names = settings.table_names()
+    typer.echo(inbox_ddl(names, consumer_roles=consumer_role or (), purger_roles=purger_role or ()), nl=False)
 
 
 @app.command()
@@ -78,7 +78,3 @@ def purge(
         print_json({"table": table.full_name, "rows_deleted": count})
     else:
         typer.echo(f"{count} rows deleted from {table.full_name}")
-
-
-def _grants(table: InboxTable, consumers: list[str] | None, purgers: list[str] | None) -> list[Grant]:
-    return [*map(table.consumer_grant, consumers or ()), *map(table.purger_grant, purgers or ())]

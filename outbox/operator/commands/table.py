@@ -9,13 +9,12 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import Grant, written
-from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import Table, exists, require_contract
-from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._service.output import Json, print_json
-from outbox.errors import CallbackTableError, ConfigurationError, UsageError
+from outbox.errors import CallbackTableError, UsageError
+from outbox.migration import callback_grants, ddl, foreign_source, message_grants
 from outbox.operator.checks.publishing_rights import examine_publishing
 from outbox.operator.commands.table_resume import resume
 from outbox.operator.settings import TABLE_NAMES, DatabaseSettings, Given, database
@@ -77,7 +76,7 @@ def create(
     settings = DatabaseSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     if message_table:
-        foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
+        foreign, rights = foreign_source(settings.table_names(), message_table, relay_role or (), mark_column)
         with database(settings) as connection:
             foreign.create(connection, rights, notify=notify)
             require_contract(connection, foreign.places)
@@ -85,8 +84,9 @@ def create(
         return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
-        table.create(connection, _grants(table, application_role, checker_role))
-        grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
+        table.create(connection, callback_grants(table, application_role or (), checker_role or ()))
+        roles = application_role or (), checker_role or (), relay_role or (), operator_role or ()
+        grants = message_grants(messages, *roles)
         messages.create(connection, grants, notify=notify)
         table.verify(connection)
         require_contract(connection, messages.places)
@@ -108,14 +108,17 @@ def print_sql(
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
     settings = DatabaseSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
-    if message_table:
-        foreign, rights = _foreign(settings, message_table, relay_role, mark_column)
-        typer.echo(foreign.ddl(rights, notify=notify), nl=False)
-        return
-    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
-    typer.echo(table.ddl(_grants(table, application_role, checker_role)), nl=False)
-    grants = _message_grants(messages, application_role, checker_role, relay_role, operator_role)
-    typer.echo(messages.ddl(grants, notify=notify), nl=False)
+    text = ddl(
+        settings.table_names(),
+        application_roles=application_role or (),
+        checker_roles=checker_role or (),
+        relay_roles=relay_role or (),
+        operator_roles=operator_role or (),
+        message_table=message_table,
+        mark_column=mark_column,
+        notify=notify,
+    )
+    typer.echo(text, nl=False)
 
 
 @app.command()
@@ -166,38 +169,3 @@ def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | 
         )
     if mark_column and not message_table:
         raise UsageError("--mark-column is given without --message-table. Give both, or neither.")
-
-
-def _foreign(
-    settings: DatabaseSettings, message_table: str, relay_roles: list[str] | None, mark_column: str
-) -> tuple[ForeignSource, list[Grant]]:
-    """Return what belongs to a foreign table, and the rights of the relay's roles.
-
-    Raises:
-        ConfigurationError: A name is not allowed.
-    """
-    try:
-        foreign = ForeignSource(settings.table_names(), QualifiedName.parse(message_table))
-        mark = check_name(mark_column) if mark_column else ""
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
-    return foreign, [grant for role in relay_roles or () for grant in foreign.relay_grants(role, mark)]
-
-
-def _grants(table: CallbackTable, applications: list[str] | None, checkers: list[str] | None) -> list[Grant]:
-    return [*map(table.application_grant, applications or ()), *map(table.checker_grant, checkers or ())]
-
-
-def _message_grants(
-    table: MessageTable,
-    applications: list[str] | None,
-    checkers: list[str] | None,
-    relays: list[str] | None,
-    operators: list[str] | None,
-) -> list[Grant]:
-    return [
-        *map(table.application_grant, applications or ()),
-        *map(table.checker_grant, checkers or ()),
-        *map(table.relay_grant, relays or ()),
-        *map(table.operator_grant, operators or ()),
-    ]

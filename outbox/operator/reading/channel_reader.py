@@ -304,7 +304,7 @@ def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEnt
         MisplacedOpError: Its source does not write to its topic (a relay counts and skips it, too).
     """
     try:
-        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict, partition=message.partition())
+        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
     except (NewerFormatError, MisplacedOpError):
         raise
     except ProtocolError:

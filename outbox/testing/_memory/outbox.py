@@ -41,10 +41,8 @@ class InMemoryOutbox(Outbox):
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
         mode: As for `Outbox`. Table mode refuses what it refuses there, and gives messages the ids of rows. It takes no
-            connections of drivers: no event reports their COMMIT. In auto mode a failure of Kafka only gives messages
-            the ids of rows.
+            connections of drivers: no event reports their COMMIT.
         eager: Ignored.
-        reject_transactions: Refuse every publication.
         recorder: Receives the outbox's events.
 
     Example:
@@ -63,7 +61,6 @@ class InMemoryOutbox(Outbox):
         topics: Topics | None = None,
         mode: Mode = "table",
         eager: bool = False,
-        reject_transactions: bool = False,
         recorder: Recorder | None = None,
     ) -> None:
         self._start(
@@ -71,7 +68,6 @@ class InMemoryOutbox(Outbox):
                 group,
                 {} if mode == "table" else _NO_KAFKA,
                 eager=eager,
-                reject_transactions=reject_transactions,
                 mode=mode,
             ),
             recorder,
@@ -85,7 +81,7 @@ class InMemoryOutbox(Outbox):
         """Return None also in table mode: messages are in memory until COMMIT."""
 
     def _make_starter(self) -> Starter:
-        self._memory = Memory(self._sender.partitions)
+        self._memory = Memory(has_rows=self.settings.mode == "table")
         return MemoryStarter(self.settings, self._sender, self._memory)
 
     def publish(
@@ -135,7 +131,7 @@ class InMemoryOutbox(Outbox):
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_next_publish(self) -> None:
-        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer; not in auto mode.
+        """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer.
 
         Raises:
             UsageError: The outbox is in table mode, also in the calls below. It notices no outage of Kafka there, and
@@ -145,10 +141,7 @@ class InMemoryOutbox(Outbox):
         self._memory.fail_publication()
 
     def fail_next_commit(self) -> None:
-        """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back.
-
-        In auto mode the COMMIT succeeds, and the messages have become rows.
-        """
+        """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back."""
         self._require_halves("fail_next_commit")
         self._memory.fail_commit(CommitFailure.PUBLISH_FAILED)
 
@@ -169,7 +162,7 @@ class InMemoryOutbox(Outbox):
     def _require_halves(self, name: str) -> None:
         if self.settings.mode == "table":
             raise UsageError(
-                f"{name}() makes an error of half or auto mode, which an outbox in table mode never raises. Let the "
+                f"{name}() makes an error of half mode, which an outbox in table mode never raises. Let the "
                 "database fail, or use InMemoryOutbox(mode='half')."
             )
 
@@ -193,8 +186,3 @@ class InMemoryOutbox(Outbox):
         """
         del listener
         raise UsageError("An in-memory outbox receives no checks. Call check_local_transaction() of the listener.")
-
-    def close(self, timeout: float | None = None) -> None:
-        """Refuse further publications; `published` remains available."""
-        super().close(timeout)
-        self._memory.close()

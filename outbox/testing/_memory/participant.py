@@ -9,17 +9,15 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import sql
 
-from outbox._auto.auto_draft import AutoDraft
 from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import refuse
 from outbox._receipts.receipt import Receipt
-from outbox._table.table_publisher import RowWatcher
 from outbox.errors import CommitOutcomeUnknown, OutboxError, PublishFailed, TransactionFenced, UsageError
 from outbox.message import Message
-from outbox.protocol.identifiers import auto_transaction_id, make_transaction_id, table_transaction_id
-from outbox.recorder import CommitOutcome, FallbackReason
+from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
+from outbox.recorder import CommitOutcome
 from outbox.settings import Settings
 from outbox.testing._memory.any_connection import AnyConnection, commit_now
 from outbox.testing._memory.sender import MemorySender
@@ -49,29 +47,19 @@ class TableMemoryDraft(MemoryDraft):
     """
 
     def __init__(self, transaction_id: str, memory: Memory) -> None:
-        super().__init__(transaction_id, memory)
+        super().__init__(transaction_id)
         self._memory = memory
         self._rows: dict[int, int] = {}
 
     def add(self, message: Message) -> Receipt:
-        """Add a message; as `Draft.add()`. Its receipt cannot wait, as on Postgres."""
+        """Add a message; as `Draft.add()`."""
         receipt = super().add(message)
         _, (row,) = self._memory.row_ids(1)
         self._rows[receipt.position] = row
-        return Receipt(self.transaction_id, row, message.topic, self.end, RowWatcher(), {})
+        return Receipt(self.transaction_id, row, message.topic, self.end)
 
     def _place(self, position: int) -> tuple[str, int]:
         return self.transaction_id, self._rows[position]
-
-
-class AutoMemoryDraft(MemoryDraft, AutoDraft):
-    """A draft of auto mode with readable messages; until COMMIT they have the ids of half messages."""
-
-    def _place(self, position: int) -> tuple[str, int]:
-        try:
-            return self.end.place(self.transaction_id, position)
-        except UsageError:
-            return super()._place(position)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,14 +84,12 @@ class MemoryStarter:
 
     def start(self, connection: LocalConnection) -> MemoryPart:
         """Create a participant in the connection's transaction, with a new transaction id."""
-        now, random = time.time_ns() // 1_000_000, os.urandom(10)
-        if self.settings.mode == "auto":
-            return AutoMemoryPart(self, connection, AutoMemoryDraft(auto_transaction_id(now, random), self.memory))
         if self.settings.mode == "table":
             xid, _ = self.memory.row_ids(1)
             id_ = table_transaction_id(xid, time.time_ns() // 1_000)
             return MemoryPart(self, connection, TableMemoryDraft(id_, self.memory))
-        return MemoryPart(self, connection, MemoryDraft(make_transaction_id(now, random), self.memory))
+        id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
+        return MemoryPart(self, connection, MemoryDraft(id_))
 
 
 class MemoryPart:
@@ -147,13 +133,10 @@ class MemoryPart:
         planned = self.draft.planned(message, self._group, self._sender.channel_names.half_topic)
         refuse(message, planned, self._sender, self._sender.budget(self._connection.waiting))
         if self._memory.publication_fails():
-            self._fail_publication()
+            raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
         receipt = self.draft.add(message)
         self._sender.recorder.messages_published(self._group, 1)
         return receipt
-
-    def _fail_publication(self) -> None:
-        raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
 
     def acknowledged_half(self) -> tuple[int, int]:
         """Return partition 0, and the message's position as its offset: no half is stored."""
@@ -179,9 +162,6 @@ class MemoryPart:
         failure = self._memory.commit_failure()
         if failure is None and self._memory.is_fenced(self._id):
             failure = CommitFailure.FENCED
-        self._seal(failure)
-
-    def _seal(self, failure: CommitFailure | None) -> None:
         if failure is not None:
             raise self._fail(failure)
         self._sender.recorder.halves_acked(self._group, len(self.draft), 0.0)
@@ -258,36 +238,3 @@ class MemoryPart:
     def _end(self, outcome: CommitOutcome) -> None:
         if self.draft:
             self._sender.recorder.transaction_ended(self._group, outcome)
-
-
-class AutoMemoryPart(MemoryPart):
-    """An in-memory outbox's participant in auto mode: where Kafka does not answer, messages get the ids of rows.
-
-    Args:
-        starter: The outbox's starter.
-        connection: Connection on which COMMIT will run.
-        draft: The messages.
-    """
-
-    def __init__(self, starter: MemoryStarter, connection: LocalConnection, draft: AutoMemoryDraft) -> None:
-        super().__init__(starter, connection, draft)
-        self._draft = draft
-
-    def _fail_publication(self) -> None:
-        """Do nothing: a message that cannot be checked is published nevertheless."""
-
-    def _seal(self, failure: CommitFailure | None) -> None:
-        if failure is CommitFailure.PUBLISH_FAILED:
-            self._fall_back()
-            return
-        self._draft.assign(self._id)
-        super()._seal(failure)
-
-    def _fall_back(self) -> None:
-        self._memory.lost(self._id)
-        xid, rows = self._memory.row_ids(len(self.draft))
-        self._id = table_transaction_id(xid, time.time_ns() // 1_000)
-        positions = (position for position, _ in self._draft.numbered())
-        self._draft.assign(self._id, dict(zip(positions, rows, strict=True)))
-        self._memory.opened(self._id, self)
-        self._sender.recorder.messages_fell_back(self._group, len(rows), FallbackReason.NO_ANSWER)

@@ -37,10 +37,6 @@ class MemorySender(Sender):
         if topics is not None:
             self._declared = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
 
-    def partitions(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 1 if no topics are declared."""
-        return 1 if self._declared is None else self._declared[topic]
-
     @property
     def channel(self) -> ChannelDescription:
         """The channel with the settings of `outbox channel create`.

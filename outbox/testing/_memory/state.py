@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import enum
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from outbox._receipts.receipt import Ends, Receipt, VisibleAt
-from outbox.errors import UsageError
 from outbox.outcome import Outcome
-from outbox.protocol.identifiers import is_table_id
-from outbox.protocol.partitioner import partition_for_key
 from outbox.testing.published import PublishedMessage
 
 _FIRST_XID = 700
@@ -39,24 +32,21 @@ class OpenPart(Protocol):
 
 
 class Memory:
-    """The state of one outbox, which threads may share. It is also the watcher of the outbox's receipts.
+    """The state of one outbox, which threads may share.
 
     Args:
-        partitions: Returns the number of partitions of a topic.
+        has_rows: Whether the outbox is in table mode.
     """
 
-    def __init__(self, partitions: Callable[[str], int]) -> None:
-        self._partitions = partitions
+    def __init__(self, *, has_rows: bool) -> None:
+        self._has_rows = has_rows
         self._lock = threading.RLock()
         self._open: WeakValueDictionary[str, OpenPart] = WeakValueDictionary()
         self._published: list[PublishedMessage] = []
-        self._places: dict[str, VisibleAt] = {}
-        self._ends: Counter[tuple[str, int]] = Counter()
         self._outcomes: dict[str, Outcome] = {}
         self._next_row = 1
         self._failing_publications = 0
         self._commit_failures: list[CommitFailure] = []
-        self._closed = False
 
     # --- transactions -------------------------------------------------------------------------------------------
 
@@ -75,9 +65,7 @@ class Memory:
         with self._lock:
             self._open.pop(transaction_id, None)
             self._outcomes[transaction_id] = Outcome.COMMITTED if published else Outcome.ROLLED_BACK
-            for message in published or ():
-                self._published.append(message)
-                self._places[message.message_id] = self._place(message)
+            self._published += published or ()
 
     def lost(self, transaction_id: str) -> None:
         """Remove a participant whose outcome remains unknown."""
@@ -90,18 +78,10 @@ class Memory:
             first, self._next_row = self._next_row, self._next_row + count
         return _FIRST_XID + first, range(first, first + count)
 
-    def _place(self, message: PublishedMessage) -> VisibleAt:
-        partition = message.partition
-        if partition < 0:
-            partition = partition_for_key(message.key or b"", self._partitions(message.topic))
-        offset = self._ends[message.topic, partition]
-        self._ends[message.topic, partition] += 1
-        return VisibleAt(message.topic, partition, offset)
-
     def outcome(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; fence a half transaction that has not committed, as a real outbox."""
         with self._lock:
-            if is_table_id(transaction_id):  # Postgres fences nothing
+            if self._has_rows:  # Postgres fences nothing
                 part = self._open.get(transaction_id)
                 is_open = part is not None and part.messages()
                 return Outcome.OPEN if is_open else self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)
@@ -154,40 +134,3 @@ class Memory:
         """Return how this COMMIT must fail, and remove the request; None if it must not fail."""
         with self._lock:
             return self._commit_failures.pop(0) if self._commit_failures else None
-
-    # --- receipts -----------------------------------------------------------------------------------------------
-
-    def ends(self) -> Ends:
-        """Return no end offsets: none are needed."""
-        return {}
-
-    def trouble(self) -> str:
-        """Return an empty text: there are no errors."""
-        return ""
-
-    def watch(self, receipt: Receipt) -> Future[VisibleAt]:
-        """Return a future that is completed at the end of the transaction.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
-        if self._closed:
-            raise UsageError("The outbox is closed. Wait for receipts before close().")
-        future: Future[VisibleAt] = Future()
-
-        def complete() -> None:
-            never, place = receipt.why_never(), self._places.get(receipt.message_id)
-            with suppress(InvalidStateError):  # it is done already
-                if never is not None:
-                    future.set_exception(never)
-                elif place is not None:
-                    future.set_result(place)
-
-        receipt.end.listen(complete)
-        future.add_done_callback(lambda _: receipt.end.stop_listening(complete))
-        complete()
-        return future
-
-    def close(self) -> None:
-        """Refuse further receipts."""
-        self._closed = True

@@ -150,9 +150,8 @@ class ForeignTable(OwnedTable):
         enums = frozenset(name for name, _, _, is_enum in columns if is_enum)
         return TableFacts(types, unique, indexed, encoding, precisions, enums)
 
-    def window(self, rows: int, size: int, skip: Sequence[int], lanes: Sequence[int] = ()) -> Window:
-        """See `OwnedTable`. Foreign rows have no lane."""
-        del lanes
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
+        """See `OwnedTable`."""
         cursor = self._connection.cursor(binary=True)
         left_out = [*skip, *self._left]
         parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}

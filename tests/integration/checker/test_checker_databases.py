@@ -107,7 +107,7 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
 
     def reload(outcome: str, times: int) -> None:
         checker.process.send_signal(signal.SIGHUP)
-        name = "outbox_checker_reloads_total"
+        name = "outbox_reloads_total"
         wait_until(lambda: metric(configured.port, name, outcome=outcome) == times, explain=site.logs)
 
     configured.write(shop='{dsn}\ngroups = ["orders"]\ntable_prefix = "nothing"')

@@ -465,54 +465,7 @@ def test_two_purges_at_once_delete_each_row_once(
     assert watermark(site, channel) == 12_000
 
 
-# --- what a deleted topic left ----------------------------------------------------------------------------------------
-
-
-def test_an_operator_lets_the_rows_of_a_deleted_topic_go(site: Site, channel: ChannelDescription) -> None:
-    deleted = any_topic_id()
-    make_rows(site, deleted, range(3), age_ms=0)
-    make_rows(site, deleted, range(2), age_ms=-HOUR_MS, partition=7, group="stock")
-    kept = make_rows(site, channel.half.id, range(2))
-    refused = run_command(site, "checker", "purge-topic", channel.half.id, "--yes")
-    assert refused.returncode == Exit.CONFIGURATION
-    assert "as it is now" in refused.stderr
-    declined = run_command(site, "checker", "purge-topic", deleted, typed="n\n")
-    assert declined.returncode == Exit.OK
-    assert len(site.rows()) == 7
-    done = run_command(site, "checker", "purge-topic", deleted, "--yes")
-    assert done.returncode == Exit.OK, done.stderr
-    assert "stock" in done.stdout
-    assert "5 rows deleted from database default" in done.stdout
-    assert set(site.rows()) == {row.transaction_id for row in kept}
-    assert "not a topic id" in run_command(site, "checker", "purge-topic", "half", "--yes").stderr
-
-
 # --- the table --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("partitioned", [False, True])
-def test_a_callback_table_of_an_earlier_version_gets_the_bounds(
-    site: Site,
-    partitioned: bool,  # noqa: FBT001 - a parameter of the test
-) -> None:
-    name, table = site.tables.transaction, CallbackTable(site.tables)
-    row = (
-        f"INSERT INTO {name} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
-        " first_offset, last_offset, positions) SELECT gen_random_uuid(), repeat('g', 201), 'C', 'c',"
-        " gen_random_uuid(), 0, 0, 0, '0'"
-    ).encode()
-    with site.connect() as connection:
-        table.create(connection)
-        connection.execute(f"ALTER TABLE {name} DROP CONSTRAINT outbox_bounds".encode())
-        if partitioned:
-            _partition(connection, name)
-        connection.execute(row)  # a row that is there stays
-        assert table.unbounded(connection) is not None
-        for _ in range(2):
-            table.create(connection)
-        assert table.unbounded(connection) is None
-        with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
-            connection.execute(row)
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

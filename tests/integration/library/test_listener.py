@@ -232,7 +232,7 @@ def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
 def test_transactions_are_rejected_by_a_switch(shop: Shop) -> None:
     topic, listener, before = shop.topic(), Scripted(execute=COMMIT), len(shop.site.halves())
     with (
-        shop.site.outbox(reject_transactions=True) as outbox,
+        Outbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
         TransactionalProducer(outbox, listener, serve_checks=False) as producer,
         pytest.raises(TransactionsRejected),
     ):

@@ -9,7 +9,6 @@ from outbox import Message, MessageRefused
 from outbox._kafka.channel import verify_channel
 from outbox._publish.draft import Draft
 from outbox.protocol.size import real_record_size, record_size
-from tests.support.harness import NoWatcher
 from tests.support.protocol_documents import TRANSACTION
 from tests.support.shop import Shop
 
@@ -41,7 +40,7 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
     half_limit = verify_channel(shop.site.admin, shop.site.channel).half.max_message_bytes
     topic = shop.site.topic(_small_topic(shop, "ample", 2 * half_limit))
     first = Message(topic, b"first", "\u00e4" * 1_000)
-    draft = Draft(TRANSACTION, NoWatcher())
+    draft = Draft(TRANSACTION)
     draft.add(first)
 
     def half_size(value: int) -> int:

@@ -22,7 +22,6 @@ from outbox import (
     MessageRefused,
     Outcome,
     PublishFailed,
-    RolledBack,
     Transaction,
     TransactionFenced,
     UsageError,
@@ -30,11 +29,8 @@ from outbox import (
 from outbox.async_outbox import AsyncOutbox, AsyncTransaction
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryOutbox, assert_published
-from tests.support.harness import Site
-from tests.support.message_rows import create, relay_settings
 from tests.support.places import (
     PARTITIONS,
-    AutoPlace,
     MemoryPlace,
     Place,
     RealPlace,
@@ -42,7 +38,6 @@ from tests.support.places import (
     sqlalchemy_url,
 )
 from tests.support.servers import Servers
-from tests.support.shop import Shop
 
 JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
 JOINED: list[JoinMode] = ["conditional_savepoint", "rollback_only", "create_savepoint"]
@@ -52,23 +47,7 @@ class _BadError(Exception):
     """What a test raises."""
 
 
-AUTO: dict[str, Any] = {"mode": "auto", "fallback_after_ms": 20_000}
-"""So late that a busy machine sends half messages: those that become rows are for test_auto_mode.py."""
-
-KINDS = ("memory, SQLite", "memory, Postgres", "Kafka and Postgres", "Kafka and Postgres, mode auto")
-
-
-@pytest.fixture(scope="module")
-def auto_shop(servers: Servers) -> Iterator[Shop]:
-    """An application in mode auto, with both kinds of tables, a relay that delivers from both, and a checker."""
-    with Site(servers.bootstrap_servers, servers.postgres_url) as made:
-        made.create(partitions=2)
-        create(made)
-        quick = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "1000", "OUTBOX_CHECK_INTERVAL_MS": "300"}
-        made.relay(extra=relay_settings(made, **quick))
-        made.checker()
-        with Shop(made, **AUTO) as application:
-            yield application
+KINDS = ("memory, SQLite", "memory, Postgres", "Kafka and Postgres")
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -76,9 +55,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Each kind of application."""
     if request.param == "Kafka and Postgres":
         yield RealPlace(request.getfixturevalue("shop"))
-        return
-    if request.param == "Kafka and Postgres, mode auto":
-        yield AutoPlace(request.getfixturevalue("auto_shop"), AUTO)
         return
     if request.param == "memory, SQLite":
         file = tmp_path_factory.mktemp("sqlite") / Path("shop.db")
@@ -148,7 +124,7 @@ def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end:
     topic, number = place.topic(), place.number()
     session = Session(place.engine)
     place.insert(session, number)
-    receipt = place.publish(session, topic, "never")
+    place.publish(session, topic, "never")
     try:
         end(session)
     except _BadError:
@@ -156,8 +132,6 @@ def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end:
     session.close()
     assert place.published(topic) == []
     assert not place.has(number)
-    with pytest.raises(RolledBack):
-        receipt.wait_visible(10)
 
 
 def test_a_session_that_is_used_again(place: Place) -> None:
@@ -216,10 +190,10 @@ def _thing(place: Place) -> type[Any]:
 def test_eager_and_many(place: Place) -> None:
     topic = place.topic()
     with place.session() as session:
-        place.outbox.publish_many(session, [Message(topic, value, topic) for value in "ab"], eager=not place.is_auto)
-        place.outbox.publish(session, Message(topic, "c", topic), eager=not place.is_auto)
+        place.outbox.publish_many(session, [Message(topic, value, topic) for value in "ab"], eager=True)
+        place.outbox.publish(session, Message(topic, "c", topic), eager=True)
     with Session(place.engine) as session:
-        place.outbox.publish(session, Message(topic, "never", topic), eager=not place.is_auto)
+        place.outbox.publish(session, Message(topic, "never", topic), eager=True)
     assert place.published(topic) == ["a", "b", "c"]
 
 
@@ -241,14 +215,12 @@ def test_savepoints_released_rolled_back_and_nested(place: Place) -> None:
         place.insert(session, struck)
         with session.begin_nested():
             place.publish(session, topic, "struck too")
-        receipt = place.publish(session, topic, "and this")
+        place.publish(session, topic, "and this")
         outer.rollback()
         place.publish(session, topic, "4")
     assert place.published(topic) == ["1", "2", "3", "4"]
     assert place.has(kept)
     assert not place.has(struck)
-    with pytest.raises(RolledBack, match="SAVEPOINT"):
-        receipt.wait_visible(10)
 
 
 def test_a_savepoint_that_began_before_the_first_publication(place: Place) -> None:
@@ -284,7 +256,7 @@ def test_the_outer_transaction_of_a_joined_session_decides(place: Place, mode: J
     with place.engine.connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode=mode) as session:
             place.insert(session, number)
-            receipt = place.publish(session, topic, mode)
+            place.publish(session, topic, mode)
             session.commit()
         if commits:
             outer.commit()
@@ -292,8 +264,6 @@ def test_the_outer_transaction_of_a_joined_session_decides(place: Place, mode: J
             outer.rollback()
     assert place.published(topic) == ([mode] if commits else [])
     assert place.has(number) is commits
-    if commits:
-        assert receipt.wait_visible(10).topic == topic
 
 
 def test_a_session_that_controls_the_outer_transaction_fully(place: Place) -> None:
@@ -488,14 +458,12 @@ def test_two_phase_sessions_are_refused(place: Place) -> None:
 def test_a_closed_outbox_refuses(place: Place) -> None:
     topic = place.topic()
     with place.other_outbox("closing") as closed, place.session() as session:
-        receipt = closed.publish(session, Message(topic, "v", topic))
+        closed.publish(session, Message(topic, "v", topic))
     with Session(place.engine) as session, pytest.raises(UsageError, match="closed"):
         closed.publish(session, Message(topic, "v"))
-    with pytest.raises(UsageError, match="closed"):
-        receipt.wait_visible(1)
 
 
-# --- several outboxes, receipts, outcomes -------------------------------------------------------------------------
+# --- several outboxes, outcomes -----------------------------------------------------------------------------------
 
 
 def test_two_outboxes_in_one_transaction(place: Place) -> None:
@@ -510,16 +478,6 @@ def test_two_outboxes_in_one_transaction(place: Place) -> None:
         assert first.transaction_id != second.transaction_id
         assert place.published(ours) == ["from orders"]
         assert place.published(theirs, billing) == ["from billing"]
-
-
-def test_receipts(place: Place) -> None:
-    topic = place.topic()
-    with place.session() as session:
-        receipts = [place.publish(session, topic, value) for value in ("a", "b")]
-    first, second = (receipt.wait_visible(30) for receipt in receipts)
-    assert (first.topic, first.offset, second.offset) == (topic, 0, 1)
-    assert first.partition == second.partition
-    assert asyncio.run(receipts[0].wait_visible_async(30)) == first
 
 
 def test_outcomes(place: Place) -> None:
@@ -566,12 +524,9 @@ def test_async_sessions(place: Place) -> None:
                 await session.execute(place.insertion(struck))
                 await outbox.publish(session, Message(topic, "struck", topic))
                 await nested.rollback()
-                (receipt,) = await outbox.publish_many(session, [Message(topic, "2", topic)], eager=not place.is_auto)
-            assert (await receipt.wait_visible_async(30)).topic == topic
+                await outbox.publish_many(session, [Message(topic, "2", topic)], eager=True)
             async with AsyncSession(engine) as session:
-                never = await outbox.publish(session, Message(topic, "never", topic))
-            with pytest.raises(RolledBack):
-                await never.wait_visible_async(10)
+                await outbox.publish(session, Message(topic, "never", topic))
 
     _run(body)
     assert place.published(topic) == ["1", "2"]

@@ -51,7 +51,7 @@ def test_a_commit(shop: Shop, heard: Heard) -> None:
     with shop.session() as session:
         heard.outbox.publish_many(session, [_message(shop, topic)] * 3)
     assert heard.ended() == {"committed": 1}
-    assert heard.count("messages_published_total") == heard.count("halves_acked_total") == 3
+    assert heard.count("messages_published_total") == 3
     assert heard.count("half_ack_seconds_count") == 1
     assert 0 < heard.count("half_ack_seconds_sum") < 60
 

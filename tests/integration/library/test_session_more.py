@@ -491,7 +491,7 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
 def test_the_reject_switch(shop: Shop) -> None:
     topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
 
-    with shop.site.outbox(reject_transactions=True) as rejecting:
+    with Outbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
         message = Message(shop.site.topic(topic), "never")
         with shop.session() as session:
             shop.insert(session, number)

@@ -37,6 +37,7 @@ from outbox import (
     TransactionalProducer,
     TransactionListener,
     TypedTopic,
+    ddl,
 )
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
@@ -144,7 +145,7 @@ def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
 
 
 def _rights_scope(*topics: str) -> Callable[[], object]:
-    return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None, None)
+    return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None)
 
 
 TABLE_MODE = Outbox("orders", mode="table")
@@ -217,7 +218,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "or set another table_prefix.",
     ),
     # --- table mode ---------------------------------------------------------------------------------------------
-    "no mode": (_settings(mode="row"), "Use 'half', 'table' or 'auto'"),
+    "no mode": (_settings(mode="row"), "Use 'half' or 'table'"),
     "row through something else": (
         _table_mode(lambda o: o.publish(7, Message("orders", b"v"))),  # type: ignore[arg-type]  # that is tested
         "Give a session, or a connection to Postgres",
@@ -234,10 +235,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "listener in table mode": (
         _table_mode(lambda o: o.serve_checks(_Listener())),
         'Use an outbox with mode="half"',
-    ),
-    "receipt in table mode": (
-        _table_mode(lambda o: o.publish(_Driver(), Message("orders", b"v")).wait_visible()),
-        "Call outcome() with the receipt's transaction_id",
     ),
     "outcome on a standby": (
         _table_mode(lambda o: o.outcome(SOME_ID, _Driver(("standby",)))),
@@ -287,10 +284,9 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
     "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "Write seconds, such as 5 or 0.5"),
-    "no whole number": (_environment(OUTBOX_FALLBACK_AFTER_MS="soon"), "Write milliseconds, such as 250"),
-    "two names of one setting": (
-        _environment(OUTBOX_CLOSE_TIMEOUT="1", OUTBOX_CLOSE_TIMEOUT_SECONDS="2"),
-        "are one setting, given twice. Remove ",
+    "roles of a foreign table": (
+        lambda: ddl(application_roles=["shop"], message_table="public.messages"),
+        "the application owns it. Omit others",
     ),
     "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
     "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
@@ -511,19 +507,13 @@ def _listener_in_a_savepoint(world: World) -> None:
 
 
 def _rejected(world: World) -> None:
-    world.publish(world.message, world.site.outbox(reject_transactions=True))
+    with Outbox.from_env({**world.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
+        world.publish(world.message, rejecting)
 
 
 def _no_engine(world: World) -> None:
     with Session() as session:
         world.outbox.publish(session, world.message)
-
-
-def _wait_after_close(world: World) -> None:
-    with world.site.outbox() as outbox, Session(world.site.engine()) as session:
-        receipt = outbox.publish(session, world.message)
-        session.commit()
-    receipt.wait_visible(1)
 
 
 def _without_key(world: World) -> None:
@@ -597,11 +587,6 @@ def _skip_readable(world: World) -> None:
     world.run("skip", "half/0", "--offset", "0", "--reason", "damaged")
 
 
-def _id_before_commit(world: World) -> None:
-    with world.site.outbox(mode="auto") as auto, Session(world.site.engine()) as session, session.begin():
-        assert auto.publish(session, world.message).message_id
-
-
 def _row_transaction(world: World) -> None:
     with world.site.connect() as connection, TABLE_MODE.transaction(connection) as tx:
         _ = tx.transaction_id
@@ -618,7 +603,6 @@ def _async_in_blocking_outbox(world: World) -> None:
 ON_SITE: dict[str, tuple[OnSite, str]] = {
     # --- table mode -----------------------------------------------------------------------------------------------
     "id before the first message": (_row_transaction, "Publish first"),
-    "id before COMMIT in auto mode": (_id_before_commit, "Read the ids after COMMIT"),
     "async connection in a blocking outbox": (_async_in_blocking_outbox, "Use AsyncOutbox"),
     # --- messages and topics --------------------------------------------------------------------------------------
     "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "Create it, or correct its name"),
@@ -674,7 +658,6 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "Commit it or roll it back first",
     ),
     "no engine": (_no_engine, "The session has no engine for publish() to choose"),
-    "wait after close": (_wait_after_close, "Wait for receipts before close()"),
     "outcome in a transaction": (_outcome_in_a_transaction, "Give outcome() another connection"),
     "outcome of no transaction": (_outcome_of_nothing, "Give the id of a receipt"),
     "listener's answer": (_listener, "Return a LocalTransactionState or None"),
@@ -812,7 +795,6 @@ FAULTS = (
 
 COMMANDS = (
     "Choose one with --channel, or leave --source out",
-    "is of an earlier version and lacks a column",  # also test_auto_mode
     "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",

@@ -78,7 +78,6 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
         ("DROP TABLE {source}", "does not exist", "outbox table create"),
         ("ALTER TABLE {discarded} DROP COLUMN detail", "lacks the columns detail text", "outbox table sql"),
         ("DROP INDEX {message}_xid", "no index on xid", "outbox table create"),
-        ("ALTER TABLE {message} DROP CONSTRAINT outbox_bounds", "lacks the constraint outbox_bounds", "table create"),
         ("ALTER TABLE {message} SET UNLOGGED", "is not logged", "SET LOGGED"),
         ("ALTER TABLE {message} RESET (autovacuum_vacuum_threshold)", "vacuumed too late", "threshold = 10000"),
         ("INSERT INTO {source} (id, name, batch) VALUES (0, 'shop', 3)", "halted: Kafka has no progress", "A source"),
@@ -102,7 +101,7 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
             "see `outbox discarded list`",
         ),
     ],
-    ids=["missing", "column", "index", "bounds", "unlogged", "vacuum", "halted", "late", "no owner", "discarded"],
+    ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late", "no owner", "discarded"],
 )
 def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: str) -> None:
     _run(shop, statement)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 import outbox.operator.commands.doctor
 import outbox.operator.commands.pending
 import outbox.operator.commands.trace
@@ -25,8 +23,7 @@ def of(site: Site, service: str) -> tuple[int, dict[str, object]]:
     return code, found
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site: Site, protocol: str) -> None:
+def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site: Site) -> None:
     site.create("orders")
     code, idle = of(site, "relay")
     assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
@@ -43,7 +40,7 @@ def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site
         assert "start one: `outbox relay`" in printed
         assert "start one: `outbox checker`" in printed
         assert call_for_json(app, site, *words)[1]["members"] == {"relay": 0, "checker": 0}
-    site.relay(extra={"OUTBOX_GROUP_PROTOCOL": protocol})
+    site.relay()
     site.checker()
     site.wait_visible(1, "orders")
     wait_until(lambda: of(site, "checker")[1]["finding"] == f"group {site.channel.checker_group} has 1 member")

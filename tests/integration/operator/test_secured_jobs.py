@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyarrow import dataset
 
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
 from spark_jobs.runtime.settings import SinkName
 from spark_jobs.tables.table_reader import read_landed
 from stack import Stack
-from tests.support.auditing import QUICK, ROLLED_BACK, RUN_SECONDS, TRANSACTIONS, Audited, findings_of, summary_of
+from tests.support.auditing import QUICK, ROLLED_BACK, TRANSACTIONS, Audited, findings_of, summary_of
 from tests.support.land_job import finish, start
-from tests.support.secured import PASSWORD, SecuredSite, named, printed
-from tests.support.spark import SETTINGS
+from tests.support.secured import PASSWORD, SecuredSite
 
 pytestmark = pytest.mark.long
 REAL = ("orders", "stock")
@@ -96,33 +93,6 @@ def _replay(site: SecuredSite, folder: Path, target: str, code: Exit) -> str:
     words = ["--table", str(folder / "table"), "--replay-id", "again", "--where", "true", "--target", target]
     command = [sys.executable, "-m", "outbox", "replay", *words]
     return finish(start(command, {**site.environment(), **site.for_spark()}), code)
-
-
-def test_watch_counts_and_alerts_with_its_rights(audited: Audited, tmp_path: Path) -> None:
-    site = _secured(audited)
-    site.create_topics("alerts")
-    topics, alerts = [*map(site.topic, REAL)], site.topic("alerts")
-    stock = topics[1]
-    names = {"topic": topics, "alerts-topic": [alerts]}
-    user = site.user(Role.WATCH, **names)
-    (missing,) = (rule for rule in printed(site, user, Role.WATCH, **names) if named(rule) == f"READ on topic {stock}")
-    with site.acting(user):
-        output = _watch(site, tmp_path / "figures", topics, alerts, Exit.OK)
-        with site.without(missing):
-            refused = _watch(site, tmp_path / "refused", topics, alerts, Exit.CONFIGURATION)
-    minutes = dataset.dataset(tmp_path / "figures" / "minutes", format="parquet", ignore_prefixes=["."])
-    assert sum(row["delivered"] for row in minutes.to_table().to_pylist()) == 2 * TRANSACTIONS
-    assert stock in refused
-    assert PASSWORD not in output + refused
-
-
-def _watch(site: SecuredSite, folder: Path, topics: list[str], alerts: str, code: Exit) -> str:
-    """What `outbox watch --available-now` printed."""
-    words = ["--topics", ",".join(topics), "--starting-offsets", "earliest", "--output", str(folder)]
-    extra = {**site.for_spark(), "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json"}
-    job = site.start_module("outbox", "watch", *words, "--alerts-topic", alerts, "--available-now", extra=extra)
-    assert job.wait(RUN_SECONDS) == code, job.output()
-    return job.output()
 
 
 def _secured(audited: Audited) -> SecuredSite:

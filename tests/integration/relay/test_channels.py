@@ -48,9 +48,10 @@ def test_both_channels_are_served_and_labelled(platform: Platform) -> None:
         assert_exactly(site, ids[site.name])
         assert site.rows()[orphans[site.name]] == "R"
         assert metric(platform.port, "outbox_relay_messages_total", channel=site.name) >= 25
+        assert metric(platform.port, "outbox_relay_delivery_seconds_count", channel=site.name, group="orders") >= 25
         assert metric(platform.checker_port, "outbox_checker_verdicts_total", channel=site.name, verdict="FENCED") == 1
     one.wait_visible(1, "rows")
-    assert metric(platform.port, "outbox_relay_table_owned", channel=one.name) == 1
+    assert metric(platform.port, "outbox_relay_table_sources", channel=one.name, state="owned") == 1
     for port in (platform.port, platform.checker_port):
         assert get(port, "/readyz") == (200, "ok\n")
         assert get(port, f"/readyz/{other.name}") == (200, "ok\n")
@@ -71,7 +72,7 @@ def test_a_broken_channel_does_not_stop_the_other(platform: Platform) -> None:
     good, bad = platform.sites
     good.create("orders")
     relay = platform.relay()
-    stopped = "outbox_relay_channel_restarts_total"
+    stopped = "outbox_channel_restarts_total"
     wait_until(lambda: metric(platform.port, stopped, channel=bad.name) >= 2 or not relay.running, explain=good.logs)
     assert relay.running, relay.output()
     platform.wait_ready(good)
@@ -80,7 +81,7 @@ def test_a_broken_channel_does_not_stop_the_other(platform: Platform) -> None:
     assert (code, text.startswith(f"channel {bad.name}: stopped: ")) == (200, True), text
     assert get(platform.port, f"/readyz/{bad.name}")[0] == 503
     assert get(platform.port, "/livez")[0] == 200
-    assert metric(platform.port, "outbox_relay_ready", channel=bad.name) == 0
+    assert metric(platform.port, "outbox_ready", channel=bad.name) == 0
     assert metric(platform.port, stopped, channel=good.name) == 0
     bad.create("orders")
     platform.wait_ready(bad)
@@ -131,7 +132,7 @@ def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
     )
     platform.reload(relay, platform.port, "relay", one, "taken", 1)
     wait_until(
-        lambda: metric(platform.port, "outbox_relay_reloads_total", channel=other.name, outcome="refused") == 1,
+        lambda: metric(platform.port, "outbox_reloads_total", channel=other.name, outcome="refused") == 1,
         explain=one.logs,
     )
     (ids, _) = (publish(site, 1, 3) for site in platform.sites)
@@ -142,7 +143,7 @@ def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
     platform.sites = [one]
     platform.write({one.name: f'[channels.{one.name}.allowed_topics]\norders = ["{one.topic("orders")}"]\n'})
     platform.reload(relay, platform.port, "relay", one, "taken", 2)
-    assert metric(platform.port, "outbox_relay_reloads_total", channel=other.name, outcome="refused") == 1
+    assert metric(platform.port, "outbox_reloads_total", channel=other.name, outcome="refused") == 1
     (removed,) = [line for line in lines(relay) if line["event"].startswith("Channel is not in the file any more")]
     assert (removed["channel"], removed["level"]) == (other.name, "warning")
     assert get(platform.port, f"/readyz/{other.name}")[0] == 200
@@ -181,16 +182,6 @@ def test_a_relay_killed_under_load_of_both_loses_nothing(platform: Platform) -> 
     for site in platform.sites:
         assert_exactly_after(site, ids[site.name])
     assert relay.running
-
-
-def test_workers_serve_all_channels(platform: Platform) -> None:
-    """Each process of `--workers` reads the same file; a channel's partitions are distributed among them."""
-    for site in platform.sites:
-        site.create("orders")
-    relay = platform.relay("--http-port", "0", "--workers", "2")  # no ports: each worker needs the next one
-    for site in platform.sites:
-        assert_exactly_after(site, publish(site, 0, 20))
-    assert relay.terminate() == Exit.OK
 
 
 def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform) -> None:

@@ -172,7 +172,9 @@ def test_a_broken_row_is_discarded_and_stops_no_other(shop: Site) -> None:
     relay(shop, BIGINT, OUTBOX_HTTP_PORT=str(port))
     BIGINT.wait_empty(shop)
     assert_exactly(shop, "orders")
-    wait_until(lambda: metric(port, "outbox_relay_table_discarded", source=SOURCE) == 6, explain=shop.logs)
+    wait_until(
+        lambda: metric(port, "outbox_relay_table_rows", source=SOURCE, state="discarded") == 6, explain=shop.logs
+    )
     found = discarded(shop)
     assert [row_id for row_id, _, _, _ in found] == ["1", "2", "3", "4", "5", "6"]
     assert {reason for _, reason, _, _ in found} == {"MALFORMED"}

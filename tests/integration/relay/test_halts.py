@@ -16,8 +16,6 @@ from tests.support.commands import run_command
 from tests.support.harness import Service, Site, wait_until
 from tests.support.probes import free_port, get, metric
 
-HALTED = "outbox_relay_partitions_halted"
-
 
 def key_of(partition: int, partitions: int = 2, group: str = "orders") -> str:
     """Return an ordering key whose halves go to a half partition."""
@@ -56,7 +54,7 @@ def start_halted(site: Site, port: int, reason: str, **extra: str) -> Service:
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), **extra})
     wait_until(lambda: "Partition halted" in relay.output(), explain=site.logs)
     assert reason in relay.output()
-    wait_until(lambda: metric(port, HALTED) == 1, explain=site.logs)
+    wait_until(lambda: metric(port, "outbox_relay_partitions", state="halted") == 1, explain=site.logs)
     code, text = get(port, "/readyz")
     assert (code, reason in text) == (503, True), text
     return relay
@@ -112,7 +110,7 @@ def test_lost_halves_halt_their_partition_until_skip_lost(site: Site) -> None:
     skipping = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_SKIP_LOST": "0"})
     wait_until(lambda: values(site) == ["goes on", "kept"], explain=site.logs)
     assert "Lost halves skipped" in skipping.output()
-    assert metric(port, "outbox_relay_lost_halves_total") == 2
+    assert metric(port, "outbox_relay_lost_total", kind="halves") == 2
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
 
 
@@ -126,7 +124,7 @@ def test_lost_ops_are_decided_by_checks(site: Site) -> None:
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
     wait_until(lambda: values(site) == ["first", "second"], explain=site.logs)
     assert "Unread ops are gone" in relay.output()
-    assert metric(port, "outbox_relay_lost_ops_total") >= 1
+    assert metric(port, "outbox_relay_lost_total", kind="ops") >= 1
 
 
 @pytest.mark.parametrize("kind", ["half", "op"])

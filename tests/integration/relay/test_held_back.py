@@ -41,9 +41,9 @@ def test_a_checkpoint_that_is_held_back_holds_up_its_own_partition_only(site: Si
         relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
         wait_until(lambda: HELD_BACK in relay.output(), explain=site.logs)
         wait_until(lambda: bool(site.read("orders")), explain=site.logs)
-        assert metric(port, "outbox_relay_partitions_not_served") == 1
-        assert metric(port, "outbox_relay_partitions_served") == 1
+        assert metric(port, "outbox_relay_partitions", state="not_served") == 1
+        assert metric(port, "outbox_relay_partitions", state="served") == 1
         assert len(site.read("orders")) < COUNT
     found = site.wait_visible(COUNT, "orders")
     assert not doubled(found)
-    assert metric(port, "outbox_relay_partitions_not_served") == 0
+    assert metric(port, "outbox_relay_partitions", state="not_served") == 0

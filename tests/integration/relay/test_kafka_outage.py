@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from outbox import Message
@@ -21,14 +23,15 @@ def test_a_relay_without_kafka_is_not_ready_and_shows_what_waits() -> None:
         wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
         site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(standby)))
         wait_until(lambda: get(standby, "/readyz")[0] == 200, explain=site.logs)
-        assert metric(standby, "outbox_relay_table_owned", source=SOURCE) == 0
+        assert metric(standby, "outbox_relay_table_sources", source=SOURCE, state="owned") == 0
         assert not [name for name, _ in metrics(standby) if name == "outbox_relay_table_rows"]
+        rows = partial(metric, port, "outbox_relay_table_rows", source=SOURCE)
         own.kafka.pause()
         try:
             insert_rows(site, [Message(site.topic("orders"), "x", str(number)) for number in range(7)])
             wait_until(lambda: get(port, "/readyz")[0] == 503, explain=site.logs)
             wait_until(lambda: "Kafka has not answered for" in get(port, "/readyz")[1], explain=site.logs)
-            wait_until(lambda: metric(port, "outbox_relay_table_rows", source=SOURCE) == 7, 90, explain=site.logs)
+            wait_until(lambda: rows(state="undelivered") == 7, 90, explain=site.logs)
             assert metric(port, "outbox_relay_table_oldest_seconds", source=SOURCE) > 1
         finally:
             own.kafka.resume()

@@ -7,11 +7,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     AclOperation,
     ResourceType,
 )
-from prometheus_client import CollectorRegistry
 
 from outbox._kafka.topic_contract import contract_of
 from outbox._service import periodic
-from outbox._service.contract_monitor import ContractWatch, contract_gauge
+from outbox._service.channels.channel_metrics import MetricTable
+from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import Exit
 from tests.support import message_rows
 from tests.support.commands import run_command
@@ -31,7 +31,7 @@ def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: p
     """DESCRIBE alone does not suffice: the contract is about settings."""
     topic = own.channel.check_topic
     monkeypatch.setattr(periodic, "REFUSED_SECONDS", 0.0)
-    gauge = contract_gauge(CollectorRegistry())
+    gauge = MetricTable("relay").contract
     watch = ContractWatch(own.admin, own.channel, contract_of("development"), gauge, 3_600)
     assert watch.not_ready() is None
     watch.start()

@@ -17,13 +17,15 @@ from outbox.settings import Mode
 from stack import Stack
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
-from tests.support.rolling import Restarts, Step, Visibility, table, writing
+from tests.support.rolling import Restarts, Step, Visibility, beyond_kafka, table, writing
 
 pytestmark = pytest.mark.long
 BROKERS = 3
 PARTITIONS = 4
 MOST_SECONDS = 10.0
-"""A message takes no longer."""
+"""A message takes no longer, beside the time in which Kafka takes no plain records either, as on a busy machine."""
+USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
+"""Kafka's default. The stack's 3 s would fence brokers that a busy machine holds up."""
 REPORT = "OUTBOX_TEST_PAUSES"
 """Variable with a file that takes the pauses of each run."""
 RUNS = "OUTBOX_TEST_RUNS"
@@ -35,7 +37,7 @@ LOOPS = "OUTBOX_TEST_LOOPS"
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
     """Servers of which any broker may be ended."""
-    with Stack(brokers=BROKERS) as running:
+    with Stack(brokers=BROKERS, kafka_settings=USUAL_SESSION) as running:
         yield running
 
 
@@ -44,7 +46,7 @@ def site(own: Stack) -> Iterator[Site]:
     """A site with a topic for each mode."""
     with Site(own.bootstrap_servers, own.postgres_url, replication=BROKERS) as made:
         wait_until(lambda: len(made.admin.list_topics(timeout=20.0).brokers) == BROKERS)
-        made.create("halves", "rows", partitions=PARTITIONS)
+        made.create("halves", "rows", "plain", partitions=PARTITIONS)
         create(made)
         yield made
 
@@ -91,10 +93,10 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run:
     for _ in range(2):
         site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="5000"))
     done: list[tuple[Step, float, float]] = []
-    with Visibility(site, ["halves", "rows"]) as visibility, Restarts(own.kafka, site.admin) as restarts:
+    with Visibility(site, ["halves", "rows"]) as visibility, Restarts(own.kafka, site) as restarts:
         with writing(site, visibility):
             wait_until(lambda: _flows(visibility), 120.0, site.logs)
-            for step in [Step(node, False, 8.0) for node in range(BROKERS)]:
+            for step in [Step(node, 8.0) for node in range(BROKERS)]:
                 began = time.monotonic()
                 restarts.restart(step)
                 done.append((step, began, time.monotonic()))
@@ -104,7 +106,8 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run:
             with Path(report).open("a") as file:
                 file.write("\n".join([f"run {run}", *found, "", ""]))
         assert not visibility.doubled()
-        slowest = max(one.seconds for one in visibility.seen() if one.committed >= done[0][1])
+        seen = [one for one in visibility.seen() if one.committed >= done[0][1]]
+        slowest = max(beyond_kafka(one, restarts) for one in seen)
         assert slowest <= MOST_SECONDS, "\n".join([*found, site.logs()])
 
 

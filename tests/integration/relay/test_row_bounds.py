@@ -50,16 +50,6 @@ def test_headers_that_come_compressed_are_counted_unpacked(shop: Site) -> None:
         _insert(shop, ", header_names", f"SELECT 'g', 't', names FROM {shop.name}_bomb")
 
 
-def test_a_table_of_an_earlier_version_gets_the_bounds(shop: Site) -> None:
-    with shop.connect() as connection:
-        connection.execute(f"ALTER TABLE {shop.tables.message} DROP CONSTRAINT outbox_bounds".encode())
-        _insert(shop, "", "SELECT 'g', repeat('t', 250)")  # a row that is there stays
-        for _ in range(2):
-            MessageTable(shop.tables).create(connection)
-    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
-        _insert(shop, "", "SELECT 'g', repeat('t', 250)")
-
-
 def test_headers_count_in_the_window(shop: Site) -> None:
     """However well Postgres compresses them: the relay unpacks all rows of a window at once."""
     headers = f"ARRAY['h'], ARRAY[convert_to(repeat('x', {HEADERS}), 'UTF8')]"

@@ -217,6 +217,6 @@ def test_upkeep_that_fails_stops_no_delivery(shop: Site) -> None:
     execute(
         shop, f"GRANT DELETE ON {shop.tables.delivered} TO {role}; GRANT SELECT ON {shop.tables.discarded} TO {role}"
     )
-    rows = partial(metric, port, "outbox_relay_table_discarded", channel=shop.name, source=SOURCE)
+    rows = partial(metric, port, "outbox_relay_table_rows", channel=shop.name, source=SOURCE, state="discarded")
     wait_until(lambda: rows() == 0, explain=shop.logs)
     assert waiting(shop) == 0

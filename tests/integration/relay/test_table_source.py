@@ -11,11 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from sqlalchemy.orm import Session
 
-from outbox import Message
 from outbox.protocol.identifiers import table_transaction_id
-from outbox.protocol.partitioner import lane_number
 from relay.tables.id_floor import LOOK_SECONDS, WHOLE_SECONDS
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
@@ -96,7 +93,8 @@ def test_rows_become_records_with_the_ids_of_their_transaction(shop: Site) -> No
 
 def test_row_that_commits_long_after_higher_ids_is_delivered(shop: Site) -> None:
     """The source reads from higher ids meanwhile, but not from beyond those of open transactions (R62)."""
-    relay(shop)
+    port = free_port()
+    relay(shop, OUTBOX_HTTP_PORT=str(port))
     with psycopg.connect(shop.postgres_url) as late:
         publish(late, shop, "orders", ["late"])
         for number in range(30):
@@ -106,6 +104,9 @@ def test_row_that_commits_long_after_higher_ids_is_delivered(shop: Site) -> None
         late.commit()
     wait_empty(shop, WHOLE_SECONDS / 3)
     assert_exactly(shop, "orders")
+    seconds = partial(metric, port, channel=shop.name, group="orders")
+    assert seconds("outbox_relay_delivery_seconds_count") == 31
+    assert seconds("outbox_relay_delivery_seconds_sum") > 30 * LOOK_SECONDS / 10, "one was open for so long"
 
 
 def test_the_sql_function_returns_the_message_id(shop: Site) -> None:
@@ -241,7 +242,8 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(shop: Site) -> Non
     port = free_port()
     allowed = {"orders": [shop.topic("orders")]}
     relay(shop, OUTBOX_ALLOWED_TOPICS=json.dumps(allowed), OUTBOX_HTTP_PORT=str(port))
-    gauge = partial(metric, port, "outbox_relay_table_discarded", channel=shop.name, source=SOURCE)
+    of_it = {"channel": shop.name, "source": SOURCE, "state": "discarded"}
+    gauge = partial(metric, port, "outbox_relay_table_rows", **of_it)
     insert(shop, "orders", "fine")
     insert(shop, "forbidden", "one", "two", "three")
     wait_until(lambda: gauge() == 3, explain=shop.logs)
@@ -249,7 +251,7 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(shop: Site) -> Non
     assert metric(port, "outbox_relay_discarded", kind="undeliverable") == 0
     run(shop, "DELETE FROM {discarded}")
     wait_until(lambda: gauge() == 0, explain=shop.logs)
-    assert ("outbox_relay_table_discarded", frozenset({("channel", shop.name), ("source", SOURCE)})) in metrics(port)
+    assert ("outbox_relay_table_rows", frozenset(of_it.items())) in metrics(port)
 
 
 def _committed(site: Site) -> int:
@@ -297,24 +299,3 @@ def test_a_table_has_one_name(shop: Site) -> None:
     variables["OUTBOX_TABLES"] = (variables["OUTBOX_TABLES"] or "").replace(f'"{SOURCE}"', '"other"')
     second = shop.relay(extra=variables)
     wait_until(lambda: "is delivered as source 'shop', not 'other'" in second.output(), explain=shop.logs)
-
-
-def test_rows_of_mode_auto_wait_for_an_earlier_half_of_their_lane(site: Site) -> None:
-    """Other rows do not wait, and neither do rows of another lane of the half partition."""
-    site.create("orders", partitions=1)
-    table, topic, lane = create(site), site.topic("orders"), lane_number("orders", b"k")
-    statement = table.compose(
-        "INSERT INTO {message} (producer_group, topic, key, value, lane) VALUES (%s, %s, %s, %s, %s)"
-    )
-    rows = ((b"2", b"k", lane), (b"3", b"other", lane + 1), (b"4", b"k", None), (b"5", b"free", None))
-    with site.connect() as connection, Session(site.engine()) as session:
-        site.outbox().store_half(session, Message(topic, "1", key="k"))
-        relay(site)
-        for value, key, of in rows:
-            connection.execute(statement, ("orders", topic, key, value, of))
-        assert {record.value for record in site.wait_visible(2, "orders")} == {b"3", b"5"}
-        wait_until(lambda: waiting(site) == 2, explain=site.logs)
-        session.commit()
-    found = site.wait_visible(5, "orders")
-    assert [record.value for record in found if record.key == b"k"] == [b"1", b"2", b"4"]
-    wait_empty(site)

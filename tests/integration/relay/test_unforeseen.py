@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from functools import partial
 
 import pytest
 
@@ -13,7 +14,7 @@ from outbox.settings import TableNames
 from relay.tables.owned_table import Refusal, open_session
 from relay.tables.rows import transactions
 from relay.tables.source_table import SourceTable
-from tests.integration.relay.test_halts import HALTED, publish, values
+from tests.integration.relay.test_halts import publish, values
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, insert_message, relay_settings
 from tests.support.probes import free_port, get, metric
@@ -102,7 +103,7 @@ def test_an_unforeseen_error_halts_its_table_source_alone(shop: Site) -> None:
     assert f'"source": "{BAD}", "reason": "unforeseen error' in relay.output()
     assert "Traceback" in relay.output()
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=shop.logs)
-    assert metric(port, "outbox_relay_table_halted", source=BAD) == 0
+    assert metric(port, "outbox_relay_table_sources", source=BAD, state="halted") == 0
     assert run(shop, "SELECT count(*) FROM {message}", prefix) == [(0,)]
     assert len(values(shop)) == 3
 
@@ -115,7 +116,8 @@ def test_an_unforeseen_error_halts_its_half_partition_alone(shop: Site) -> None:
     publish(shop, ["halted"], 0)
     relay = shop.relay(extra=extra, failpoint="relay.flushed:2:raise")  # the first one is of the table source
     wait_until(lambda: "Partition halted" in relay.output() or not relay.running, explain=shop.logs)
-    wait_until(lambda: metric(port, HALTED) == 1 or not relay.running, explain=shop.logs)
+    halted = partial(metric, port, "outbox_relay_partitions", state="halted")
+    wait_until(lambda: halted() == 1 or not relay.running, explain=shop.logs)
     publish(shop, ["goes on"], 1)
     insert(shop, "row")
     wait_until(lambda: values(shop) == ["goes on", "row"] or not relay.running, explain=shop.logs)

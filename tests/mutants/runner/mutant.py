@@ -22,7 +22,7 @@ class Harm(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Mutant:
-    """A function without its rule. The docstring of its file says what goes wrong then.
+    """A function without its rule. The docstring of the replacement says what goes wrong then.
 
     Args:
         rule: The rule's number in docs/reliability.md, or what it is about.
@@ -42,6 +42,11 @@ class Mutant:
     def target(self) -> str:
         """Where the original is: `module:name`, or `module:class.name`."""
         return f"{self.original.__module__}:{self.original.__qualname__}"
+
+    @property
+    def why(self) -> str:
+        """The rule, and what goes wrong without it."""
+        return " ".join((inspect.getdoc(self.replacement) or "").split())
 
     @property
     def is_cheap(self) -> bool:

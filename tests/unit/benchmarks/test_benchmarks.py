@@ -16,14 +16,12 @@ from benchmarks.application import Application, Tell
 from benchmarks.checker.purge import in_changing_order
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from benchmarks.library.outage import Done, Load, misplaced, split
 from benchmarks.relay.stages import STAGES, measure_stages
 from benchmarks.report import section
 from benchmarks.results_file import read_results, write_results
 from benchmarks.run import Run
 from benchmarks.spread import Spread, percentile
 from checker.upkeep import purge
-from tests.support.harness import wait_until
 
 ENVIRONMENT = {
     "date": "2026-01-01T00:00:00+00:00",
@@ -106,41 +104,6 @@ def test_an_application_runs_for_a_time_with_numbers_of_their_own_for_its_thread
     assert len(set(numbers)) == len(numbers) == len(rate.seconds) > 3
     assert {len({number % 3 for thread, number in done if thread == one}) for one, _ in done} == {1}
     assert rate.per_second < len(numbers) / 0.1
-
-
-@pytest.mark.parametrize(
-    ("numbers", "wrong"),
-    [
-        ([1, 2, 3], 0),
-        ([1, 3], 1),  # one is missing
-        ([1, 2, 2, 3], 1),  # one came again
-        ([1, 3, 2], 1),  # one is late
-        ([1, 2, 3, 4], 1),  # one was not committed
-        ([], 3),
-    ],
-)
-def test_an_outage_counts_each_message_that_is_not_once_in_its_place(numbers: list[int], wrong: int) -> None:
-    other: list[tuple[bytes | None, bytes | None]] = [(b"2", b"7 body")]
-    records = [(b"1", f"{number} body".encode()) for number in numbers]
-    assert misplaced([*other, *records], {"1": range(1, 4), "2": range(7, 8)}) == wrong
-
-
-def test_an_outage_counts_messages_of_keys_that_committed_nothing() -> None:
-    assert misplaced([(b"3", b"1 body")], {"1": range(0)}) == 1
-
-
-def test_transactions_are_divided_by_when_they_began() -> None:
-    done = [Done(at, 0.5, failed=False) for at in (0.9, 1.0, 1.9, 2.0, 5.0)]
-    assert [[each.at for each in some] for some in split(done, [1.0, 2.0])] == [[0.9], [1.0, 1.9], [2.0, 5.0]]
-
-
-def test_load_records_each_transaction_and_those_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Load(Unconnected(), outbox=None, topic="x")  # type: ignore[arg-type]  # nothing is published
-    monkeypatch.setattr(load, "_commits", lambda key: key % 2 == 0)
-    with load.running():
-        wait_until(lambda: len(load.done) > 10)
-    assert {each.failed for each in load.done} == {False, True}
-    assert all(each.seconds >= 0 for each in load.done)
 
 
 def test_the_stages_of_the_relay_are_parts_of_one_whole() -> None:

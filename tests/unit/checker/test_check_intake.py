@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartiti
 from structlog.testing import capture_logs
 
 from checker import requests as intake
-from checker.metrics import REGISTRY
+from checker.metrics import TABLE
 from checker.requests import Intake
 from outbox._rules.request_age import STALE_MS
 from outbox.protocol.check import CheckRequest
@@ -97,7 +97,7 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Intake:
 
 
 def dropped(reason: str) -> float:
-    return REGISTRY.get_sample_value("outbox_checker_dropped_total", {"channel": "", "reason": reason}) or 0.0
+    return TABLE.registry.get_sample_value("outbox_checker_dropped_total", {"channel": "", "reason": reason}) or 0.0
 
 
 @pytest.mark.parametrize("ahead", [-3_600, 0, 3_600])

@@ -26,7 +26,7 @@ def settings(*, purge: bool = True) -> CheckerSettings:
 
 def shown(database: str) -> set[str]:
     """Return the metrics of a database's upkeep."""
-    samples = (sample for family in metrics.REGISTRY.collect() for sample in family.samples)
+    samples = (sample for family in metrics.TABLE.registry.collect() for sample in family.samples)
     return {one.name for one in samples if one.labels.get("database") == database} & (PURGE | AUDIT)
 
 
@@ -67,7 +67,7 @@ def test_what_ends_late_leaves_no_figure_behind() -> None:
     one = DatabaseUpkeep("late", database, settings(), READER, purge=True)
     one._show(lambda: metrics.purged("late", {"C": 3}))
     labels = {"channel": "", "database": "late", "state": "C"}
-    assert metrics.REGISTRY.get_sample_value("outbox_checker_purged_rows_total", labels) == 3
+    assert metrics.TABLE.registry.get_sample_value("outbox_checker_purged_rows_total", labels) == 3
     one.forget()
     one._show(lambda: metrics.purged("late", {"C": 3}))
     assert shown("late") == set()

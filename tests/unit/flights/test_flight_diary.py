@@ -41,7 +41,7 @@ def test_diaries_of_a_mode_are_those_of_its_processes(tmp_path: Path) -> None:
     for mode in Mode:
         for worker in (0, 1):
             diary_of(tmp_path, mode, worker).roll_back(worker)
-    assert [diary.rolled_back() for diary in diaries_of(tmp_path, Mode.AUTO)] == [{0}, {1}]
+    assert [diary.rolled_back() for diary in diaries_of(tmp_path, Mode.TABLE)] == [{0}, {1}]
 
 
 def test_crash_happens_at_the_named_pass_of_its_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_table_mode_gets_neither_address_nor_login_of_kafka(processes: _Processe
     _run(_application(tmp_path))
     for name in ("OUTBOX_BOOTSTRAP_SERVERS", "OUTBOX_KAFKA"):
         modes = {env["OUTBOX_MODE"]: name in env for env in processes.started}
-        assert modes == {"half": True, "auto": True, "table": False}
+        assert modes == {"half": True, "table": False}
     assert {env["OUTBOX_GROUP"] for env in processes.started} == {mode.group for mode in Mode}
 
 

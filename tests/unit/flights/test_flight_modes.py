@@ -58,10 +58,10 @@ def test_only_half_mode_needs_kafka() -> None:
 
 @pytest.mark.parametrize(("delay", "topics"), [(None, [DEPARTURES]), (0, [DEPARTURES]), (45, [DEPARTURES, DELAYS])])
 def test_messages_of_a_flight_have_own_ids(delay: int | None, topics: list[str]) -> None:
-    ids = (message_id(Mode.AUTO, "attempt", number) for number in count())
+    ids = (message_id(Mode.TABLE, "attempt", number) for number in count())
     messages = list(application._messages(_flight(delay=delay), 3, ids))
     assert [message.topic for _, message in messages] == topics
-    assert [id_ for id_, _ in messages] == [f"auto/attempt/{number}" for number in range(len(topics))]
+    assert [id_ for id_, _ in messages] == [f"table/attempt/{number}" for number in range(len(topics))]
     for id_, message in messages:
         assert dict(message.header_list())[ID_HEADER] == id_.encode()
         assert json.loads(message.value_bytes() or b"")["departure"] == 3

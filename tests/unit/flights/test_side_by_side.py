@@ -46,18 +46,18 @@ def test_rates_without_commits_are_zero() -> None:
 
 
 def test_ways_are_counted_by_origin() -> None:
-    records = [_record("flights-auto", "3/17"), _record("flights-auto", "flights/17"), _record("flights-half", "0/0")]
+    records = [_record("flights-table", "3/17"), _record("flights-table", "flights/17"), _record("flights-half", "0/0")]
     assert ways_of([*records, records[0]]) == Counter(
-        {("flights-auto", False): 2, ("flights-auto", True): 1, ("flights-half", False): 1}
+        {("flights-table", False): 2, ("flights-table", True): 1, ("flights-half", False): 1}
     )
 
 
 def test_figures_count_only_what_belongs_to_the_mode() -> None:
-    told = ["auto/a/0", "auto/a/1", "auto/b/0", "half/c/0", "table/d/0"]
-    ways = Counter({(Mode.AUTO.group, False): 2, (Mode.AUTO.group, True): 1, (Mode.HALF.group, False): 1})
-    places = [Reconciliation(lost=["auto/a/0"], doubled=["half/c/0"]), Reconciliation(phantom=["auto/e/0", "x"])]
+    told = ["table/a/0", "table/a/1", "table/b/0", "half/c/0"]
+    ways = Counter({(Mode.TABLE.group, False): 2, (Mode.TABLE.group, True): 1, (Mode.HALF.group, False): 1})
+    places = [Reconciliation(lost=["table/a/0"], doubled=["half/c/0"]), Reconciliation(phantom=["table/e/0", "x"])]
     activity = Activity(3, [], Counter(PublishFailed=2), 7)
-    found = figures_of(Mode.AUTO, 9, activity, Messages(told, ways, places), None)
+    found = figures_of(Mode.TABLE, 9, activity, Messages(told, ways, places), None)
     assert (found.committed, found.rolled_back, found.killed, found.refused) == (9, 3, 7, {"PublishFailed": 2})
     assert (found.told, found.halves, found.rows, found.wrong) == (3, 2, 1, 2)
     assert found.rates is None

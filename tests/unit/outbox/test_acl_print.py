@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from outbox._rules.acl_formats import AclFormat, formatted
@@ -50,29 +47,6 @@ def test_principals_and_wildcards_are_quoted_for_the_shell() -> None:
     assert shlex.split(text)[7:] == ["User:CN=a b,O=$(x)", "--operation", "Read", "--topic", "*"]
 
 
-def test_strimzi_reads_a_kafka_user() -> None:
-    user = yaml.safe_load(formatted(AclFormat.STRIMZI, WHO, RIGHTS))
-    assert (user["kind"], user["metadata"]["name"]) == ("KafkaUser", "orders")
-    rules: list[dict[str, Any]] = user["spec"]["authorization"]["acls"]
-    assert rules[0] == {
-        "resource": {"type": "topic", "name": "orders", "patternType": "literal"},
-        "operations": ["Read", "DescribeConfigs"],
-    }
-    assert rules[3]["resource"] == {"type": "transactionalId", "name": "shop-relay-", "patternType": "prefix"}
-    assert rules[4] == {"resource": {"type": "cluster"}, "operations": ["DescribeConfigs"]}
-    assert yaml.safe_load(formatted(AclFormat.STRIMZI, WHO, []))["spec"]["authorization"]["acls"] == []
-
-
-def test_terraform_reads_one_resource_for_each_right() -> None:
-    text = formatted(AclFormat.TERRAFORM, "User:${a}", RIGHTS)
-    labels = re.findall(r'^resource "kafka_acl" "(\w[\w-]*)" \{$', text, re.MULTILINE)
-    assert len(labels) == len(set(labels)) == len(RIGHTS)
-    assert text.count('"User:$${a}"') == len(RIGHTS)
-    assert re.findall(r'resource_type += "(\w+)"', text)[-3:] == ["Group", "TransactionalID", "Cluster"]
-    assert re.findall(r'pattern_type_filter += "(\w+)"', text)[1:3] == ["Literal", "Prefixed"]
-    assert re.findall(r'acl_operation += "(\w+)"', text)[1] == "DescribeConfigs"
-
-
 def test_json_has_each_right() -> None:
     found = json.loads(formatted(AclFormat.JSON, WHO, RIGHTS))
     assert found[2] == {
@@ -94,7 +68,7 @@ def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) 
         *("--format", form),
     )
     assert code == 0
-    assert ("shop" in text or "orders" in text) is (role is not Role.TABLE_APPLICATION or form is AclFormat.STRIMZI)
+    assert ("shop" in text or "orders" in text) is (role is not Role.TABLE_APPLICATION)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +91,8 @@ def test_what_cannot_be_granted_is_refused(words: tuple[str, ...], what: str) ->
 
 @pytest.mark.parametrize(("topic", "warned"), [("shop.*", True), ("*", True), ("shop.eu.*", False), ("shop.x", False)])
 def test_prefix_that_covers_internal_topics_is_named(topic: str, *, warned: bool) -> None:
-    """READ for receipts would be READ on half messages, WRITE for a replay a right to decide."""
-    words = ("--role", "receipts", "--principal", WHO, "--channel", "shop", "--topic", topic)
+    """READ for land would be READ on half messages, WRITE for a replay a right to decide."""
+    words = ("--role", "land", "--principal", WHO, "--channel", "shop", "--topic", topic)
     code, text = called(*words)
     assert code == 0
     assert ("covers internal topics of channel shop, such as shop." in text) is warned
@@ -154,14 +128,11 @@ def test_a_relay_gets_rights_on_the_sources_and_topics_of_its_file() -> None:
 
 @pytest.mark.usefixtures("relay_file")
 def test_a_file_of_several_channels_gives_the_rights_of_all_of_them() -> None:
-    """One user of all: a second KafkaUser or Terraform resource of the same name would replace the first."""
+    """One user of all: a tool that replaces the rights of a user must get them together."""
     one, _ = granted("--role", "checker", "--channel", "team-a")
     other, _ = granted("--role", "checker", "--channel", "team-b")
     both, _ = granted("--role", "checker")
     assert both == one | other
-    code, text = called("--role", "checker", "--principal", WHO, "--format", "terraform")
-    labels = re.findall(r'^resource "kafka_acl" "([^"]*)"', text, re.MULTILINE)
-    assert (code, len(labels)) == (0, len(set(labels)))
     code, text = called("--role", "relay", "--principal", WHO, "--topic", "orders", "--source", "own")
     assert (code, "--source is given for 2 channels" in text) == (4, True)
 
@@ -170,7 +141,7 @@ def test_a_file_of_several_channels_gives_the_rights_of_all_of_them() -> None:
 def test_a_relay_that_is_also_a_checker_has_the_topics_of_its_allow_list() -> None:
     found, _ = granted("--role", "relay", "--role", "checker", "--channel", "team-a")
     assert {("TOPIC", "orders"), ("TOPIC", "eu.")} <= found
-    code, text = called("--role", "relay", "--role", "receipts", "--principal", WHO, "--channel", "team-a")
+    code, text = called("--role", "relay", "--role", "land", "--principal", WHO, "--channel", "team-a")
     assert (code, "Give --topic" in text) == (4, True)
 
 

@@ -7,12 +7,11 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
-from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from outbox._service.channels import channel_threads
 from outbox._service.channels.channel_context import current_channel, enter_channel, thread_pool
-from outbox._service.channels.channel_metrics import restarts_counter
+from outbox._service.channels.channel_metrics import MetricTable
 from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
 from outbox._service.health import STALE_SECONDS, ChannelsHealth, Health
 from outbox._service.periodic import Periodic
@@ -24,15 +23,15 @@ class Process:
     """Two channels in one process: `good`, and `bad`, which fails."""
 
     def __init__(self, failures: Iterator[Exception]) -> None:
-        self.registry = CollectorRegistry()
+        metrics = MetricTable("relay")
+        self.registry = metrics.registry
         self.stop, self.reload = threading.Event(), threading.Event()
         self.healths = {"bad": Health(), "good": Health()}
         self.reloads = {name: threading.Event() for name in self.healths}
         self.served: list[str] = []
         self._failures = failures
-        restarts = restarts_counter(self.registry, "relay")
         threads = {
-            name: ChannelThread(name, self._make(name), self.stop, health, restarts)
+            name: ChannelThread(name, self._make(name), self.stop, health, metrics)
             for name, health in self.healths.items()
         }
         self.health = ChannelsHealth(self.healths)
@@ -61,7 +60,10 @@ class Process:
 
     def restarts(self, name: str) -> float:
         """How often a channel was started again."""
-        return self.registry.get_sample_value("outbox_relay_channel_restarts_total", {"channel": name}) or 0.0
+        return (
+            self.registry.get_sample_value("outbox_channel_restarts_total", {"channel": name, "service": "relay"})
+            or 0.0
+        )
 
 
 @pytest.mark.parametrize("failure", [ConfigurationError("its topics are missing"), ValueError("a bug")])
@@ -196,7 +198,7 @@ def test_what_a_stopped_channel_had_is_let_go(monkeypatch: pytest.MonkeyPatch) -
                 stop.set()
             raise ConfigurationError("its topics are missing")
 
-    thread = ChannelThread("a", Service, stop, Health(), restarts_counter(CollectorRegistry(), "relay"))
+    thread = ChannelThread("a", Service, stop, Health(), MetricTable("relay"))
     thread.start()
     thread.join()
     assert alive == [False, False, False]

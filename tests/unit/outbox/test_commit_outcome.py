@@ -14,7 +14,6 @@ from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
 from outbox._publish.sqlalchemy_session import PublishedTransaction
 from outbox._publish.waiting import BLOCKING
-from tests.support.harness import NoWatcher
 
 LOST = psycopg.OperationalError("the connection is lost")
 
@@ -62,7 +61,7 @@ class Part:
     writes_rows = False
 
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
-        self.draft = Draft("0190b8c2-0000-7000-8000-000000000001", NoWatcher())
+        self.draft = Draft("0190b8c2-0000-7000-8000-000000000001")
         self.told: list[str] = []
         self._row = row
 

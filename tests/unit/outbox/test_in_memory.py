@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -26,18 +25,15 @@ from outbox import (
     ConfigurationError,
     Message,
     MessageRefused,
-    NotVisible,
     Outcome,
     PublishFailed,
-    RolledBack,
     TransactionFenced,
     TransactionsRejected,
     UsageError,
-    VisibleAt,
 )
 from outbox.async_outbox import AsyncOutbox
 from outbox.listener import HalfMessage, LocalTransactionState
-from outbox.protocol.identifiers import is_table_id
+from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.settings import Settings
 from outbox.testing import InMemoryOutbox, PublishedMessage
@@ -152,11 +148,9 @@ def test_a_commit_that_fails_for_good_is_known_to_have_failed(engine: Engine) ->
     with Session(engine) as session:
         session.execute(text("PRAGMA foreign_keys = ON"))
         session.execute(text("INSERT INTO children VALUES (7)"))
-        receipt = outbox.publish(session, MESSAGE)
+        outbox.publish(session, MESSAGE)
         with pytest.raises(IntegrityError):
             session.commit()
-    with pytest.raises(RolledBack, match="COMMIT failed"):
-        receipt.wait_visible(0)
     assert outbox.published == []
 
 
@@ -217,12 +211,6 @@ def test_topics_that_are_declared(engine: Engine) -> None:
             outbox.publish(session, Message("payments", "v"))
         with pytest.raises(MessageRefused, match="Partition 3"):
             outbox.publish(session, Message("orders", "v", partition=3))
-    with Session(engine) as session:
-        by_key = outbox.publish(session, Message("orders", "v", "21"))
-        named = outbox.publish(session, Message("orders", "v", "21", partition=2))
-        session.commit()
-    assert by_key.wait_visible(0) == VisibleAt("orders", (-973932308 & 0x7FFFFFFF) % 3, 0)  # as Java hashes it
-    assert named.wait_visible(0).partition == 2
 
 
 def test_topics_may_be_names_and_without_any_all_exist(engine: Engine) -> None:
@@ -243,8 +231,9 @@ def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
 
 
 def test_transactions_are_rejected(engine: Engine) -> None:
+    rejecting = InMemoryOutbox.from_env({"OUTBOX_GROUP": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
     with Session(engine) as session, pytest.raises(TransactionsRejected):
-        InMemoryOutbox(reject_transactions=True, mode="half").publish(session, MESSAGE)
+        rejecting.publish(session, MESSAGE)
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
@@ -286,33 +275,6 @@ def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
     assert [message.message_id for message in outbox.published] == [result.message_id]
     with pytest.raises(UsageError, match="has no Kafka"):
         producer.send_message_in_transaction(MESSAGE)
-
-
-# --- receipts -----------------------------------------------------------------------------------------------------
-
-
-def test_a_receipt_of_an_open_transaction_is_waited_for(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
-    with Session(engine) as session:
-        receipt = outbox.publish(session, MESSAGE)
-        with pytest.raises(NotVisible, match="still open"):
-            receipt.wait_visible(0)
-        waiting = threading.Thread(target=lambda: places.append(receipt.wait_visible(30)))
-        places: list[VisibleAt] = []
-        waiting.start()
-        session.commit()
-        waiting.join()
-    assert places == [receipt.wait_visible(0)]
-
-
-def test_two_transactions_find_their_places_one_behind_the_other(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
-    with Session(engine) as session:
-        first = outbox.publish(session, MESSAGE)
-        session.commit()
-        second = outbox.publish(session, MESSAGE)
-        session.commit()
-    assert (first.wait_visible(0).offset, second.wait_visible(0).offset) == (0, 1)
 
 
 # --- failures on demand -------------------------------------------------------------------------------------------
@@ -363,23 +325,6 @@ def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool
     expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
     assert outbox.outcome(caught.value.transaction_id, engine) is expected
     assert (len(outbox.published), _rows(engine)) == ((1, 1) if committed else (0, 0))
-
-
-def test_a_lost_reply_and_receipts(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
-    with Session(engine) as session:
-        outbox.lose_next_commit(committed=True)
-        receipt = outbox.publish(session, MESSAGE)
-        with pytest.raises(CommitOutcomeUnknown):
-            session.commit()
-        assert receipt.wait_visible(0).topic == "orders"
-        session.rollback()
-        outbox.lose_next_commit(committed=False)
-        receipt = outbox.publish(session, MESSAGE)
-        with pytest.raises(CommitOutcomeUnknown):
-            session.commit()
-        with pytest.raises(RolledBack, match="the checker decided ROLLBACK"):
-            receipt.wait_visible(0)
 
 
 def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engine) -> None:
@@ -504,8 +449,7 @@ def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
 
 def _parts() -> tuple[Settings, MemorySender, Memory]:
     settings = Settings("test", {"bootstrap.servers": "localhost:0"}, mode="half")
-    sender = MemorySender(settings)
-    return settings, sender, Memory(sender.partitions)
+    return settings, MemorySender(settings), Memory(has_rows=False)
 
 
 def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
@@ -522,62 +466,18 @@ def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
         InMemoryOutbox(mode="table", eager=True)
 
 
-def test_table_mode_in_memory_has_ids_of_rows_and_receipts_that_cannot_wait() -> None:
+def test_table_mode_in_memory_has_ids_of_rows() -> None:
     with InMemoryOutbox(mode="table") as outbox, Session(create_engine("sqlite://")) as session, session.begin():
         receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
         id_ = receipts[0].transaction_id
-        assert is_table_id(id_)
+        assert xid_of(id_) < 1 << 48
         assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.OPEN
         session.commit()
         assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.COMMITTED
         assert [message.message_id for message in outbox.published] == [one.message_id for one in receipts]
         assert len({one.message_id for one in receipts}) == 2
-        with pytest.raises(UsageError, match="does not work in table mode"):
-            receipts[0].wait_visible()
         with closing(sqlite3.connect(":memory:")) as driver, pytest.raises(UsageError, match="cannot follow the trans"):
             outbox.publish(driver, Message("orders"))
-
-
-# --- auto mode --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _sqlite_session() -> Iterator[tuple[Engine, Session]]:
-    engine = create_engine("sqlite://")
-    with Session(engine) as session:
-        yield engine, session
-
-
-def test_mode_auto_in_memory_goes_both_ways() -> None:
-    """Ids are known after COMMIT; where Kafka is down they are those of rows, and nothing fails."""
-    with InMemoryOutbox(mode="auto") as outbox, _sqlite_session() as (engine, session):
-        for is_down in (False, True):
-            if is_down:
-                outbox.fail_next_publish()
-                outbox.fail_next_commit()
-            receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
-            with pytest.raises(UsageError, match="no ids before COMMIT"):
-                _ = receipts[0].message_id
-            assert len(outbox.uncommitted) == 2
-            session.commit()
-            assert is_table_id(receipts[1].transaction_id) is is_down
-            assert outbox.published[-1].message_id == receipts[1].message_id
-            assert receipts[1].wait_visible().topic == "orders"
-            assert outbox.outcome(receipts[1].transaction_id, engine) is Outcome.COMMITTED
-        with pytest.raises(UsageError, match="auto mode"):
-            outbox.publish(session, Message("orders", b"3"), eager=True)
-
-
-@pytest.mark.parametrize("committed", [True, False])
-def test_lost_commit_of_mode_auto_in_memory_has_an_outcome(*, committed: bool) -> None:
-    with InMemoryOutbox(mode="auto") as outbox, _sqlite_session() as (engine, session):
-        outbox.lose_next_commit(committed=committed)
-        receipt = outbox.publish(session, Message("orders", b"1"))
-        with pytest.raises(CommitOutcomeUnknown) as caught:
-            session.commit()
-        assert caught.value.transaction_id == receipt.transaction_id
-        expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
-        assert outbox.outcome(receipt.transaction_id, engine) is expected
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -24,7 +23,7 @@ class Queue(IntEnum):
 
 def _half(message: Message) -> HalfControl:
     """What a relay reads."""
-    draft = Draft(TRANSACTION, Mock())
+    draft = Draft(TRANSACTION)
     draft.add(message)
     ((_, half),) = draft.take_unsent("orders", INCARNATION, "shop.half", 0)
     return parse_half([(name, value if isinstance(value, bytes) else None) for name, value in half.headers])

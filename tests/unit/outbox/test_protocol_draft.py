@@ -8,13 +8,12 @@ from outbox import Message, MessageRefused
 from outbox._publish.draft import MAX_BYTES, Draft
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
 from outbox.protocol.record import Record
-from tests.support.harness import NoWatcher
 from tests.support.protocol_documents import INCARNATION, TRANSACTION
 from tests.support.protocol_strategies import consumed
 
 
 def draft(*messages: Message) -> Draft:
-    found = Draft(TRANSACTION, NoWatcher())
+    found = Draft(TRANSACTION)
     for message in messages:
         found.add(message)
     return found
@@ -52,7 +51,7 @@ def test_all_halves_have_the_ordering_key_of_the_first(first: bytes | None, seco
 
 
 def test_receipts_name_the_position() -> None:
-    found = Draft(TRANSACTION, NoWatcher())
+    found = Draft(TRANSACTION)
     assert [found.add(Message("orders")).message_id for _ in range(3)] == [f"{TRANSACTION}/{n}" for n in range(3)]
 
 

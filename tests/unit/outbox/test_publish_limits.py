@@ -30,7 +30,6 @@ from relay.state.discard_index import ParkedHalves, to_manifest
 from relay.state.half_records import Half
 from relay.state.message_transaction import Finding, Transaction
 from tests.support import protocol_strategies as some
-from tests.support.harness import NoWatcher
 from tests.support.ledger_model import OP_TOPIC_ID, TOPIC_ID
 from tests.support.protocol_documents import INCARNATION, TRANSACTION
 
@@ -90,7 +89,7 @@ def stored(draft: Draft) -> Transaction:
         transaction.add(position, Half(offset, NOW, half.key, half.value, tuple(found), parse_half(found)))
     count = len(transaction.halves)
     entry = OpEntry(OpKind.COMMIT, TRANSACTION, TOPIC_ID, 3, Positions.first(count), 0, count - 1)
-    transaction.decide(entry, OpSource.CHECKER)
+    transaction.decide(entry, OpSource.CHECKER, 0)
     return transaction
 
 
@@ -111,7 +110,7 @@ def test_relay_delivers_each_message_that_publish_accepts(
 ) -> None:
     limit = real_record_size(second.key_bytes(), second.value_bytes(), second.header_list(), "shop") + distance
     real = topic("orders", limit, **{"compression.type": compression})
-    draft, to = Draft(TRANSACTION, NoWatcher()), sender(real)
+    draft, to = Draft(TRANSACTION), sender(real)
     if not any([accepted(draft, first, to), accepted(draft, second, to)]):
         return
     transaction = stored(draft)
@@ -124,7 +123,7 @@ def test_relay_delivers_each_message_that_publish_accepts(
 def test_relay_discards_as_too_large_what_publish_refuses(message: Message, distance: int) -> None:
     limit = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), "shop") + distance
     real = topic("orders", limit)
-    draft = Draft(TRANSACTION, NoWatcher())
+    draft = Draft(TRANSACTION)
     is_accepted = accepted(draft, message, sender(real))
     assert is_accepted is (distance >= 0)
     if not is_accepted:
@@ -140,7 +139,7 @@ def test_halves_of_accepted_messages_fit_internal_topics(
     ordering_key: bytes | None, message: Message, distance: int, which: str
 ) -> None:
     real = topic("orders", AMPLE)
-    draft = Draft(TRANSACTION, NoWatcher())
+    draft = Draft(TRANSACTION)
     draft.add(Message("orders", None, ordering_key))
     half = draft.planned(message, "shop", "shop.half").make()
     limit = record_size(half.key, half.value, half.headers) * (2 if which == "discard" else 1) + distance
@@ -171,13 +170,13 @@ def test_refusal_names_size_and_limit_with_headers(number: int, size: int) -> No
     given_headers: HeadersInput = [(f"header{place}", bytes(size)) for place in range(number)]
     message = Message("orders", bytes(1_000), headers=given_headers)
     found = real_record_size(None, bytes(1_000), message.header_list(), "shop")
-    draft = Draft(TRANSACTION, NoWatcher())
+    draft = Draft(TRANSACTION)
     with pytest.raises(MessageRefused, match=f"would have {found} bytes.*at most {found - 1} "):
         refuse(message, draft.planned(message, "shop", "shop.half"), sender(topic("orders", found - 1)), BUDGET)
 
 
 def test_message_to_topic_of_channel_is_refused() -> None:
-    draft = Draft(TRANSACTION, NoWatcher())
+    draft = Draft(TRANSACTION)
     assert accepted(draft, Message("other.check", "v"), sender(topic("other.check", AMPLE)))
     assert not accepted(
         draft, Message("other.check", "v"), sender(replace(topic("other.check", AMPLE), of_channel=True))
@@ -187,7 +186,7 @@ def test_message_to_topic_of_channel_is_refused() -> None:
 
 def test_message_without_key_to_compacted_topic_is_refused() -> None:
     compacted = topic("orders", AMPLE, **{"cleanup.policy": "compact"})
-    draft = Draft(TRANSACTION, NoWatcher())
+    draft = Draft(TRANSACTION)
     assert not accepted(draft, Message("orders", "v"), sender(compacted))
     assert accepted(draft, Message("orders", "v", ""), sender(compacted))
     assert inspect(stored(draft), {"orders": real_topic(compacted)}, CHANNEL) is None
@@ -205,6 +204,6 @@ def test_message_without_key_to_compacted_topic_is_refused() -> None:
 )
 def test_topic_is_described_anew_before_a_refusal(remembered: TopicDescription | None, now: TopicDescription) -> None:
     message = Message("orders", bytes(1_000), partition=6 if now.partitions == 8 else -1)
-    draft, to = Draft(TRANSACTION, NoWatcher()), sender(now)
+    draft, to = Draft(TRANSACTION), sender(now)
     with patch.object(to, "real_topic", return_value=remembered):
         assert accepted(draft, message, to)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from outbox.listener import LocalTransactionState
 from outbox.prometheus import _BUCKETS, PrometheusRecorder
-from outbox.recorder import CommitOutcome, FallbackReason, GuardedRecorder, NoRecorder, Recorder, guarded
+from outbox.recorder import CommitOutcome, GuardedRecorder, NoRecorder, Recorder, guarded
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
@@ -28,18 +28,15 @@ def tell_everything(recorder: Recorder) -> None:
     recorder.transaction_ended("orders", CommitOutcome.COMMITTED)
     recorder.ops_dropped("orders", 2)
     recorder.check_answered("orders", LocalTransactionState.UNKNOWN)
-    recorder.messages_fell_back("orders", 4, FallbackReason.NO_ANSWER)
     recorder.table_looked_at("orders", 0)
     recorder.table_looked_at("orders", 61)
     recorder.circuit_opened("orders")
-    recorder.circuit_half_opened("orders")
 
 
 def test_prometheus_counts_what_it_is_told() -> None:
     registry = CollectorRegistry()
     tell_everything(PrometheusRecorder(registry))
     assert value(registry, "outbox_messages_published_total") == 3
-    assert value(registry, "outbox_halves_acked_total") == 3
     assert value(registry, "outbox_half_ack_seconds_count") == 1
     assert value(registry, "outbox_half_ack_seconds_sum") == 0.004
     assert value(registry, "outbox_half_ack_seconds_bucket", le="0.003") == 0
@@ -47,22 +44,17 @@ def test_prometheus_counts_what_it_is_told() -> None:
     assert value(registry, "outbox_transactions_total", outcome="committed") == 1
     assert value(registry, "outbox_ops_dropped_total") == 2
     assert value(registry, "outbox_checks_answered_total", state="unknown") == 1
-    assert value(registry, "outbox_messages_fell_back_total", reason="no_answer") == 4
     assert value(registry, "outbox_table_unowned_total") == 1
     assert value(registry, "outbox_circuit_open") == 1
-    assert value(registry, "outbox_circuit_changes_total", state="half_open") == 1
 
 
 def test_prometheus_follows_the_circuit() -> None:
     registry = CollectorRegistry()
     recorder = PrometheusRecorder(registry)
-    for change in (recorder.circuit_opened, recorder.circuit_half_opened, recorder.circuit_opened):
-        change("orders")
+    recorder.circuit_opened("orders")
     assert value(registry, "outbox_circuit_open") == 1
     recorder.circuit_closed("orders")
     assert value(registry, "outbox_circuit_open") == 0
-    counts = {state: value(registry, "outbox_circuit_changes_total", state=state) for state in ("open", "closed")}
-    assert counts == {"open": 2, "closed": 1}
 
 
 @pytest.mark.parametrize("outcome", CommitOutcome)
@@ -90,7 +82,7 @@ def test_labels_are_the_group_and_bounded_names_only() -> None:
     registry = CollectorRegistry()
     tell_everything(PrometheusRecorder(registry))
     labels = {label for metric in registry.collect() for sample in metric.samples for label in sample.labels}
-    assert labels == {"group", "outcome", "state", "reason", "le"}
+    assert labels == {"group", "outcome", "state", "le"}
 
 
 def test_registries_are_apart() -> None:
@@ -140,7 +132,6 @@ def test_a_guarded_recorder_is_told_everything() -> None:
     counted = {sample.name for metric in registry.collect() for sample in metric.samples if sample.value >= 1}
     assert {
         "outbox_messages_published_total",
-        "outbox_halves_acked_total",
         "outbox_half_ack_seconds_count",
         "outbox_transactions_total",
         "outbox_ops_dropped_total",
@@ -173,6 +164,4 @@ def test_what_may_happen_is_counted_from_zero_once_a_group_publishes() -> None:
         return registry.get_sample_value(f"outbox_{name}_total", {"group": "orders", **labels})
 
     assert [value("transactions", outcome=one.value) for one in CommitOutcome] == [0.0] * len(CommitOutcome)
-    assert [value("messages_fell_back", reason=one.value) for one in FallbackReason] == [0.0] * len(FallbackReason)
-    assert [value("circuit_changes", state=one) for one in ("open", "half_open", "closed")] == [0.0] * 3
     assert (value("ops_dropped"), value("messages_published")) == (0.0, 1.0)

@@ -14,7 +14,7 @@ from outbox.operator.checks.rights_doctor import RightsDoctor, findings
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("shop")
-SCOPE = Scope(CHANNEL, ("orders",), ("billing",), ("stock",), ("alerts",))
+SCOPE = Scope(CHANNEL, ("orders",), ("billing",), ("stock",))
 RELAY = (
     "READ on topic shop.half",
     "DESCRIBE_CONFIGS on topic shop.half",
@@ -61,7 +61,7 @@ def test_the_names_are_those_of_the_channel() -> None:
         CHANNEL.table_group("stock"),
         CHANNEL.replay_group(""),
         CHANNEL.transactional_id(0).removesuffix("0"),
-        *("orders", "alerts", "__consumer_offsets", "__transaction_state", "kafka-cluster", "*"),
+        *("orders", "__consumer_offsets", "__transaction_state", "kafka-cluster"),
     }
     rights = rights_of(Role, SCOPE)
     assert {right.name for right in rights} == known
@@ -82,9 +82,9 @@ def test_only_checker_and_operators_may_write_verdicts() -> None:
 
 
 def test_no_application_may_write_to_a_real_topic() -> None:
-    roles = (Role.APPLICATION, Role.LISTENER, Role.RECEIPTS)
+    roles = (Role.APPLICATION, Role.LISTENER)
     assert "WRITE on topic orders" not in required(*roles)
-    assert "READ on topic orders" not in required(Role.APPLICATION)
+    assert "READ on topic orders" not in required(*roles)
 
 
 def test_describe_is_left_out_beside_read_or_write_that_is_needed_as_much() -> None:
@@ -96,7 +96,7 @@ def test_describe_is_left_out_beside_read_or_write_that_is_needed_as_much() -> N
 def test_a_right_that_one_role_needs_and_another_could_lack_is_needed() -> None:
     (optional,) = (right for right in rights_of([Role.RELAY], SCOPE) if str(right) == "READ on topic orders")
     assert optional.otherwise
-    assert "READ on topic orders" in required(Role.RELAY, Role.RECEIPTS)
+    assert "READ on topic orders" in required(Role.RELAY, Role.LAND)
 
 
 def test_prefixes_and_siblings_of_topics() -> None:

@@ -64,7 +64,7 @@ def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
     assert Settings("orders", kafka, mode="half").kafka["sasl.password"] == SECRET
     config = tmp_path / "outbox.toml"
     config.write_text(
-        f'group = "orders"\nmode = "auto"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
+        f'group = "orders"\nmode = "half"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
     )
     assert Settings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
 

@@ -21,7 +21,6 @@ import relay.cli
 import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
 import spark_jobs.replaying.cli
-import spark_jobs.watching.cli
 from checker.settings import CheckerSettings
 from outbox._service import progress
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
@@ -36,7 +35,6 @@ from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import LandSettings
-from spark_jobs.watching.settings import WatchSettings
 from tests.support.harness import wait_until
 
 
@@ -62,9 +60,8 @@ def logs() -> Iterator[None]:
         (spark_jobs.landing.cli.app, LandSettings),
         (spark_jobs.auditing.cli.app, AuditSettings),
         (spark_jobs.replaying.cli.app, ReplaySettings),
-        (spark_jobs.watching.cli.app, WatchSettings),
     ],
-    ids=["relay", "checker", "land", "audit", "replay", "watch"],
+    ids=["relay", "checker", "land", "audit", "replay"],
 )
 def test_help_shows_each_setting_and_ten_first(
     app: typer.Typer, settings: type[LayeredSettings], monkeypatch: pytest.MonkeyPatch
@@ -117,12 +114,16 @@ def _registry() -> tuple[CollectorRegistry, Counter, Gauge]:
     outcomes = Counter("outbox_relay_transactions", "t", ["outcome"], registry=registry)
     outcomes.labels("rolled_back").inc(3)
     outcomes.labels("delivered").inc(9)
-    for name in ("held", "lag", "partitions_served"):
-        Gauge(f"outbox_relay_{name}", "g", registry=registry).set(1)
+    Gauge("outbox_relay_lag", "g", registry=registry).set(1)
+    partitions = Gauge("outbox_relay_partitions", "s", ["state"], registry=registry)
+    partitions.labels("served").set(2)
+    partitions.labels("halted").set(8)
     discarded = Gauge("outbox_relay_discarded", "d", ["kind"], registry=registry)
     discarded.labels("undecided").set(2)
     discarded.labels("undeliverable").set(5)
-    Gauge("outbox_relay_table_discarded", "r", ["source"], registry=registry).labels("shop").set(4)
+    rows = Gauge("outbox_relay_table_rows", "r", ["source", "state"], registry=registry)
+    rows.labels("shop", "discarded").set(4)
+    rows.labels("shop", "undelivered").set(9)
     return registry, messages, pending
 
 
@@ -135,8 +136,8 @@ def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() ->
     pending.labels("1").set(7)
     first = dict(figures())
     assert (first["delivered"], first["per_second"], first["pending"]) == (1_000, 500, 11)
-    assert (first["rolled_back"], first["held"], first["lag"], first["discarded"]) == (3, 1, 1, 7)
-    assert first["discarded_rows"] == 4
+    assert (first["rolled_back"], first["lag"], first["discarded"]) == (3, 1, 7)
+    assert (first["discarded_rows"], first["partitions"]) == (4, 2)
     assert figures()["per_second"] == 0
 
 

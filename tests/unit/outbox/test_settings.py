@@ -127,7 +127,7 @@ def test_table_mode_is_the_default_and_needs_no_kafka() -> None:
 
 
 def test_kafka_settings_without_a_mode_that_uses_them_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Remove them, or set mode to 'half' or 'auto'"):
+    with pytest.raises(ConfigurationError, match="Remove them, or set mode to 'half'"):
         Outbox("orders", SERVERS)
     with pytest.raises(ConfigurationError, match=r"\(bootstrap\.servers\), and no mode\. Set OUTBOX_MODE"):
         Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"})
@@ -143,32 +143,8 @@ def test_half_mode_needs_kafka() -> None:
         Outbox("orders", mode="half")
 
 
-def test_mode_auto_needs_kafka_and_has_a_patience_of_its_own() -> None:
-    kafka = {"bootstrap.servers": "localhost:9092"}
-    found = Settings("orders", kafka, mode="auto")
-    assert (found.fallback_after_ms, found.patience_seconds) == (250, 0.25)
-    assert Settings("orders", kafka, mode="half").patience_seconds == 5.0
-    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
-        Settings("orders", {}, mode="auto")
-    with pytest.raises(ConfigurationError, match="eager is on in auto mode, which sends half messages at COMMIT only"):
-        Settings("orders", kafka, mode="auto", eager=True)
-
-
-@pytest.mark.parametrize("milliseconds", [9, -1, 2_147_484])
-def test_fallback_after_an_impossible_time_is_refused(milliseconds: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"fallback_after_ms is {milliseconds} ms\. It must be from 10"):
-        Settings("orders", {"bootstrap.servers": "localhost:9092"}, mode="auto", fallback_after_ms=milliseconds)
-
-
-def test_fallback_is_read_from_the_environment() -> None:
-    values = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092", "OUTBOX_MODE": "auto"}
-    assert Settings.from_env({**values, "OUTBOX_FALLBACK_AFTER_MS": "100"}).patience_seconds == 0.1
-    with pytest.raises(ConfigurationError, match="fallback_after_ms is not a whole number"):
-        Settings.from_env({**values, "OUTBOX_FALLBACK_AFTER_MS": "soon"})
-
-
 def test_another_mode_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"mode is 'tables'\. Use 'half', 'table' or 'auto'"):
+    with pytest.raises(ConfigurationError, match=r"mode is 'tables'\. Use 'half' or 'table'"):
         Outbox("orders", SERVERS, mode="tables")  # type: ignore[arg-type]  # that is the point
     with pytest.raises(ConfigurationError, match="mode is 'tables'"):
         Settings.from_env({**ENVIRON, "OUTBOX_MODE": "tables"})
@@ -440,8 +416,8 @@ def test_a_property_that_is_neither_text_nor_number_is_named(value: object) -> N
 
 
 def test_a_slip_in_the_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from_file(tmp_path, "publish_timout = 1.0\n" + TOML)
-    assert [record.args for record in caplog.records] == [("publish_timout", "publish_timeout_seconds")]
+    from_file(tmp_path, "publish_timeout_second = 1.0\n" + TOML)
+    assert [record.args for record in caplog.records] == [("publish_timeout_second", "publish_timeout_seconds")]
 
 
 def test_what_the_services_read_from_the_same_file_is_no_slip(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

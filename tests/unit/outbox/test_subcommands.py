@@ -23,7 +23,6 @@ NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
 ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 WORDS = {
     "acl print": ["--role", "relay", "--principal", "User:relay", "--topic", "orders"],
-    "checker purge-topic": [ID, "--yes"],
     "discarded deliver": ["--all", "--yes"],
     "discarded drop": ["--all", "--yes"],
     "discarded show": [ID],
@@ -54,7 +53,7 @@ FILE = {
 }
 PROFILE = {
     *("acl print", "channel create", "channel verify", "doctor", "relay"),
-    *("checker", "checker purge-topic", "checker settlement", "pending", "resolve", "trace"),
+    *("checker", "checker settlement", "pending", "resolve", "trace"),
 }
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""
 FIELDS = {"schema": "table_schema"}
@@ -184,20 +183,17 @@ def test_subcommands_without_settings_exist() -> None:
     assert set(SUBCOMMANDS) >= WORDS.keys()
 
 
-@pytest.mark.parametrize(
-    ("name", "words"), [("show_settlement", ["settlement"]), ("purge_topic", ["purge-topic", ID, "--yes"])]
-)
 def test_subcommand_of_the_checker_takes_the_channel_behind_its_name(
-    name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an error of several channels asks for is an option of the command that gave it."""
     platform = tmp_path / "platform.toml"
     platform.write_text('bootstrap_servers = "kafka:9092"\n[channels.team-a]\n[channels.team-b]\n')
     monkeypatch.setenv("OUTBOX_CONFIG", str(platform))
     asked: list[str] = []
-    monkeypatch.setattr(f"checker.cli.{name}", lambda settings, *_, **__: asked.append(settings.channel))
-    refused = CliRunner().invoke(APPS["checker"], words)
+    monkeypatch.setattr("checker.cli.show_settlement", lambda settings, *_, **__: asked.append(settings.channel))
+    refused = CliRunner().invoke(APPS["checker"], ["settlement"])
     assert (refused.exit_code, "Choose one of them with --channel" in refused.output) == (4, True)
-    for typed in ([*words, "--channel", "team-a"], ["--channel", "team-a", *words]):
+    for typed in (["settlement", "--channel", "team-a"], ["--channel", "team-a", "settlement"]):
         assert CliRunner().invoke(APPS["checker"], typed).exit_code == 0
     assert asked == ["team-a", "team-a"]

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from confluent_kafka import Message
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-import outbox.alembic  # noqa: F401 - registers the operations
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
-from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
-from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
+from outbox.migration import ddl
 from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 
@@ -156,23 +151,19 @@ def test_options_that_do_not_fit_a_foreign_table_are_refused(options: list[str],
     assert error in " ".join(found.output.split())
 
 
-def test_a_migration_makes_and_drops_what_belongs_to_a_foreign_table_alone() -> None:
-    output = io.StringIO()
-    context = MigrationContext.configure(
-        dialect_name="postgresql", opts={"as_sql": True, "output_buffer": output, "literal_binds": True}
-    )
-    operations: Any = Operations(context)
-    operations.create_outbox_foreign_source("public.events", prefix="mine", relay_roles=["one"], mark_column="sent")
-    made = output.getvalue()
-    source = ForeignSource(TableNames("public", "mine"), QualifiedName("public", "events"))
-    shown = source.ddl(source.relay_grants("one", "sent"))
-    assert [line for line in shown.splitlines() if line.strip() not in made] == []
-    operations.drop_outbox_foreign_source("public.events", prefix="mine")
-    dropped = output.getvalue().removeprefix(made)
+def test_ddl_makes_and_drops_what_belongs_to_a_foreign_table_alone() -> None:
+    names = TableNames("public", "mine")
+    made = ddl(names, message_table="public.events", relay_roles=["one"], mark_column="sent")
+    assert 'GRANT SELECT, UPDATE ("sent") ON "public"."events" TO "one"' in made
+    dropped = ddl(names, message_table="public.events", drop=True)
     assert '"mine_source"' in dropped
     assert "events" not in dropped
     with pytest.raises(ConfigurationError, match="'events' has no schema"):
-        operations.create_outbox_foreign_source("events")
+        ddl(message_table="events")
+    with pytest.raises(UsageError, match="no roles but those of the relay"):
+        ddl(message_table="public.events", operator_roles=["one"])
+    with pytest.raises(UsageError, match="without a message table"):
+        ddl(mark_column="sent")
 
 
 @pytest.mark.parametrize("group", ["", "x" * 256, "a\0b"])

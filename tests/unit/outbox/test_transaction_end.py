@@ -53,49 +53,12 @@ def test_a_struck_message_is_never_delivered_whatever_becomes_of_the_others() ->
     assert "SAVEPOINT" in (end.why_never(1) or "")
 
 
-def test_listeners_are_told_of_everything_new_and_only_while_they_listen() -> None:
-    end, told, others = TransactionEnd(), [], []
-
-    def listener() -> None:
-        told.append(end.state)
-
-    end.listen(listener)
-    end.listen(lambda: others.append(end.state))
-    end.strike([0])
-    end.unknown()
-    end.stop_listening(listener)
-    end.stop_listening(listener)
-    end.committed()
-    end.rolled_back("too late")
-    assert told == [LocalState.OPEN, LocalState.UNKNOWN]
-    assert others == [LocalState.OPEN, LocalState.UNKNOWN, LocalState.COMMITTED]
-
-
-def test_a_listener_may_do_what_it_likes_with_the_end() -> None:
-    """It is told outside the lock, and the lock lets its own thread in again."""
-    end = TransactionEnd()
-
-    def listener() -> None:
-        end.stop_listening(listener)
-        end.rolled_back("never heard")
-
-    end.listen(listener)
-    end.committed()
-    assert end.state is LocalState.COMMITTED
-    with end._lock:
-        end.strike([3])
-    assert end.why_never(3)
-
-
 def test_of_many_threads_one_has_the_first_word() -> None:
     for _ in range(200):
         end = TransactionEnd()
-        told: list[LocalState] = []
-        end.listen(lambda told=told, end=end: told.append(end.state))  # type: ignore[misc]  # mypy infers no lambda with defaults
         threads = [threading.Thread(target=word) for word in (end.committed, lambda end=end: end.rolled_back("why"))]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert told == [end.state]
         assert end.state in {LocalState.COMMITTED, LocalState.ROLLED_BACK}

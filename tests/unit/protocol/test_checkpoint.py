@@ -26,7 +26,7 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from tests.support import protocol_strategies as some
-from tests.support.protocol_documents import CHECKPOINTS_OF_VERSION_1, OTHER_TRANSACTION, PARTITION, TOPIC
+from tests.support.protocol_documents import OTHER_TRANSACTION, PARTITION, TOPIC
 
 LARGEST = 2**63 - 1 - FAR
 
@@ -167,16 +167,6 @@ def test_string_of_another_partition_is_refused(checkpoint: HalfCheckpoint, othe
         parse_op_checkpoint(OpCheckpoint(5, 9).encode(TOPIC, PARTITION), 5, TOPIC, other)
 
 
-@pytest.mark.parametrize("partition", [0, PARTITION])
-def test_string_of_version_1_is_read(partition: int) -> None:
-    """A relay that is upgraded goes on from what its predecessor committed."""
-    half, op = (str(CHECKPOINTS_OF_VERSION_1[kind]["metadata"]) for kind in ("half", "op"))
-    found = parse_half_checkpoint(half, 1234, TOPIC, partition)
-    assert found == HalfCheckpoint(1234, 1235, runs_of([1234]))
-    assert parse_op_checkpoint(op, 77, TOPIC, partition) == OpCheckpoint(77, 5077)
-    assert found.encode(TOPIC, partition).startswith("2;")
-
-
 def test_a_string_of_another_topic_is_refused_with_the_reason() -> None:
     with pytest.raises(CheckpointError, match="deleted and recreated"):
         parse_half_checkpoint(window(5, 9, {3}).encode(OTHER_TRANSACTION, PARTITION), 5, TOPIC, PARTITION)
@@ -201,14 +191,13 @@ def test_junk_is_refused_as_a_protocol_error(text: str) -> None:
 
 def sealed(body: str, offset: int) -> str:
     """A string whose checksum is right, whatever it says."""
-    partition = "" if body.startswith("1;") else f"{PARTITION};"
-    return f"{body};{zlib.crc32(f'{partition}{offset};{body}'.encode()):08x}"
+    return f"{body};{zlib.crc32(f'{PARTITION};{offset};{body}'.encode()):08x}"
 
 
 @some.relaxed
 @given(st.text(st.characters(codec="utf-8"), max_size=30) | st.text("0123456789;hobr-:_AQ", max_size=30))
 def test_junk_with_a_right_checksum_is_refused_as_a_protocol_error(junk: str) -> None:
-    starts = [f"{version};h;{TOPIC};{sign}" for version in (1, 2) for sign in ("", "b", "r")]
+    starts = [f"1;h;{TOPIC};{sign}" for sign in ("", "b", "r")]
     for body in (junk, f"1;{junk}", *(start + junk for start in starts)):
         try:
             found = parse_half_checkpoint(sealed(body, 5), 5, TOPIC, PARTITION)
@@ -222,31 +211,31 @@ def test_junk_with_a_right_checksum_is_refused_as_a_protocol_error(junk: str) ->
     "body",
     [
         "",
-        "2",
-        "2;h",
-        f"2;h;{TOPIC}",
-        f"2;h;{TOPIC};",
+        "1",
+        "1;h",
+        f"1;h;{TOPIC}",
+        f"1;h;{TOPIC};",
         f"0;h;{TOPIC};-",
         f"x;h;{TOPIC};-",
         f"²;h;{TOPIC};-",
-        f"2;h;{TOPIC};--",
-        f"2;h;{TOPIC};x",
-        f"2;h;{TOPIC};r",
-        f"2;h;{TOPIC};r!",
-        f"2;h;{TOPIC};rA",
-        f"2;h;{TOPIC};r{varints(0)}",
-        f"2;h;{TOPIC};r{varints(1)[:-1]}",
-        f"2;h;{TOPIC};r{base64.urlsafe_b64encode(bytes([0x81])).decode()}",
-        f"2;h;{TOPIC};r{varints(1, MAX_SPAN)}",
-        f"2;h;{TOPIC};r{varints(2**64)}",
-        f"2;h;{TOPIC};b",
-        f"2;h;{TOPIC};b0:",
-        f"2;h;{TOPIC};b8",
-        f"2;h;{TOPIC};b-8:AA",
-        f"2;h;{TOPIC};b+8:AA",
-        f"2;h;{TOPIC};b9:AA",
-        f"2;h;{TOPIC};b8:",
-        f"2;h;{TOPIC};b{'9' * 5_000}:AA",
+        f"1;h;{TOPIC};--",
+        f"1;h;{TOPIC};x",
+        f"1;h;{TOPIC};r",
+        f"1;h;{TOPIC};r!",
+        f"1;h;{TOPIC};rA",
+        f"1;h;{TOPIC};r{varints(0)}",
+        f"1;h;{TOPIC};r{varints(1)[:-1]}",
+        f"1;h;{TOPIC};r{base64.urlsafe_b64encode(bytes([0x81])).decode()}",
+        f"1;h;{TOPIC};r{varints(1, MAX_SPAN)}",
+        f"1;h;{TOPIC};r{varints(2**64)}",
+        f"1;h;{TOPIC};b",
+        f"1;h;{TOPIC};b0:",
+        f"1;h;{TOPIC};b8",
+        f"1;h;{TOPIC};b-8:AA",
+        f"1;h;{TOPIC};b+8:AA",
+        f"1;h;{TOPIC};b9:AA",
+        f"1;h;{TOPIC};b8:",
+        f"1;h;{TOPIC};b{'9' * 5_000}:AA",
     ],
 )
 def test_a_string_that_says_nothing_sensible_is_refused(body: str) -> None:
@@ -257,10 +246,10 @@ def test_a_string_that_says_nothing_sensible_is_refused(body: str) -> None:
 @pytest.mark.parametrize("data", ["", "-1", "+1", "1_0", "²", "٣", "x", "9" * 5_000])
 def test_an_op_string_that_says_nothing_sensible_is_refused(data: str) -> None:
     with pytest.raises(CheckpointError):
-        parse_op_checkpoint(sealed(f"2;o;{TOPIC};{data}", 5), 5, TOPIC, PARTITION)
+        parse_op_checkpoint(sealed(f"1;o;{TOPIC};{data}", 5), 5, TOPIC, PARTITION)
 
 
-@pytest.mark.parametrize("version", ["3", "10", "9" * 5_000])
+@pytest.mark.parametrize("version", ["2", "3", "10", "9" * 5_000])
 def test_a_newer_format_is_told_apart(version: str) -> None:
     for parse in (parse_half_checkpoint, parse_op_checkpoint):
         with pytest.raises(NewerFormatError, match="upgrade"):

@@ -166,8 +166,8 @@ def test_a_newer_format_is_told_apart_whatever_else_it_changed(version: bytes) -
 
 
 def test_what_is_reserved_does_not_disturb() -> None:
-    """An op lock, and anything else of this prefix that a later part of format 1 may add beside the four."""
-    stored: list[Header] = [*CONTROL.encode(), (names.LOCK_HEADER, b"\x00" * 32), ("outbox-shipped-by", b"checker")]
+    """Anything else of this prefix that a later version may add beside the four."""
+    stored: list[Header] = [*CONTROL.encode(), ("outbox-shipped-by", b"checker")]
     control = parse_half(stored)
     assert control == CONTROL
     assert [name for name, _ in real_headers(control, stored, 0, 0)] == ["outbox-id", "outbox-group", "outbox-origin"]

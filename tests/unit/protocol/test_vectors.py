@@ -13,7 +13,6 @@ from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.discard import manifest_key, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
-from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import (
     HalfControl,
     HalfOptions,
@@ -26,7 +25,7 @@ from outbox.protocol.half import (
 )
 from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
 from outbox.protocol.names import FORMAT_VERSION
-from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_decision, encode_op, parse_op
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.partitioner import half_partition, murmur2, partition_for_key
 from outbox.protocol.positions import Positions
 from tests.support.protocol_documents import (
@@ -119,26 +118,6 @@ def test_op_is_written_and_read_as_the_vector_says(vector: dict[str, Any]) -> No
     value, stored = vector["value"].encode(), headers(vector["headers"])
     assert encode_op(entries, source) == (value, stored)
     assert parse_op(value, stored, verdict=vector["topic"] == "verdict") == (source, entries)
-
-
-@named("decision")
-def test_decision_is_written_and_read_as_the_vector_says(vector: dict[str, Any]) -> None:
-    source, entries = OpSource(vector["source"]), entries_of(vector)
-    value, stored = vector["value"].encode(), headers(vector["headers"])
-    assert encode_decision(vector["decision"], reversed(entries), source) == (value, stored)
-    is_verdict = vector["topic"] == "verdict"
-    assert parse_op(value, stored, verdict=is_verdict) == (source, entries)
-    for partition in {entry.partition for entry in entries}:
-        own = [entry for entry in entries if entry.partition == partition]
-        assert parse_op(value, stored, verdict=is_verdict, partition=partition) == (source, own)
-
-
-@named("malformed_decision")
-def test_malformed_decision_of_the_vector_is_refused_whole(vector: dict[str, Any]) -> None:
-    for partition in (None, 0, 3):
-        with pytest.raises(ProtocolError) as caught:
-            parse_op(vector["value"].encode(), headers(vector["headers"]), partition=partition)
-        assert not isinstance(caught.value, NewerFormatError)
 
 
 def test_ops_of_every_kind_and_source_have_a_vector() -> None:

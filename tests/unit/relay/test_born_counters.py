@@ -11,26 +11,22 @@ import pytest
 from prometheus_client.metrics import MetricWrapperBase
 
 import relay
-from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox._service.channels.channel_context import in_channel
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
 from relay import telemetry as report
 from tests.documents import metrics_of
 
 LEDGER = [path for folder in ("ledger", "state") for path in (Path(relay.__file__).parent / folder).glob("*.py")]
-NOT_BEGUN = {"outbox_relay_topic_failures", "outbox_relay_channel_restarts"}
-"""The topics of the one are not known before they fail; `ChannelThread` begins the other."""
 
 
 @pytest.fixture(autouse=True)
 def channel() -> Iterator[None]:
     """A channel that no other test has."""
-    before = current_channel()
-    enter_channel("newborn")
-    yield
-    for metric in metrics_of(metrics):
-        metric.remove_by_labels({})
-    enter_channel(before)
+    with in_channel("newborn"):
+        yield
+        for metric in metrics_of(metrics):
+            metric.remove_by_labels({})
 
 
 def _series(metric: MetricWrapperBase) -> list[dict[str, str]]:
@@ -45,7 +41,7 @@ def _counters() -> dict[str, int]:
 def test_each_counter_is_there_from_the_start() -> None:
     metrics.begin()
     metrics.begin_table("shop")
-    assert {name for name, series in _counters().items() if not series} == NOT_BEGUN
+    assert [name for name, series in _counters().items() if not series] == []
 
 
 def _kinds() -> Iterator[str]:

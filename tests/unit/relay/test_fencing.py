@@ -55,7 +55,7 @@ def test_failure_is_told_and_tried_again(kafka: Kafka) -> None:
     fencing = Fencing(kafka.fence)
     for _ in range(2):
         fencing.begin([2])
-        ((_, _, error),) = fencing.take_done(SECONDS)
+        ((_, error),) = fencing.take_done(SECONDS)
         assert isinstance(error, DeliveryError)
     assert kafka.made == [2, 2]
 

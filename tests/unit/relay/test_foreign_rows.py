@@ -14,7 +14,6 @@ from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.tables.admission import Admission
 from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
-from relay.tables.half_order import HalfOrder
 from relay.tables.rows import RowTransaction, ids, records, transactions
 
 INCARNATION = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
@@ -130,7 +129,7 @@ def test_broken_row_is_discarded_with_its_transaction_and_no_other(found: Foreig
     gate.turn(0)
     gate.update({"orders"}, {"orders": RealTopic(3, 1_000_000)}, ())
     rows = [row("a", 2), found, row("b", found.xmin), row("c", 3)]
-    admitted = Admission(gate, Channel("outbox"), HalfOrder(1)).take(read(rows, id_type="text"), (), MS)
+    admitted = Admission(gate, Channel("outbox")).take(read(rows, id_type="text"), (), MS)
     apart = [] if found.group else ["b"]  # rows of another producer group are another transaction
     assert [str(id_) for id_ in ids(admitted.ready)] == ["a", *apart, "c"]
     assert [str(id_) for one, _ in admitted.refused for id_ in ids([one])] == [

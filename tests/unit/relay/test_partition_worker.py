@@ -84,7 +84,7 @@ class Clock:
         return int(self.now * 1e9)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The worker's clock."""
     made = Clock()
@@ -114,7 +114,7 @@ def feedback() -> BatchFeedback:
     return BatchFeedback(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
 
 
-def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedback) -> PartitionWorker:
+def _worker(ledger: Ledger, delivery: Mock, feedback: BatchFeedback) -> PartitionWorker:
     readers = PartitionReaders(
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
@@ -130,20 +130,19 @@ def _worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedbac
         Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,
-        began=clock.now,
     )
 
 
 @pytest.fixture
-def worker(ledger: Ledger, delivery: Mock, clock: Clock, feedback: BatchFeedback) -> PartitionWorker:
+def worker(ledger: Ledger, delivery: Mock, feedback: BatchFeedback) -> PartitionWorker:
     """A worker whose thread does not run: a test calls what it would. One real topic exists."""
-    return _worker(ledger, delivery, clock, feedback)
+    return _worker(ledger, delivery, feedback)
 
 
 @pytest.fixture
-def make_worker(delivery: Mock, clock: Clock, feedback: BatchFeedback) -> Callable[[], PartitionWorker]:
+def make_worker(delivery: Mock, feedback: BatchFeedback) -> Callable[[], PartitionWorker]:
     """Makes workers one after the other, each from the same checkpoint, as after a failure."""
-    return lambda: _worker(new_ledger(), delivery, clock, feedback)
+    return lambda: _worker(new_ledger(), delivery, feedback)
 
 
 def halves(*numbers: int) -> list[Message]:
@@ -393,9 +392,9 @@ def test_worker_reads_many_halves_in_one_turn(
     assert (ledger.progress.head(), worker.arrivals.sizes()) == (100, (0, 0, 0))
 
 
-def test_worker_reads_deferred_halves_again(delivery: Mock, clock: Clock, feedback: BatchFeedback) -> None:
+def test_worker_reads_deferred_halves_again(delivery: Mock, feedback: BatchFeedback) -> None:
     ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
-    worker = _worker(ledger, delivery, clock, feedback)
+    worker = _worker(ledger, delivery, feedback)
     worker.arrivals.feed(halves(*range(5)), [])
     worker._read()
     assert (len(ledger.pending), len(ledger.deferred)) == (2, 3)

@@ -16,10 +16,10 @@ from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoin
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
-from outbox.protocol.half import HalfControl, OutgoingHeaders, Truth, parse_half
+from outbox.protocol.half import HalfControl, Truth, parse_half
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import STUB_HEADER
-from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_decision, encode_op, parse_op
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
 from outbox.protocol.size import record_size
 from outbox.protocol.skip import Skip, parse_skip
@@ -115,31 +115,6 @@ def test_decoder_drops_an_op_of_a_source_of_another_topic(source: OpSource) -> N
     assert (right.source, right.entries, right.is_misplaced) == (source, (decision,), False)
     assert (wrong.source, wrong.entries, wrong.is_misplaced) == (None, (), True)
     assert {right.is_verdict, wrong.is_verdict} == {True, False}
-
-
-def test_decoder_passes_by_what_a_decision_says_of_other_half_partitions() -> None:
-    """They are not foreign: their own partitions have the same record (R70)."""
-    own = OpEntry(OpKind.COMMIT, CONTROL.transaction_id, TOPIC_ID, 0, Positions.first(1), 5, 5)
-    other = replace(own, transaction_id=make_transaction_id(2, bytes(10)), partition=1)
-    value, headers = encode_decision(make_transaction_id(3, bytes(10)), [other, own], OpSource.PRODUCER)
-    found = Decoder(MOST, "outbox.verdict").op(message("outbox.op", 3, stored(headers), value))
-    assert (found.source, found.entries, found.error) == (OpSource.PRODUCER, (own,), "")
-
-
-def test_decoder_applies_nothing_of_a_decision_that_is_not_whole() -> None:
-    """R70."""
-    commit = OpEntry(OpKind.COMMIT, CONTROL.transaction_id, TOPIC_ID, 0, Positions.first(1), 5, 5)
-    rollback = replace(commit, transaction_id=make_transaction_id(2, bytes(10)), kind=OpKind.ROLLBACK)
-    _, headers = encode_decision(make_transaction_id(3, bytes(10)), [commit], OpSource.PRODUCER)
-    decoder = Decoder(MOST, "outbox.verdict")
-    for lines in (["C 2", commit.encode()], ["R 2", commit.encode(), rollback.encode()], ["C 2", rollback.encode()]):
-        found = decoder.op(message("outbox.op", 3, stored(headers), "\n".join(lines).encode()))
-        assert (found.source, found.entries, found.is_misplaced) == (None, (), False)
-
-
-def stored(headers: OutgoingHeaders) -> list[tuple[str, bytes]]:
-    """Return the headers of a record as a consumer gets them."""
-    return [(name, value) for name, value in headers if isinstance(value, bytes)]
 
 
 def test_skip_round_trip_keeps_all_fields() -> None:

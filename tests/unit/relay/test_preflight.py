@@ -62,7 +62,7 @@ def committed(*halves: Half, last: int | None = None) -> Transaction:
     count = len(halves) if last is None else last + 1
     offsets = [half.offset for half in halves]
     entry = OpEntry(OpKind.COMMIT, ID, TOPIC_ID, PARTITION, Positions.first(count), min(offsets), max(offsets))
-    transaction.decide(entry, OpSource.PRODUCER)
+    transaction.decide(entry, OpSource.PRODUCER, NOW)
     return transaction
 
 
@@ -219,6 +219,7 @@ def test_real_record_size_bounds_delivered_record(
     transaction.decide(
         OpEntry(OpKind.COMMIT, transaction.id, TOPIC_ID, 3, Positions.of([control.position]), half.offset, half.offset),
         OpSource.CHECKER,
+        NOW,
     )
     (record,) = deliver(transaction, 2**31 - 1)
     size = record_size(record.key, record.value if isinstance(record.value, bytes) else None, record.headers)

@@ -57,7 +57,8 @@ def reloading(file: Path) -> Reloading:
 
 
 def _count(outcome: str) -> float:
-    return metrics.REGISTRY.get_sample_value("outbox_relay_reloads_total", {"channel": "", "outcome": outcome}) or 0.0
+    labels = {"channel": "", "service": "relay", "outcome": outcome}
+    return metrics.TABLE.registry.get_sample_value("outbox_reloads_total", labels) or 0.0
 
 
 def test_a_new_list_is_in_force_and_its_change_is_logged(reloading: Reloading) -> None:

@@ -73,7 +73,7 @@ def test_a_take_over_that_fails_unforeseen_halts_its_half_partition(
         raise BUG
 
     steps.side_effect = fail_once
-    assert raised_by(lambda: served.take_over([0])) is None
-    served.take_over([1])
+    assert raised_by(lambda: served.take_over([0], assign=True)) is None
+    served.take_over([1], assign=True)
     assert (len(served.halts), len(served.workers)) == (1, 1)
     assert "LookupError: a bug" in (served.halts.why() or "")

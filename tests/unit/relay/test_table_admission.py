@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
 import pytest
 from hypothesis import given
@@ -20,12 +19,9 @@ from relay.batching.preflight import RealTopic
 from relay.batching.topic_gate import Gate, GatePolicy
 from relay.tables import admission
 from relay.tables.admission import Admission, Admitted
-from relay.tables.half_lanes import NO_LANE, first_offsets
-from relay.tables.half_order import HalfOrder, HalfProgress, is_settled
 from relay.tables.rows import Row, ids, records, transactions
 
 OPEN = RealTopic(3, 1_000_000)
-PARTITIONS = 2
 US = 1_700_000_000_000_123
 
 
@@ -40,7 +36,7 @@ class Waiters:
     def __init__(self, source: str = "shop", **topics: RealTopic | None) -> None:
         self.gate = Gate(GatePolicy(), Channel("outbox"), source)
         self.gate.turn(0)
-        self.admission = Admission(self.gate, Channel("outbox"), HalfOrder(PARTITIONS))
+        self.admission = Admission(self.gate, Channel("outbox"))
         self.describe(**topics)
 
     def describe(self, **topics: RealTopic | None) -> None:
@@ -55,11 +51,6 @@ class Waiters:
         found = transactions(rows)
         cut = {found_row.id for found_row in rows if found_row.xid in beyond}
         return self.admission.take(found, [one for one in found if one.first().offset in cut], US // 1_000)
-
-    def pass_halves(self, *rows: Row, **progress: HalfProgress) -> bool:
-        """Take the progress of half partitions p0 and p1 in, read after a window."""
-        found = {int(name[1:]): one for name, one in progress.items()}
-        return self.admission.pass_halves(transactions(rows), found)
 
 
 def test_the_transaction_id_carries_the_xid() -> None:
@@ -246,140 +237,6 @@ def test_a_row_that_makes_no_message_is_refused(bad: dict[str, object], detail: 
     ((_, finding),) = waiters.take(row(1, 1, **bad)).refused  # type: ignore[arg-type]
     assert finding.reason is DiscardReason.MALFORMED
     assert detail in finding.detail
-
-
-# --- rows of auto mode behind halves ---------------------------------------------------------------------------------
-
-
-def upto(end: int, head: int | None = None, topic: str = "t", **lanes: int) -> HalfProgress:
-    """A half partition; `l3=5`: the first unsettled half of lane 3 has offset 5; `any=5`: its lane is not known."""
-    unsettled = {None if name == "any" else int(name[1:]): offset for name, offset in lanes.items()}
-    return HalfProgress(topic, end, end if head is None else head, unsettled)
-
-
-def test_a_row_of_mode_auto_waits_for_earlier_halves_of_its_lane() -> None:
-    waiters = Waiters(orders=OPEN)
-    window = [row(1, 1, b"a", lane=3), row(2, 2, b"b", lane=2), row(3, 3, b"a"), row(4, 4, b"c")]
-    assert waiters.admission.half_partitions(transactions(window)) == {0, 1}
-    waiters.pass_halves(*window, p0=upto(8), p1=upto(7, l3=6))
-    assert ids(waiters.take(*window).ready) == [2, 4]
-    assert list(waiters.admission.waiting()) == [1, 3]
-    assert (waiters.admission.behind_halves(), waiters.admission.half_partitions([])) == (1, {1})
-    assert waiters.pass_halves(p1=upto(9, l3=7)), "halves behind the mark do not count"
-    assert not waiters.admission.waiting()
-    assert ids(waiters.take(row(1, 1, b"a", lane=3), row(3, 3, b"a")).ready) == [1, 3]
-
-
-@pytest.mark.parametrize(
-    ("now", "settled"),
-    [
-        (upto(7), True),
-        (upto(7, l5=0), True),  # of another lane
-        (upto(7, any=0), False),
-        (upto(7, any=7), True),
-        (upto(7, l3=6), False),
-        (upto(9, 7, l3=7), True),
-        (upto(9, 6), False),  # not read yet
-        (HalfProgress("t", 7, None), False),
-    ],
-)
-def test_what_is_settled_below_an_offset(now: HalfProgress, *, settled: bool) -> None:
-    assert is_settled(7, {3}, now) is settled
-
-
-def test_halves_are_marked_when_their_end_is_read_after_the_row() -> None:
-    """An end that is not known is no mark, and neither is the one of a topic that was recreated since."""
-    waiters, window = Waiters(orders=OPEN), [row(1, 1, b"a", lane=1)]
-    assert not waiters.pass_halves(*window)
-    assert not waiters.take(*window).ready
-    assert not waiters.pass_halves(p1=HalfProgress("t", 100, None))
-    assert not waiters.pass_halves(p1=upto(3, l1=2, topic="u"))
-    assert waiters.pass_halves(p1=upto(4, l1=3, topic="u"))
-
-
-def test_a_transaction_waits_for_all_its_lanes() -> None:
-    """Two outboxes may fall back in one local transaction."""
-    waiters = Waiters(orders=OPEN)
-    window = [row(1, 1, b"a", lane=0), row(2, 1, b"b", lane=1)]
-    waiters.pass_halves(*window, p0=upto(1), p1=upto(5, l1=4))
-    assert not waiters.take(*window).ready
-    assert not waiters.pass_halves(p1=upto(6))
-    assert waiters.pass_halves(p0=upto(1), p1=upto(6))
-
-
-def test_what_waits_for_halves_is_never_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "WAITING_MAX", 2)
-    waiters = Waiters(orders=OPEN, missing=None)
-    window = [row(number, number, b"%d" % number, lane=0) for number in range(1, 4)]
-    waiters.pass_halves(*window, p0=upto(5, l0=4))
-    waiters.take(*window)
-    waiters.admission.release_crowding()
-    assert list(waiters.admission.waiting()) == [1, 2, 3]
-    waiters.pass_halves(p0=upto(9, l0=5))
-    assert not waiters.admission.waiting()
-
-
-def test_a_lane_with_too_many_rows_is_held_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its further rows are not read; what waits for a topic goes on waiting."""
-    monkeypatch.setattr(admission, "WAITING_MAX", 2)
-    waiters = Waiters(orders=OPEN, missing=None)
-    window = [row(number, number, b"a", lane=0) for number in (1, 2)]
-    waiters.pass_halves(*window, p0=upto(5, l0=4))
-    waiters.take(*window, row(3, 3, b"missing", "missing"))
-    assert list(waiters.admission.held_lanes()) == []
-    behind = row(4, 4, b"a", lane=2)
-    waiters.pass_halves(behind, p0=upto(5, l0=4))
-    waiters.take(behind)
-    assert list(waiters.admission.held_lanes()) == [0, 2]
-    waiters.admission.release_crowding()
-    assert list(waiters.admission.waiting()) == [1, 2, 3, 4]
-    free = [row(5, 5, b"b", lane=4), row(6, 6, b"c")]
-    waiters.pass_halves(*free, p0=upto(5, l0=4))
-    assert [ids([one]) for one in waiters.take(*free).ready] == [[5], [6]]
-    waiters.pass_halves(p0=upto(9, l0=5))
-    assert list(waiters.admission.held_lanes()) == []
-
-
-def test_nothing_is_read_while_twice_as_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "WAITING_MAX", 2)
-    waiters = Waiters(orders=OPEN)
-    for number in range(1, 6):
-        assert not waiters.admission.is_full
-        one = row(number, number, b"%d" % number, lane=2 * number)
-        waiters.pass_halves(one, p0=HalfProgress("t", 5, None))
-        waiters.take(one)
-    assert waiters.admission.is_full
-
-
-def test_the_first_unsettled_half_of_each_lane_counts() -> None:
-    assert first_offsets({3: 7, 5: None, 6: NO_LANE, 8: 7, 9: None}) == {7: 3, None: 5, NO_LANE: 6}
-
-
-@given(st.lists(st.sampled_from("htsr"), max_size=30), st.randoms())
-def test_each_lane_keeps_its_order_across_both_ways(events: list[str], chance: Random) -> None:
-    """h: a transaction goes half-first; t: one falls back; s: the oldest half is settled; r: the relay takes a turn."""
-    waiters, delivered, published = Waiters(orders=OPEN), list[int](), 0
-    halves, rows, end = list[int](), dict[int, Row](), 0
-    for event in [*events, *"sr" * (len(events) + 1)]:
-        if event == "h" and not rows:  # rule R56
-            published, end = published + 1, end + 1
-            halves.append(published)
-        elif event in {"h", "t"}:
-            published += 1
-            rows[published] = row(published, published, b"k", lane=0)
-        elif event == "s" and halves:
-            delivered.append(halves.pop(0))
-        elif event == "r" and rows:
-            window = [one for one in rows.values() if one.id not in waiters.admission.waiting()]
-            window = window[: chance.randint(0, len(window))]
-            now = upto(end, l0=end - len(halves)) if halves else upto(end)
-            if not waiters.pass_halves(*window, p0=now):
-                admitted = waiters.take(*window)
-                waiters.admission.settled(admitted)
-                for id_ in ids(admitted.ready):
-                    delivered.append(rows.pop(id_).id)
-    assert delivered == sorted(delivered)
-    assert len(delivered) + len(halves) + len(rows) == published
 
 
 def test_before_a_dead_letter_the_topic_is_described_once_more() -> None:

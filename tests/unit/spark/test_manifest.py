@@ -41,12 +41,6 @@ def test_manifest_with_gaps_is_read_as_it_was_written() -> None:
     assert Manifest.parse(nothing.encode()) == nothing
 
 
-def test_manifest_of_an_older_version_has_no_gaps() -> None:
-    content = json.loads(MANIFEST.encode())
-    del content["gaps"], content["retired"]
-    assert Manifest.parse(json.dumps(content)) == MANIFEST
-
-
 def test_a_manifest_says_the_totals() -> None:
     content = json.loads(MANIFEST.encode())
     assert content["rows"] == 6

@@ -31,6 +31,8 @@ def batch(number: int, start: int, end: int, rows: int) -> Manifest:
         "topics": {"orders": "id"},
         "partitions": [{**part, "last_offset": end - 1, "identified": rows, "problems": 0, "checksum": "0" * 16}],
         "beside": [],
+        "gaps": [],
+        "retired": {},
     }
     return Manifest.parse(json.dumps(content))
 

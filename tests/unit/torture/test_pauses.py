@@ -41,7 +41,6 @@ def test_a_slow_machine_is_allowed_for_by_what_it_took_without_a_step() -> None:
     "entry",
     [
         committed("x", 121.0, topic=SHORT),
-        committed("x", 121.0, mode="auto"),
         committed("x", 121.0)._replace(kind=ANSWERED),
         committed("x", 99.0),
     ],

@@ -36,11 +36,11 @@ def record(number: int, position: int = 0) -> Seen:
     )
 
 
-def row(number: int, position: int = 0, told: str = "") -> Seen:
+def row(number: int, position: int = 0) -> Seen:
     """A message of a local transaction in table mode, with the row id that is its position."""
     made = record(number, position)
     id_ = f"{ROWS[number]}/{position}"
-    return made._replace(id=told or id_, message_id=id_, key=b"row", partition=ROW_PARTITION, origin=(SOURCE, position))
+    return made._replace(id=id_, message_id=id_, key=b"row", partition=ROW_PARTITION, origin=(SOURCE, position))
 
 
 def manifest(transaction_id: str, reason: DiscardReason, place: tuple[int, int] = (1, 9)) -> Manifest:
@@ -84,16 +84,15 @@ def clean() -> Evidence:
 
 
 def with_rows() -> Evidence:
-    """The same, with a transaction of table mode, one of auto mode that was rows, and a row that is malformed."""
-    records = [row(0, 1), row(0, 2), row(1, 3, "auto/0"), row(1, 4, "auto/1")]
+    """The same, with two transactions of table mode, and a row that is malformed."""
+    records = [row(0, 1), row(0, 2), row(1, 3), row(1, 4)]
     evidence = clean()
-    told = {each.id: Told(TOPIC, each.digest, "table", each.message_id) for each in records[:2]}
-    told |= {each.id: Told(TOPIC, each.digest, "auto", "") for each in records[2:]}
+    told = {each.id: Told(TOPIC, each.digest, "table", each.message_id) for each in records}
     log = [*evidence.log, *records]
     return replace(
         evidence,
         told={**evidence.told, **told},
-        acknowledged=[*evidence.acknowledged, ROWS[0], "auto"],
+        acknowledged=[*evidence.acknowledged, ROWS[0], ROWS[1]],
         log=log,
         reader=log,
         delivered=[DeliveredRow(each.message_id, each.topic, 1_000) for each in records],
@@ -307,19 +306,6 @@ def test_evidence_that_is_missing_doubled_or_invented_is_found() -> None:
 def test_a_row_that_is_visible_and_discarded_is_found() -> None:
     discarded = [*with_rows().discarded, DiscardedRow(1, f"{ROWS[0]}/1", DiscardReason.MALFORMED)]
     assert found(replace(with_rows(), discarded=discarded, poison={1, 5})) == ["I7"]
-
-
-def test_a_transaction_that_went_both_ways_is_found() -> None:
-    log = list(with_rows().log)
-    log[-1] = log[-1]._replace(message_id=f"{IDS[0]}/7", origin=("0", 9))
-    assert found(replace(with_rows(), log=log, reader=log, delivered=with_rows().delivered[:-1])) == ["I7"]
-
-
-def test_a_half_of_mode_auto_without_its_callback_row_is_found() -> None:
-    log = [*clean().log, record(3)._replace(id="auto/0")]
-    told = {**clean().told, "auto/0": Told(TOPIC, log[-1].digest, "auto", "")}
-    rows = {id_: state for id_, state in clean().rows.items() if id_ != IDS[3]}
-    assert "I8" in found(replace(clean(), told=told, rows=rows, log=log, reader=log))
 
 
 def test_a_row_with_another_message_id_is_found() -> None:

@@ -1,1 +1,0 @@
-"""Auto mode: half messages while Kafka answers, otherwise rows of the message table in the same local transaction."""

@@ -1,0 +1,132 @@
+"""The DDL of the tables as text, for a migration of one's own: the SQL of `outbox table sql` and `outbox inbox sql`.
+
+In a migration of Alembic:
+
+    def upgrade() -> None:
+        op.execute(outbox.ddl(application_roles=["shop"], relay_roles=["outbox_relay"]))
+
+    def downgrade() -> None:
+        op.execute(outbox.ddl(drop=True))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import Grant, script
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.inbox_table import InboxTable
+from outbox._postgres.message_table import MessageTable
+from outbox._rules.qualified_name import QualifiedName, check_name
+from outbox.errors import ConfigurationError, UsageError
+from outbox.settings import TableNames
+
+
+def ddl(
+    tables: TableNames | None = None,
+    *,
+    application_roles: Sequence[str] = (),
+    checker_roles: Sequence[str] = (),
+    relay_roles: Sequence[str] = (),
+    operator_roles: Sequence[str] = (),
+    message_table: str = "",
+    mark_column: str = "",
+    notify: bool | None = None,
+    drop: bool = False,
+) -> str:
+    """Return the SQL that makes the tables of both modes and gives rights on them; running it again changes nothing.
+
+    Args:
+        tables: Schema and name prefix of the tables; None: `public` and `outbox`.
+        application_roles: Roles that get what the library needs.
+        checker_roles: Roles that get what the checker and the audit need.
+        relay_roles: Roles that get what the relay needs in table mode.
+        operator_roles: Roles that get what operators need in table mode.
+        message_table: `schema.table` that the application made: only what the relay needs beside it.
+        mark_column: Column of that table that the relay sets; empty: it deletes delivered rows.
+        notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
+        drop: Return the SQL that drops the tables instead, with all that waits and all decisions.
+
+    Raises:
+        ConfigurationError: A name is not allowed.
+        UsageError: Arguments have no meaning together.
+    """
+    names = tables or TableNames()
+    if message_table and (application_roles or checker_roles or operator_roles):
+        raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")
+    if mark_column and not message_table:
+        raise UsageError("A mark column is given without a message table. Give both, or neither.")
+    if message_table:
+        foreign, grants = foreign_source(names, message_table, relay_roles, mark_column)
+        return script(foreign.drop_statements()) if drop else foreign.ddl(grants, notify=notify)
+    callbacks, messages = CallbackTable(names), MessageTable(names)
+    if drop:
+        return script([*messages.drop_statements(), *callbacks.drop_statements()])
+    made = callbacks.ddl(callback_grants(callbacks, application_roles, checker_roles))
+    rights = message_grants(messages, application_roles, checker_roles, relay_roles, operator_roles)
+    return made + messages.ddl(rights, notify=notify)
+
+
+def inbox_ddl(
+    tables: TableNames | None = None,
+    *,
+    consumer_roles: Sequence[str] = (),
+    purger_roles: Sequence[str] = (),
+    drop: bool = False,
+) -> str:
+    """Return the SQL that makes the inbox table and gives rights on it; running it again changes nothing.
+
+    Args:
+        tables: Schema and name prefix of the table; None: `public` and `outbox`.
+        consumer_roles: Roles that get what a consumer needs.
+        purger_roles: Roles that get what `Inbox.purge()` needs.
+        drop: Return the SQL that drops the table instead. Messages delivered again are then handled as new.
+
+    Raises:
+        ConfigurationError: A name is not allowed.
+    """
+    table = InboxTable(tables or TableNames())
+    return script(table.drop_statements()) if drop else table.ddl(inbox_grants(table, consumer_roles, purger_roles))
+
+
+def callback_grants(table: CallbackTable, applications: Sequence[str], checkers: Sequence[str]) -> list[Grant]:
+    """Return the rights of roles on the callback tables."""
+    return [*map(table.application_grant, applications), *map(table.checker_grant, checkers)]
+
+
+def message_grants(
+    table: MessageTable,
+    applications: Sequence[str],
+    checkers: Sequence[str],
+    relays: Sequence[str],
+    operators: Sequence[str],
+) -> list[Grant]:
+    """Return the rights of roles on the message table, and on what belongs to it."""
+    return [
+        *map(table.application_grant, applications),
+        *map(table.checker_grant, checkers),
+        *map(table.relay_grant, relays),
+        *map(table.operator_grant, operators),
+    ]
+
+
+def foreign_source(
+    names: TableNames, message_table: str, relays: Sequence[str], mark_column: str
+) -> tuple[ForeignSource, list[Grant]]:
+    """Return what belongs to a foreign table, and the rights of the relay's roles.
+
+    Raises:
+        ConfigurationError: A name is not allowed.
+    """
+    try:
+        foreign = ForeignSource(names, QualifiedName.parse(message_table))
+        mark = check_name(mark_column) if mark_column else ""
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    return foreign, [grant for role in relays for grant in foreign.relay_grants(role, mark)]
+
+
+def inbox_grants(table: InboxTable, consumers: Sequence[str], purgers: Sequence[str]) -> list[Grant]:
+    """Return the rights of roles on the inbox table."""
+    return [*map(table.consumer_grant, consumers), *map(table.purger_grant, purgers)]

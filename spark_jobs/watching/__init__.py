@@ -1,1 +1,0 @@
-"""What `watch` counts with: records as events, what is open of them, figures, alerts. Pure."""

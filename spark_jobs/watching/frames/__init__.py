@@ -1,1 +1,0 @@
-"""Frames that `watch` computes. Pure."""

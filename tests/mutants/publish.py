@@ -1,0 +1,187 @@
+"""What an application publishes with: its half messages, its row, its marker, its process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaError, Message
+from psycopg import sql
+from sqlalchemy.engine import Connection
+from sqlalchemy.pool import PoolResetState
+
+from outbox._publish import sqlalchemy_session
+from outbox._publish.acks import Acks
+from outbox._publish.circuit import Circuit
+from outbox._publish.local_connection import LocalConnection
+from outbox._publish.participant import Participant
+from outbox._publish.seal import Seal
+from outbox._publish.sender import Sender
+from outbox._publish.sqlalchemy_session import PublishedTransaction, _refuse_end_in_sql
+from outbox._publish.waiting import Budget
+from outbox._rules.half_place import HalfPlace
+from outbox.errors import TransactionFenced
+from outbox.protocol.op import OpEntry
+from outbox.transaction import _abandon
+from tests.mutants.runner.catalogue import fails, mutant
+from tests.mutants.runner.mutant import Harm
+
+
+@mutant(Circuit.failed, "circuit", Harm.STUCK)
+@fails("process/test_circuit.py::test_circuit_opens_at_the_first_silence")
+def circuit_of_the_outbox(self: Circuit, since: float, cause: str) -> bool:
+    """After a time-out, publications fail at once until a probe succeeds. Without it each local transaction of an
+    outage holds its connection for the whole `publish_timeout_seconds`: the pool is empty for readers, too."""
+    return False
+
+
+@mutant(Acks._report, "R3", Harm.LOST)
+@fails("unit/outbox/test_acks.py::test_an_acknowledgement_without_an_offset_does_not_count")
+def r03_offset_of_the_acknowledgement(self: Acks, index: int, error: KafkaError | None, message: Message) -> None:
+    """A half counts as stored only when it was acknowledged with an offset. librdkafka reports
+    DUPLICATE_SEQUENCE_NUMBER as delivered, with no offset. Taken for stored, the half gets offset -1 in the callback
+    row and in the op marker: the relay drops the marker as one for settled halves, and the checker's answer, which says
+    what the row says, counts none of the halves that were read. The transaction is committed, and its message lost."""
+    offset = message.offset()
+    with self._lock:
+        if error is not None:
+            self.error = f"{error.name()}: {error.str()}"
+        else:
+            self._offsets[index] = -1 if offset is None else offset
+        self._left -= 1
+        notify = None
+        if self._left == 0:
+            notify, self._when_all = self._when_all, None
+    if notify is not None:
+        notify()
+
+
+@mutant(Seal._acknowledged, "R4", Harm.STUCK)
+@fails("integration/library/test_lock.py::test_it_is_taken_while_acknowledgements_are_late")
+def r04_lock_before_the_halves(self: Seal, budget: Budget) -> list[int]:
+    """While acknowledgements are late, the transaction's advisory lock says that it lives. Without the lock, the
+    checker takes a transaction whose halves are on a slow way for dead, and places its rollback row: each attempt of
+    the application fails with `TransactionFenced` for as long as Kafka is slow."""
+    return self._acks.offsets(budget)
+
+
+_insert = Seal._insert
+
+
+@mutant(Seal._insert, "R4", Harm.LOST)
+@fails("integration/library/test_seal.py::test_the_checker_was_first")
+def r04_row_against_the_rollback_row(self: Seal, entry: OpEntry) -> str | None:
+    """The row is a plain INSERT in the application's own transaction, whose COMMIT falls with it. The checker's
+    rollback row takes the same key. An application that gets past it, by a SAVEPOINT around the INSERT or by ON
+    CONFLICT DO NOTHING, commits its business rows while the rollback row stands: its message is lost."""
+    self._connection.execute(sql.SQL("SAVEPOINT before_the_row"))
+    try:
+        return _insert(self, entry)
+    except TransactionFenced:
+        self._connection.execute(sql.SQL("ROLLBACK TO SAVEPOINT before_the_row"))
+        return None
+
+
+@mutant(Seal._notice, "R5", Harm.PHANTOM)
+@fails("integration/relay/test_restarts.py::test_a_commit_that_was_not_replicated_is_left_to_the_checker")
+def r05_commit_that_was_not_replicated(self: Seal, diagnostic: psycopg.errors.Diagnostic) -> None:
+    """A COMMIT whose wait for the standby was cancelled is not one that was seen to succeed. The row is visible, and
+    Postgres warns that it may be on this server alone. A marker would have the message delivered at once; if the server
+    is lost then, the standby never had the change: a phantom. The checker's own write waits."""
+
+
+@mutant(PublishedTransaction._has_rows, "R5", Harm.PHANTOM)
+@fails("unit/outbox/test_commit_outcome.py::test_an_idle_connection_is_no_proof_of_a_commit")
+def r05_commit_that_was_seen(self: PublishedTransaction, *, presumed: bool) -> bool | None:
+    """Only a COMMIT that was seen to succeed sends an op marker; an idle connection alone says nothing. COMMIT may have
+    failed, and a handler of the user's may have kept that from the library: the connection is idle then, too. A marker
+    that says COMMIT goes out, and the message of a transaction that was rolled back is delivered: a phantom."""
+    return True
+
+
+@mutant(LocalConnection.require_healthy, "R5", Harm.PHANTOM)
+@fails("unit/outbox/test_commit_outcome.py::test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed")
+def r05_healthy_transaction(self: LocalConnection, *, begun: bool = True) -> None:
+    """What is sealed must still be in its transaction, and that must be healthy. Something else may have ended it: a
+    raw ROLLBACK, a pooler. The INSERT of the row begins another transaction then, which commits without the business
+    rows: the message is delivered of a change that never happened, a phantom."""
+
+
+@mutant(sqlalchemy_session._reset, "R6", Harm.LOST)
+@fails("integration/library/test_session_more.py::test_a_reset_of_another_connection_that_shares_the_drivers")
+def r06_a_reset_is_no_rollback(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
+    """A rollback marker leaves only where it is certain; a connection that was reset says nothing of what was before.
+    What the pool resets may be a later transaction, begun after COMMIT on another Connection with the same connection
+    of the driver. A rollback marker goes out for a transaction that committed, and its messages are lost."""
+    published = sqlalchemy_session._sealed_on(dbapi_connection)
+    if published is None:
+        return
+    if state.transaction_was_reset:
+        published.end("COMMIT was not sent" if published.connection.roll_back() else None)
+    else:
+        published.conclude()
+
+
+@mutant(LocalConnection.commit_definitely_failed, "R6", Harm.LOST)
+@fails("unit/outbox/test_commit_outcome.py::test_nothing_is_said_where_the_outcome_of_commit_is_not_known")
+def r06_silence_where_the_outcome_is_not_known(self: LocalConnection, error: BaseException) -> bool:
+    """A rollback marker leaves only where COMMIT was not sent, or definitely failed; else silence. COMMIT is sent, and
+    its reply is lost: it may have succeeded. A library that takes the lost connection for a failure sends a rollback
+    marker, the relay settles the halves undelivered, and the message of a committed transaction is lost."""
+    return True
+
+
+@mutant(HalfPlace.holds, "R39", Harm.STUCK)
+@fails("unit/outbox/test_half_place.py::test_low_offset_shows_a_new_topic")
+def r39_offset_of_a_new_topic(self: HalfPlace, offsets: Sequence[int], topic_ids: Collection[str]) -> bool:
+    """A half whose offset is lower than one that its partition had reached lies in a topic that was made again. Without
+    it, an application that runs on after a channel was made again commits undelivered messages until it describes the
+    topic anew."""
+    return set(topic_ids) == {self.topic_id}
+
+
+@mutant(Sender.require_same_topic, "R39", Harm.STUCK)
+@fails("integration/library/test_recreated_channel.py::test_transaction_of_a_former_half_topic_is_rolled_back")
+def r39_seal_of_a_former_topic(self: Sender, place: HalfPlace, offsets: Sequence[int]) -> None:
+    """A transaction whose halves lie in a half topic that was made again is rolled back at its seal. Without it, an
+    application that runs on after a channel was made again commits, and nothing is delivered until it is restarted."""
+
+
+@mutant(Sender.start_afresh, "R46", Harm.STUCK)
+@fails("process/test_forks.py::test_child_has_no_producer_of_its_parent_and_ends")
+def r46_fresh_start_after_a_fork(self: Sender) -> None:
+    """A forked child starts afresh. With the clients of its parent, whose threads do not exist in the child, `ping()`,
+    `publish()` and the end of the process wait for ever."""
+
+
+@mutant(Seal.rolled_back, "R46", Harm.LOST)
+@fails("process/test_forks.py::test_rollback_marker_is_sent_by_the_process_that_began")
+def r46_marker_of_the_parent(self: Seal, reason: str) -> None:
+    """A forked child neither marks nor goes on with a transaction that was begun before the fork. A child that collects
+    its copy of a session would send ROLLBACK for what the parent is about to commit: the relay settles the halves as
+    rolled back, and the committed messages are lost."""
+    self._end(self._outcome_without_commit)
+    self.draft.end.rolled_back(reason)
+    if self._sent:
+        self._acks.when_all(self._send_rollback)
+
+
+@mutant(_refuse_end_in_sql, "R47", Harm.PHANTOM)
+@fails("integration/library/test_raw_ends.py::test_end_in_sql_of_a_session_is_refused")
+def r47_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+    """A statement that would end a session's transaction with messages in it is refused. Without it, the change before
+    a ROLLBACK in SQL is gone, and the message is published with the transaction that the next statement begins."""
+
+
+@mutant(_abandon, "R47", Harm.STUCK)
+@fails("integration/library/test_raw_ends.py::test_exception_at_any_line_gives_both_or_neither")
+def r47_exception_before_commit(
+    connection: LocalConnection, part: Participant, error: BaseException, *, sealed: bool
+) -> None:
+    """An exception at any line leaves no connection in its transaction. Without it, an exception of a signal handler
+    between the seal and COMMIT leaves the row, its locks and the connection of a pool in a transaction that nobody
+    ends. Whoever takes the connection next commits what was given up."""
+    if not sealed:
+        connection.roll_back()
+        part.rolled_back("it was rolled back")

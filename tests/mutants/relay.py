@@ -1,0 +1,360 @@
+"""The relay: its batches, its Kafka transactions, its partitions and its process."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
+from outbox._kafka.topic_cache import TopicCache
+from outbox._publish.validation import PlannedHalf, _too_large
+from outbox._rules.topic_description import Replicas, TopicDescription
+from outbox._service.channels.channel_threads import ChannelThread
+from outbox._service.membership import not_joined
+from outbox._service.rights import refuse_missing_right
+from outbox.message import Message
+from outbox.protocol.names import Channel, is_platform_topic
+from outbox.protocol.record import Record
+from relay.batching.allow_list import EVERYTHING, AllowList
+from relay.batching.preflight import LookAgain, RealTopic, T, inspect, refused
+from relay.batching.stubs import keepable
+from relay.batching.topic_gate import Gate
+from relay.batching.volume import Volume
+from relay.kafka.producer import BatchProducer, ClientLog, DeliveryError
+from relay.kafka.refusals import Blame, Refusals
+from relay.kafka.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
+from relay.partitions.halts import Halts
+from relay.partitions.stalls import Stalls, _Progress
+from relay.recovery.hanging_checkpoint import Checkpointed, Word, decided, refuse_undone_end
+from relay.recovery.hanging_transactions import OwnHangingTransactions
+from relay.recovery.transaction_state import Decision, Outcome
+from relay.service import RelayService
+from relay.serving.fencing import Fencing
+from relay.serving.group_metadata import GroupMetadata
+from relay.serving.served import ServedPartitions
+from relay.serving.worker import PartitionWorker
+from relay.settings import require_allow_list
+from relay.state.half_records import Half
+from relay.state.message_transaction import Finding, Transaction
+from tests.mutants.runner.catalogue import fails, mutant
+from tests.mutants.runner.mutant import Harm
+
+
+@mutant(BatchProducer.flush, "flush before offsets", Harm.LOST)
+@fails("unit/relay/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message")
+def flush_before_offsets(self: BatchProducer) -> None:
+    """A batch is flushed before its offsets are sent: librdkafka does not do so. Unflushed messages leave after them: a
+    late EndTxn of the old protocol commits the offsets, the messages are refused, and the relay goes on: lost."""
+
+
+@mutant(ServedPartitions._give_way, "giving up after _FENCED", Harm.STUCK)
+@fails("integration/relay/test_fenced_relay.py::test_a_relay_that_was_fenced_leaves_the_new_owner_alone")
+def giving_up_after_fencing(self: ServedPartitions, number: int) -> None:
+    """A relay that was fenced serves the partition again only in a new generation of its group. Somebody else has taken
+    it over. A relay that takes it back after a moment fences the new owner, which does the same: each aborts what the
+    other one writes, and the partition is stuck for as long as both run."""
+    self.ownership.try_later(number, time.monotonic())
+
+
+@mutant(GroupMetadata.for_commit, "R15", Harm.DOUBLED)
+@fails("unit/outbox/test_group_metadata.py::test_offsets_are_not_committed_without_a_generation")
+def r15_generation_of_the_group(self: GroupMetadata) -> bytes:
+    """Offsets are committed with the metadata of a subscribed consumer, of generation 0 or more. Metadata of no
+    generation passes any check of a classic group, also while another relay is its member. A relay that has lost its
+    partitions could move their checkpoint all the same: who was last decides what is delivered twice, or not at all."""
+    return self.newest
+
+
+@mutant(TransactionalDelivery._fill, "R15", Harm.LOST)
+@fails("unit/relay/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message")
+def r15_offsets_last(
+    self: TransactionalDelivery, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes
+) -> None:
+    """In a Kafka transaction of the relay the offsets come last, after all messages. A late EndTxn of the old protocol
+    (KAFKA-17754) ends the next transaction in its midst. With the offsets first it commits them with a part of the
+    messages, the rest is refused, and the relay goes on behind them: lost."""
+    self._producer.client.send_offsets_to_transaction(list(offsets), group_metadata, OFFSETS_SECONDS)
+    self._producer.produce(records)
+    self._producer.flush()
+
+
+@mutant(PartitionWorker.run, "R17", Harm.LOST)
+@fails("unit/relay/test_partition_worker.py::test_it_ends_at_the_first_error")
+def r17_after_an_error(self: PartitionWorker) -> None:
+    """After an error neither the producer is used again, nor the ledger that has handed the batch out. What the ledger
+    handed out it holds for settled. A worker that goes on after a Kafka transaction that failed commits a checkpoint
+    beyond the messages of that one: they are lost."""
+    self._restore_discards()
+    self._restore_halves()
+    while not self.arrivals.is_stopping:
+        self._wait()
+        try:
+            self._read()
+            self._settle()
+        except DeliveryError as error:
+            self.failure = error
+            self._commit([])
+
+
+_LOG = ClientLog.log
+
+
+@mutant(ClientLog.log, "R17", Harm.DOUBLED)
+@fails("unit/relay/test_remedy.py::test_a_lost_connection_is_trouble_where_only_a_debug_line_has_it")
+def r17_error_that_is_not_logged_again(
+    self: ClientLog, level: int, _form: str, facility: str, client: str, text: str
+) -> None:
+    """A lost connection is noticed although librdkafka does not log it. Within 30 s it logs an error of a connection
+    twice, and not a third time. The commit whose connection broke looks healthy then, its producer is used again, and
+    the request that was sent first ends the next Kafka transaction."""
+    if level >= logging.INFO:
+        _LOG(self, level, _form, facility, client, text)
+
+
+@mutant(_is_suspicious, "R17", Harm.DOUBLED)
+@fails("unit/relay/test_delivery.py::test_after_a_slow_commit_a_late_end_changes_nothing")
+def r17_fresh_producer(seconds: float) -> bool:
+    """A producer whose commit took long is not used again: its EndTxn may have been sent twice. librdkafka sends EndTxn
+    again by itself, and says nothing. The first one may arrive in the next transaction, of the same epoch, and end it
+    in its midst: what was written so far is visible, the relay writes it anew: doubled."""
+    return False
+
+
+_consumer_config = RelayService._consumer_config
+
+
+@mutant(RelayService._consumer_config, "R22", Harm.LOST)
+@fails("integration/relay/test_discard.py::test_halves_that_are_deleted_under_a_running_relay_stop_it")
+def r22_offset_out_of_range(self: RelayService) -> dict[str, object]:
+    """A checkpoint outside its topic stops the relay; the consumer does not choose another place to begin. Retention,
+    or somebody, deletes halves under a relay that is behind. One that goes on with what is left loses them."""
+    return {**_consumer_config(self), "auto.offset.reset": "earliest"}
+
+
+@mutant(inspect, "R24", Harm.STUCK)
+@fails("unit/relay/test_preflight.py::test_one_bad_message_stops_its_whole_transaction")
+@fails("unit/relay/test_preflight.py::test_a_transaction_that_lacks_a_listed_position_is_incomplete")
+def r24_pre_flight(
+    transaction: Transaction,
+    topics: Mapping[str, RealTopic | None],
+    channel: Channel,
+    now: int | None = None,
+    allowed: AllowList = EVERYTHING,
+    more: int = 0,
+) -> Finding | None:
+    """Whole transactions pass pre-flight before they enter a batch. One message to a topic that was deleted, or that is
+    too large for it, fails its Kafka transaction, again and again: the half partition is stuck."""
+    return None
+
+
+@mutant(OwnHangingTransactions.end, "R31", Harm.DOUBLED)
+@fails("unit/relay/test_hanging_transactions.py::test_a_transaction_that_was_just_handed_out_is_owed")
+def r31_what_was_left_open(
+    self: OwnHangingTransactions, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()
+) -> Mapping[str, str]:
+    """What former transactions left open on a real topic is ended before anything is written there. A broker without a
+    leader for the partition has skipped the end of an aborted transaction. The next commit commits it, too: doubled."""
+    return {}
+
+
+@mutant(Refusals.failed, "R33", Harm.STUCK)
+@fails("unit/relay/test_partition_worker.py::test_refused_topic_waits_and_the_others_go_on")
+@fails("unit/relay/test_refusals.py::test_closed_topic_opens_after_its_pause")
+def r33_topic_to_blame(self: Refusals, found: Blame, cost: int, now: int) -> Mapping[str, int]:
+    """A real topic whose records Kafka did not acknowledge is closed for a while in its half partition. Without that
+    the batch that failed is written again as it was, and fails again: all its other topics wait, too."""
+    return {}
+
+
+@mutant(Volume.timed_out, "R34", Harm.STUCK)
+@fails("unit/relay/test_volume.py::test_backlog_drains_over_a_thin_line")
+@fails("unit/relay/test_partition_worker.py::test_batch_after_a_time_out_is_half_as_large")
+def r34_batch_for_the_line(self: Volume, messages: int, size: int, *, is_single: bool) -> None:
+    """After a time-out the next batch is half as large. Without that a batch that the connection cannot carry in time
+    is sent again from its beginning, and never gets through."""
+
+
+@mutant(Halts.of_all, "R36", Harm.STUCK)
+@fails("unit/relay/test_halts.py::test_halts_of_some_partitions_leave_the_others")
+@fails("integration/relay/test_halts.py::test_damaged_checkpoint_halts_only_its_partition")
+def r36_halt_alone(self: Halts, partitions: int) -> Exception | None:
+    """A half partition that cannot go on halts alone. Without it one damaged checkpoint ends the relay, and each one
+    that takes its place: all half partitions stand still."""
+    return next(iter(self._causes.values()), None) if partitions else None
+
+
+@mutant(keepable, "R37", Harm.STUCK)
+@fails("unit/relay/test_poison.py::test_discarded_stub_fits_the_discard_topic")
+@fails("integration/relay/test_poison.py::test_half_that_unpacks_to_too_much_leaves_as_a_stub")
+def r37_stub(half: Half, most: int) -> Half:
+    """A half that the discard topic cannot keep leaves as a stub. Without it the Kafka transaction that discards it
+    fails for ever, and all behind it in its half partition stands still."""
+    return half
+
+
+@mutant(refuse_missing_right, "R43", Harm.STUCK)
+@fails("unit/outbox/test_membership.py::test_missing_right_is_refused_by_name")
+def r43_missing_right(error: KafkaError, rights: str, names: Mapping[str, str]) -> None:
+    """A service without a right that it cannot work without ends and names the right. Without it, a relay that may not
+    join its group logs one warning and serves nothing: a rolling update replaces good relays by such ones."""
+
+
+@mutant(not_joined, "R43", Harm.STUCK)
+@fails("unit/outbox/test_membership.py::test_membership_without_a_generation_is_not_ready")
+def r43_not_joined(group_metadata: bytes, group: str) -> str | None:
+    """A service is ready only as a member of its group. Without it, a relay that cannot join is ready and serves
+    nothing: a rolling update replaces good relays by it, and what is published is stuck."""
+    return None
+
+
+@mutant(_too_large, "R48", Harm.LOST)
+@fails("unit/outbox/test_publish_limits.py::test_relay_delivers_each_message_that_publish_accepts")
+@fails("unit/outbox/test_publish_limits.py::test_relay_discards_as_too_large_what_publish_refuses")
+def r48_headers_at_publish(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:
+    """`publish()` accepts only what the relay can deliver. A message that only the relay finds too large is committed
+    with its transaction and discarded: nobody reads it, and nothing told the application."""
+    return "the message is too large" if message.size() > topic.max_record_bytes else ""
+
+
+@mutant(Stalls.observe, "R50", Harm.STUCK)
+@fails("unit/relay/test_stalls.py::test_batch_that_fails_again_and_again_is_no_progress")
+def r50_progress(self: Stalls, partition: int, settled: int, now: float, *, has_work: bool) -> None:
+    """Only a checkpoint that was never reached before is progress. Without it a half partition whose batch fails again
+    and again counts as moving: each take-over begins at a lower checkpoint, and the relay stays ready."""
+    found = self._found.setdefault(partition, _Progress(settled, now, has_work))
+    if settled != found.most or not has_work:
+        found.since = now
+    found.most, found.has_work = settled, has_work
+
+
+@mutant(TransactionalDelivery._require_stable, "R51", Harm.DOUBLED)
+@fails("unit/relay/test_delivery.py::test_slow_commit_whose_checkpoint_hangs_ends_the_worker")
+def r51_checkpoint_after_a_slow_commit(self: TransactionalDelivery, offsets: Sequence[TopicPartition]) -> None:
+    """After a commit that may have been sent twice, a relay goes on only once Kafka returns its checkpoint. Without it,
+    the next transaction, if it is aborted, takes a committed checkpoint along that hangs: its messages come twice."""
+
+
+@mutant(decided, "R51", Harm.DOUBLED)
+@fails("unit/relay/test_hanging.py::test_committed_transaction_is_ended_after_a_note")
+@fails("unit/relay/test_hanging.py::test_decision_that_is_not_written_is_not_guessed")
+def r51_decision_of_kafka(kafka: Mapping[str, str], admin: AdminClient, group: str, transactional_id: str) -> Decision:
+    """A hanging transaction is ended as its coordinator decided it. Without it, its checkpoint is always dropped: the
+    relay delivers messages again that readers have already seen."""
+    return Decision(Outcome.ABORTED, None)
+
+
+@mutant(refuse_undone_end, "R51", Harm.DOUBLED)
+@fails("unit/relay/test_hanging.py::test_committed_transaction_is_ended_after_a_note")
+def r51_note_before_the_end(
+    kafka: Mapping[str, str], owner: Checkpointed, checkpoint: TopicPartition | None, word: Word
+) -> None:
+    """A note names the checkpoint that is not gone on from, should the end of a committed transaction be cut off.
+    Without it, a relay goes on from the checkpoint before that one, and delivers messages twice."""
+
+
+@mutant(is_platform_topic, "R63", Harm.PHANTOM)
+@fails("unit/relay/test_allow.py::test_topics_of_other_platforms_are_protected_until_they_are_named")
+@fails("unit/relay/test_preflight.py::test_one_bad_message_stops_its_whole_transaction")
+def r63_topics_of_other_platforms(topic: str) -> bool:
+    """Topics of other platforms are no real topics unless the allow-list names them. Without it, anybody who may
+    publish at all writes to the Schema Registry's or Connect's own topics with the relay's rights: one record there
+    changes what every application of the cluster reads."""
+    return False
+
+
+@mutant(ChannelThread._stopped, "R66", Harm.STUCK)
+@fails("unit/outbox/test_channel_threads.py::test_a_channel_that_fails_leaves_the_others")
+@fails("integration/relay/test_channels.py::test_a_broken_channel_does_not_stop_the_other")
+def r66_failure_of_a_channel(self: ChannelThread, error: Exception, seconds: float) -> float:
+    """A failure of a channel stays in it. Without it the process ends with the first channel that fails, as a process
+    of one channel does: all channels stand still."""
+    self._stop_wanted.set()
+    return 0.0
+
+
+@mutant(require_allow_list, "R69", Harm.PHANTOM)
+@fails("unit/relay/test_reload.py::test_production_requires_a_list_and_takes_the_explicit_word")
+def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
+    """In production a relay serves a channel only with an allow-list. Without it, a file from which the list was lost,
+    by a slip or while it is written, opens every topic to every group."""
+
+
+@mutant(TopicCache._fetch, "R79", Harm.STUCK)
+@fails("unit/outbox/test_topics.py::test_another_broker_is_asked_where_one_takes_a_request_and_answers_none")
+def r79_broker_that_answers_none(self: TopicCache, names: Collection[str]) -> dict[str, TopicDescription]:
+    """Another broker is asked for descriptions of topics where one does not answer. Without it all owners of a process
+    wait with the thread that asked a broker that is being stopped: it takes the request, and answers none."""
+    return describe_targets(self._admin, names, REQUEST_TIMEOUT, writing=self._writing)
+
+
+@mutant(BatchProducer.saw_broker_leave, "R79", Harm.STUCK)
+@fails("unit/relay/test_delivery.py::test_when_a_broker_left_the_next_batch_has_a_fresh_producer")
+def r79_broker_that_left(self: BatchProducer) -> bool:
+    """A producer is used no more once a broker has left that it may take for the group's coordinator. Without it its
+    `send_offsets_to_transaction` then waits without any time limit, and the half partition stands still."""
+    return False
+
+
+@mutant(TransactionalDelivery._wake_seconds, "R79", Harm.STUCK)
+@fails("unit/relay/test_delivery.py::test_who_waits_for_the_groups_coordinator_is_woken")
+def r79_wait_for_the_coordinator(self: TransactionalDelivery) -> float:
+    """A producer that waits for the coordinator of its group is woken. The coordinator may move and leave the cluster
+    while offsets are on their way. librdkafka then waits until another connection comes or goes: for ever, perhaps."""
+    return math.inf
+
+
+@mutant(Replicas.are_few, "R80", Harm.STUCK)
+@fails("unit/relay/test_preflight.py::test_replicas_on_lost_brokers_are_not_in_sync")
+def r80_brokers_that_are_lost(self: Replicas, lost: AbstractSet[int] = frozenset()) -> bool:
+    """A replica on a broker that this process has lost is not in sync, whatever Kafka's description says. The
+    controller counts a dead broker for as long as its session lasts. What is written meanwhile to a topic that needs it
+    has no end until it is back, and all topics of the half partition or the table source wait."""
+    return len(self.in_sync) < self.needed
+
+
+_turn = Gate.turn
+
+
+@mutant(Gate.turn, "R80", Harm.STUCK)
+@fails("unit/relay/test_gate.py::test_metadata_from_before_a_broker_was_lost_is_dropped")
+@fails("unit/relay/test_gate.py::test_closed_topic_is_described_as_soon_as_the_brokers_have_changed")
+def r80_metadata_from_before(self: Gate, now: int, *, is_stale: bool = False) -> set[str]:
+    """What was known of real topics before a broker was lost is dropped. For up to half a minute it lists all replicas
+    as in sync, and a Kafka transaction on a topic that needs the dead broker has no end until it is back: its half
+    partition or table source waits with all topics."""
+    return _turn(self, now)
+
+
+@mutant(ServedPartitions._halt_unforeseen, "R81", Harm.STUCK)
+@fails("unit/relay/test_served.py::test_a_worker_that_fails_unforeseen_halts_its_half_partition")
+@fails("unit/relay/test_served.py::test_a_take_over_that_fails_unforeseen_halts_its_half_partition")
+def r81_half_partition(self: ServedPartitions, number: int, error: BaseException) -> None:
+    """An unforeseen error halts the half partition that it is about. Without it one record that meets a bug ends the
+    relay, again after each restart: all tables and half partitions stand still."""
+    raise RuntimeError(f"partition {number} failed") from error
+
+
+@mutant(refused, "R83", Harm.STUCK)
+@fails("unit/relay/test_partition_worker.py::test_before_a_dead_letter_the_topic_is_looked_at_once_more")
+@fails("unit/relay/test_table_admission.py::test_before_a_dead_letter_the_topic_is_described_once_more")
+def r83_second_look(
+    transactions: Sequence[T], judge: Callable[[T], Finding | None], look_again: LookAgain
+) -> dict[T, Finding]:
+    """Before a dead letter whose reason depends on a topic, the topic is described once more. An application sees a
+    limit that was raised and publishes; the relay remembers the old one, and the message waits for an operator."""
+    return {transaction: finding for transaction in transactions if (finding := judge(transaction))}
+
+
+@mutant(Fencing.drop, "waiting for a take-over", Harm.STUCK)
+@fails("unit/relay/test_fencing.py::test_no_producer_comes_after_its_half_partition_was_given_up")
+def waiting_for_a_take_over(self: Fencing, numbers: Collection[int]) -> None:
+    """What is given up while its producer is being initialised is waited for. A producer that comes after the half
+    partition has its next owner fences that one, which gives way until the group has a new generation."""
+    for number in numbers:
+        self._begun.pop(number, None)

@@ -1,0 +1,337 @@
+"""Table mode: the message table, and the table sources of the relay."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+from outbox import Message
+from outbox._postgres import dsn, table_contract
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.notifications import Notifications
+from outbox._postgres.table_contract import Breach, Facts, Table
+from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
+from outbox._rules.topic_description import TopicDescription
+from outbox._service.exit_codes import UnsafeError
+from outbox._table import table_outcome
+from outbox._table.insert_connection import InsertConnection
+from outbox._table.message_insert import MessageInsert, Statement
+from outbox._table.owner_look import OwnerLook
+from outbox._table.row_writer import RowWriter
+from outbox.operator.reading.delivered_search import Gap, unprovable
+from outbox.settings import TableNames
+from relay.recovery.authors import Found, Own
+from relay.tables import rows as module
+from relay.tables import source_table
+from relay.tables.admission import behind
+from relay.tables.foreign.foreign_rows import ForeignRow, RowReader, deliverable
+from relay.tables.foreign.foreign_table import ForeignTable
+from relay.tables.id_floor import IdFloor
+from relay.tables.owned_table import OwnedTable, Refusal
+from relay.tables.row_author import RowAuthor
+from relay.tables.rows import Row, RowTransaction, transactions
+from relay.tables.source_table import PURGE_ROWS, SourceTable
+from relay.tables.source_threads import _SourceThread
+from relay.tables.table_progress import was_delivered
+from relay.tables.table_source import TableSource
+from tests.mutants.runner.catalogue import fails, mutant
+from tests.mutants.runner.mutant import Harm
+
+
+@mutant(RowAuthor.last_own, "R31", Harm.DOUBLED)
+@fails("unit/relay/test_row_author.py::test_rows_of_a_batch_that_hangs_are_owed")
+def r31_rows_of_a_source(self: RowAuthor, found: Sequence[Found], in_hand: Collection[int]) -> Own | None:
+    """A table source ends what its aborted transactions left open on a real topic. A broker without a leader for the
+    partition has skipped the end of an aborted batch. Without this, the next commit commits it, too: doubled."""
+    return None
+
+
+@mutant(was_delivered, "R55", Harm.DOUBLED)
+@fails("unit/relay/test_table_progress.py::test_every_row_is_delivered_once_wherever_owners_die")
+@fails("integration/relay/test_table_source.py::test_a_relay_killed_after_its_commit_delivers_nothing_twice")
+def r55_batch_of_a_dead_owner(source: str, progress: Progress, committed: Committed | None) -> bool:
+    """Kafka proves whether the batch that an owner of a table source left behind was delivered. Without it the next
+    owner reads the rows of a delivered batch again, because they are not deleted yet, and delivers them twice."""
+    return progress.batch == progress.delivered
+
+
+@mutant(unprovable, "R55", Harm.DOUBLED)
+@fails("unit/outbox/test_source_repair.py::test_only_a_topic_that_keeps_its_records_proves_that_one_is_not_there")
+@fails("integration/operator/test_table_resume.py::test_what_is_not_read_is_not_taken_for_undelivered")
+def r55_compacted_topic_as_proof(name: str, topic: TopicDescription | None) -> Gap | None:
+    """Only a topic that keeps its records proves that a row was not delivered. Without it an operator resumes a source
+    of a restored database with `--skip-delivered`, a delivered message whose record was compacted away counts as
+    undelivered, and consumers that have received it receive it again."""
+    return unprovable(name, topic) if topic is None else None
+
+
+@mutant(behind, "R55", Harm.OUT_OF_ORDER)
+@fails("unit/relay/test_table_admission.py::test_what_begins_earlier_does_not_overtake_with_its_later_rows")
+@fails("unit/relay/test_table_admission.py::test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part")
+@fails("unit/relay/test_table_admission.py::test_each_key_keeps_the_order_of_its_rows_in_windows_of_any_size")
+def r55_rows_behind_those_that_stay(
+    window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]
+) -> set[RowTransaction]:
+    """A local transaction waits behind each row that stays and has one of its keys. Without it a local transaction with
+    a later row of the same key is delivered first, and a consumer applies the two changes in the wrong order."""
+    return set(stopped)
+
+
+@mutant(ForeignTable.try_own, "R59", Harm.DOUBLED)
+@fails("integration/relay/test_foreign_table.py::test_two_sources_never_deliver_one_table")
+def r59_lock_of_the_table(self: ForeignTable) -> bool:
+    """The owner of a source holds a lock of the foreign table, too. Without it two sources of different names and
+    prefixes deliver the same rows, and consumers read each message twice."""
+    return OwnedTable.try_own(self)
+
+
+@mutant(RowReader.message, "R59", Harm.DOUBLED)
+@fails("unit/relay/test_foreign_rows.py::test_message_id_is_that_of_the_row_alone")
+def r59_message_id_of_a_row(self: RowReader, id_: str) -> str:
+    """The message id of a foreign row is made of the row's id alone. Without it a row that comes again, in another
+    local transaction or behind other rows, has another message id. Consumers that deduplicate process it twice."""
+    return str(uuid.uuid4())
+
+
+@mutant(RowReader.rows, "R59", Harm.OUT_OF_ORDER)
+@fails("unit/relay/test_foreign_rows.py::test_order_is_that_of_the_rows_whatever_their_ids_are")
+def r59_order_of_the_table(self: RowReader, found: Iterable[ForeignRow]) -> Iterator[Row]:
+    """Rows of a foreign table have the order of its order column, whatever their ids are. Without it messages of one
+    key are written in the order of random UUIDs, and a consumer applies changes in the wrong order."""
+    return (self._row(place, row) for place, row in enumerate(sorted(found, key=lambda row: row.id)))
+
+
+@mutant(deliverable, "R60", Harm.LOST)
+@fails("unit/relay/test_foreign_rows.py::test_row_too_large_stays_with_its_local_transaction")
+def r60_content_that_was_not_read(
+    found: Sequence[ForeignRow], left_writers: Collection[int] = ()
+) -> tuple[list[ForeignRow], list[ForeignRow]]:
+    """A row whose content is too large to be read stays in its table. Without it the row is delivered without its
+    content, and deleted: consumers read a tombstone, and the content of the message is lost."""
+    return list(found), []
+
+
+_MOVE = SourceTable.move
+_ALONE = source_table._MOVE.replace("{evidence}", "told AS (SELECT count(*) AS told FROM gone)")
+
+
+@mutant(SourceTable.move, "R61", Harm.PHANTOM)
+@fails("integration/relay/test_table_evidence.py::test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence")
+def r61_evidence_apart(
+    self: SourceTable,
+    before: Progress,
+    after: Progress,
+    ready: Sequence[RowTransaction] = (),
+    refused: Sequence[Refusal] = (),
+) -> Progress:
+    """The statement that deletes delivered rows also inserts their evidence. With a statement of its own for the
+    evidence, a relay that dies between the two leaves none, and an audit takes their messages for made up."""
+    self._move = self._table.compose(_ALONE)
+    return _MOVE(self, before, after, ready, refused)
+
+
+@mutant(SourceTable._purge, "R61", Harm.PHANTOM)
+@fails("integration/relay/test_table_evidence.py::test_old_evidence_is_purged_and_its_time_is_kept")
+@fails("integration/spark/test_table_snapshot.py::test_a_purge_is_known_by_its_time")
+def r61_time_of_the_purge(self: SourceTable) -> bool:
+    """The statement that purges evidence also notes its time. Without it an audit takes a record whose evidence was
+    purged for one that was made up, as the absence of evidence proves something only for what began after that."""
+    statement = (
+        "DELETE FROM {delivered} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {delivered} WHERE delivered_at"
+        " < now() - %s * interval '1 millisecond' ORDER BY delivered_at LIMIT %s))"
+    )
+    return self._connection.execute(self._table.compose(statement), (self._keep_ms, PURGE_ROWS)).rowcount == PURGE_ROWS
+
+
+@mutant(IdFloor.look, "R62", Harm.LOST)
+@fails("unit/relay/test_id_floor.py::test_id_of_an_open_transaction_is_waited_for")
+def r62_open_transactions(self: IdFloor, writers: Collection[str], now: float) -> None:
+    """A table source reads from an id below which no open transaction can commit a row. Without it, a row that was
+    given its id early and committed late is below the id from which the source reads."""
+    self._complete = self._newest
+
+
+@mutant(Notifications.drop, "R67", Harm.STUCK)
+@fails("integration/relay/test_notifications.py::test_notifications_that_nothing_waits_for_are_dropped")
+def r67_notifications_of_strangers(self: Notifications) -> None:
+    """Notifications that come while nothing waits for them are dropped. A source goes on listening between two waits.
+    Without the rule psycopg keeps each notification that comes meanwhile, and any role of the database can send
+    gigabytes of them to a source that has rows to deliver."""
+
+
+_BOUNDED = MessageTable.statements
+_CHECK = re.compile(r"CHECK \(octet_length\(producer_group\).*?<= 1000000\)", re.DOTALL)
+
+
+@mutant(MessageTable.statements, "R68", Harm.STUCK)
+@fails("integration/relay/test_row_bounds.py::test_headers_that_come_compressed_are_counted_unpacked")
+@fails("integration/relay/test_row_bounds.py::test_names_are_bounded")
+def r68_headers_that_come_compressed(self: MessageTable, *, notify: bool | None = None) -> list[sql.Composed]:
+    """What a row of a message table unpacks to is bounded. Postgres keeps large values compressed, and copies them so
+    from one table to another. Counted as they are kept, half a megabyte of headers may unpack to fifty in the relay."""
+    texts = (_CHECK.sub("CHECK (true)", one.as_string()) for one in _BOUNDED(self, notify=notify))
+    return [sql.Composed([sql.SQL(text)]) for text in texts]
+
+
+_UNCOUNTED = source_table._MOVE.replace("{counted}", "SELECT batch FROM moved")
+
+
+@mutant(SourceTable.move, "R71", Harm.DOUBLED)
+@fails("integration/relay/test_table_counts.py::test_a_trigger_that_suppresses_what_is_settled_halts_the_source")
+def r71_rows_that_stay(
+    self: SourceTable,
+    before: Progress,
+    after: Progress,
+    ready: Sequence[RowTransaction] = (),
+    refused: Sequence[Refusal] = (),
+) -> Progress:
+    """The statement that settles a batch counts what it has done, and fails unless that is all of it. Without it a
+    trigger that suppresses a DELETE brings the same messages again and again: the batch is settled, its rows stay."""
+    self._move = self._table.compose(_UNCOUNTED)
+    return _MOVE(self, before, after, ready, refused)
+
+
+@mutant(MessageTable.compose, "R72", Harm.LOST)
+@fails("integration/relay/test_table_identity.py::test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted")
+def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
+    """A row is settled by its local transaction and its id. By the id alone, rows that were given the ids of a
+    delivered batch, because the ids were restarted, are deleted as delivered, and nobody has ever read them."""
+    parts = {**self._names, "same": sql.SQL("m.id = r.id"), "missing": sql.SQL("0")}
+    return sql.SQL(text).format(**parts)
+
+
+@mutant(transactions, "R72", Harm.LOST)
+@fails("unit/relay/test_table_admission.py::test_rows_with_one_xid_and_two_starts_are_two_transactions")
+@fails(
+    "integration/relay/test_table_identity.py::test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction"
+)
+def r72_xid_alone(rows: Iterable[Row]) -> list[RowTransaction]:
+    """Rows are of one local transaction if they have its xid and its start. By the xid alone, rows of a dump that was
+    restored into a new server become one transaction with new rows, once the xids of that server come to theirs. A row
+    that cannot be delivered then takes a stranger's transaction with it."""
+    grouped: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[row.xid, row.group].append(row)
+    return [module._transaction(group, some) for (_, group), some in grouped.items()]
+
+
+@mutant(is_of_a_copy, "R73", Harm.LOST)
+@fails("unit/relay/test_table_progress.py::test_copies_delete_nothing_unread_and_a_conflict_halts_both")
+@fails("integration/relay/test_table_copies.py::test_two_copies_halt_and_delete_nothing_unread")
+def r73_batch_of_a_copy(progress: Progress, committed: Committed) -> bool:
+    """An equal number proves a batch only together with its nonce. Without it a copy of a database, served under the
+    same name, takes the batch of another copy for its own, and deletes rows as delivered that nobody delivered."""
+    return False
+
+
+_STATEMENT = table_outcome._statement
+
+
+@mutant(table_outcome._statement, "R74", Harm.LOST)
+@fails("integration/library/test_outcome_after_crash.py::test_a_transaction_whose_xid_another_one_got_is_not_committed")
+@fails("integration/library/test_table_mode.py::test_the_outcome_is_that_of_the_start_too")
+def r74_proof_by_row(names: TableNames, transaction_id: str, *, numbered: bool) -> Statement:
+    """`outcome()` of table mode says COMMITTED only for a row of the same xid and start. By its xid alone, a
+    transaction that a crash or failover has taken is called committed once another one has its xid."""
+    text, parameters = _STATEMENT(names, transaction_id, numbered=numbered)
+    before, _, rest = text.partition("WHEN EXISTS")
+    _, then, after = rest.partition(" THEN 'committed'")
+    return Statement(f"{before}WHEN ahead < 0 AND pg_xact_status(xid) = 'committed'{then}{after}", parameters)
+
+
+_BREACHES = table_contract._breaches
+
+
+@mutant(table_contract._breaches, "R75", Harm.OUT_OF_ORDER)
+@fails("integration/library/test_table_contract.py::test_the_commands_refuse_tables_that_break_it")
+def r75_cache_of_ids(
+    connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
+) -> Iterator[Breach]:
+    """The sequence of a message table has no cache. With one, each session gives out ids of its own range, and rows of
+    one key are not read in the order of the changes."""
+    yield from _BREACHES(connection, table, place, facts._replace(has_sequence=True))
+
+
+@mutant(OwnedTable.verify, "R75", Harm.DOUBLED)
+@fails("integration/relay/test_altered_tables.py::test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped")
+def r75_contract_at_take_over(self: OwnedTable) -> None:
+    """A source whose tables break their contract is halted at its take-over. Without it a trigger that keeps rows lets
+    the relay deliver them again and again, for as long as it runs."""
+
+
+@mutant(TableSource._verify, "R75", Harm.OUT_OF_ORDER)
+@fails(
+    "integration/relay/test_altered_tables.py::test_a_table_that_is_altered_while_it_is_served_halts_within_the_minute"
+)
+def r75_contract_while_serving(self: TableSource) -> None:
+    """A source whose tables are altered while it serves them is halted. Without it a cache that a tuner gives the
+    sequence breaks the order of each key until the next take-over."""
+
+
+@mutant(OwnedTable.require_session, "R76", Harm.STUCK)
+@fails("integration/relay/test_altered_tables.py::test_a_lock_in_another_session_is_told")
+def r76_session_of_the_lock(self: OwnedTable) -> None:
+    """An owner runs its statements in the session that holds its lock. Behind a pooler in transaction mode the lock
+    stays in a session that others use, and two relays take the table for theirs."""
+
+
+_OF = MessageInsert.of
+_SPLIT = "CAST(string_to_array(CAST(%s AS text), ',', '-') AS bytea[])"
+
+
+@mutant(MessageInsert.of, "R77", Harm.OUT_OF_ORDER)
+@fails("integration/library/test_table_mode.py::test_no_setting_of_a_session_decides_what_a_row_has")
+def r77_arrays_of_bytes(
+    self: MessageInsert, messages: Sequence[Message], *, numbered: bool, more: str = ""
+) -> Statement:
+    """No setting of the application's session decides what a published row has. Without it several messages come as
+    arrays of bytes, which the driver writes by `standard_conforming_strings`: with the setting off, other keys and
+    bodies are stored than were published, and nobody notices but consumers."""
+    text, parameters = _OF(self, messages, numbered=numbered, more=more)
+    if len(messages) == 1 or numbered:
+        return Statement(text, parameters)
+    contents = [message.key_bytes() for message in messages], [message.value_bytes() for message in messages]
+    return Statement(text.replace(_SPLIT, "CAST(%s AS bytea[])"), (*parameters[:4], *contents, *parameters[6:]))
+
+
+@mutant(dsn._session_parameters, "R77", Harm.OUT_OF_ORDER)
+@fails("integration/relay/test_session_settings.py::test_each_connection_has_the_settings_that_decide_text")
+@fails("integration/relay/test_session_settings.py::test_settings_of_a_role_decide_no_byte_of_a_foreign_table")
+def r77_settings_of_our_sessions(options: str) -> dict[str, str]:
+    """Each session of relay, checker and operators has the settings that decide text. Without them those of a role, a
+    database or an environment decide the key of a row of a foreign table, and so its partition."""
+    return {"options": options}
+
+
+@mutant(RowWriter._require, "R78", Harm.LOST)
+@fails("integration/library/test_table_copy.py::test_a_trigger_that_drops_or_adds_rows_ends_the_transaction")
+def r78_rows_that_are_counted(self: RowWriter, connection: InsertConnection, messages: int, *counts: int) -> None:
+    """The rows that a publication has written are counted. Without it a trigger that drops rows makes the transaction
+    commit without some of its messages, silently."""
+
+
+_original = _SourceThread._halt
+
+
+@mutant(_SourceThread._halt, "R81", Harm.STUCK)
+@fails("integration/relay/test_unforeseen.py::test_an_unforeseen_error_halts_its_table_source_alone")
+def r81_table_source(self: _SourceThread, error: Exception) -> None:
+    """An unforeseen error halts the table source that it is about. Without it one row that meets a bug ends the relay,
+    again after each restart: all tables and half partitions stand still."""
+    if not isinstance(error, UnsafeError):
+        raise error
+    _original(self, error)
+
+
+@mutant(OwnerLook.column, "R82", Harm.STUCK)
+@fails("integration/library/test_owner_look.py::test_the_metric_begins_at_zero")
+def r82_table_without_a_relay(self: OwnerLook) -> str:
+    """An application looks whether a relay delivers its message table. Without it a table that no relay names has rows
+    that wait for ever, and no log, metric or alert of any process says so."""
+    return ""

@@ -1,0 +1,81 @@
+"""How long messages took until they were visible, by producer group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from outbox._service.channels.channel_metrics import CHANNEL, ChannelHistogram
+from outbox.protocol.op import OpKind
+from relay import metrics, telemetry
+from tests.support.ledger_model import entry, half, new_ledger, op, taken_ready
+
+
+@pytest.fixture(autouse=True)
+def _nothing_measured() -> Iterator[None]:
+    telemetry._measured.clear()
+    metrics.DELIVERY_SECONDS.remove_by_labels({})
+    yield
+    telemetry._measured.clear()
+    metrics.DELIVERY_SECONDS.remove_by_labels({})
+
+
+def _measured(group: str) -> dict[str, float]:
+    """What the histogram of a group shows: each bucket by its bound, `count` and `sum`."""
+    (metric,) = metrics.DELIVERY_SECONDS.collect()
+    found = [sample for sample in metric.samples if sample.labels["group"] == group]
+    return {sample.labels.get("le") or sample.name.rpartition("_")[2]: sample.value for sample in found}
+
+
+def test_what_is_observed_at_once_is_what_is_observed_one_by_one() -> None:
+    amounts = {0.0: 3, 0.005: 2, 0.0051: 1, 1.0: 7, 1_800.0: 1, 9_999.0: 2}
+    registry = CollectorRegistry()
+    bulk, single = (
+        ChannelHistogram(name, "One.", [CHANNEL], registry=registry, buckets=metrics._DELIVERY_SECONDS)
+        for name in ("bulk", "single")
+    )
+    bulk.labels().observe_each(amounts)
+    for amount, times in amounts.items():
+        for _ in range(times):
+            single.labels().observe(amount)
+    shown = [
+        [sample.value for sample in metric.samples if not sample.name.endswith("_created")]
+        for metric in registry.collect()
+    ]
+    assert shown[0] == pytest.approx(shown[1])
+
+
+def test_each_message_counts_in_its_group() -> None:
+    telemetry.became_visible([("shop", 1_000, 2), ("stock", 900, 1), ("shop", 1_950, 3), ("shop", 1_000, 1)], 2_000)
+    shop, stock = _measured("shop"), _measured("stock")
+    assert (shop["0.025"], shop["0.05"], shop["0.5"], shop["1.0"], shop["count"]) == (0, 3, 3, 6, 6)
+    assert shop["sum"] == pytest.approx(3 * 1.0 + 3 * 0.05)
+    assert (stock["1.0"], stock["2.5"], stock["count"]) == (0, 1, 1)
+
+
+def test_a_clock_that_is_slow_gives_no_negative_time() -> None:
+    telemetry.became_visible([("shop", 3_000, 1)], 2_000)
+    assert (_measured("shop")["sum"], _measured("shop")["0.005"]) == (0, 1)
+
+
+def test_groups_beyond_the_first_hundred_share_one_label() -> None:
+    telemetry.became_visible([(f"g{number}", 0, 1) for number in range(telemetry.MEASURED_GROUPS + 5)], 10)
+    telemetry.became_visible([("g1", 0, 1), ("late", 0, 1)], 10)
+    assert _measured("g1")["count"] == 2
+    assert _measured("late") == {}
+    assert _measured(telemetry.OTHERS)["count"] == 6
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_the_time_counts_from_the_append_of_the_decision(*, is_early: bool) -> None:
+    """Whether it is read before its half or after it."""
+    ledger = new_ledger()
+    halves, ops = [half(0, 1)], [op(0, entry(OpKind.COMMIT, 1, "0", 0, 0), time=4_711)]
+    if is_early:
+        ledger.read_ops(ops)
+    ledger.read_halves(halves)
+    ledger.read_ops(ops)
+    (transaction,) = taken_ready(ledger, 10)
+    assert transaction.decided_at == 4_711

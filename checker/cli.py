@@ -7,14 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from checker import metrics
-from checker.self_check import examine
+from checker.self_check import examine_checker
 from checker.service import CheckerService
 from checker.settings import CheckerSettings
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_settings
 from outbox._service.run import run_service
-from outbox.operator.checks.findings import check_service
+from outbox.operator.checks.checks import check_service
 
 app = typer.Typer(
     epilog=layers(CheckerSettings),
@@ -30,7 +30,7 @@ def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> 
     if context.invoked_subcommand is not None:
         return
     if check:
-        check_service(CheckerSettings, given, examine)
+        check_service(CheckerSettings, given, examine_checker)
         return
 
     run_service(CheckerSettings, given, metrics.TABLE, CheckerService)

@@ -7,17 +7,14 @@ from collections.abc import Iterator
 from checker.connection import connect_and_verify
 from checker.settings import CheckerSettings, DatabaseSettings
 from outbox.errors import ConfigurationError
-from outbox.operator.checks.channel_checks import examine_encryption
+from outbox.operator.checks.checks import Examiner, Subject, examine
 from outbox.operator.checks.finding import Finding
-from outbox.operator.checks.findings import examine_channel
 
 
-def examine(settings: CheckerSettings) -> Iterator[Finding]:
+def examine_checker(settings: CheckerSettings) -> Iterator[Finding]:
     """Check settings, brokers, topics, encryption and all databases."""
-    yield from examine_channel(settings)
     databases = settings.all_databases()
-    kafka = {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
-    yield from examine_encryption(kafka, {f"database {name}": one.connection_string for name, one in databases.items()})
+    yield from examine(Subject(Examiner.CHECKER, settings, databases=databases))
     for name, database in databases.items():
         yield _database(name, database, settings)
     if not databases:

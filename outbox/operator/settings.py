@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable
 from typing import Annotated, Any
 
 import psycopg
+import typer
 from pydantic import Field
 
 from outbox._postgres.dsn import connect_dsn, connection_problem
@@ -108,8 +109,7 @@ SITE_OPTIONS = (
 )
 """Settings that `pending`, `trace` and `resolve` take on the command line."""
 
-TABLE_NAMES = ("table_schema", "table_prefix")
-"""Options of the subcommands that only print SQL."""
+PrintSql = Annotated[bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")]
 
 Given = dict[str, Any]
 """Settings that the command line gives."""

@@ -87,10 +87,10 @@ def r74_evidence_of_decisions(self: DiscardedTable, transaction: DiscardedTransa
 
 @mutant(ChannelResumption._refusal, "R84", Harm.LOST)
 @fails("integration/relay/test_grown_channel.py::test_what_real_topics_cannot_prove_is_refused")
-def r84_beginning_of_the_half_partition(self: ChannelResumption, span: Span, discards: int | None) -> str:
+def r84_beginning_of_the_half_partition(self: ChannelResumption, span: Span, discards: int | None) -> str | None:
     """Only a half partition that begins at offset 0, and never had a discard, is resumed by what real topics show.
     Without it halves that are gone, or that were discarded and dropped by an operator, count as never seen."""
-    return ""
+    return None
 
 
 @mutant(first_checkpoint, "R84", Harm.DOUBLED)

@@ -24,7 +24,8 @@ from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
-from outbox.operator.reading.delivered_search import Gap, unprovable
+from outbox.operator.reading.delivered_search import unprovable
+from outbox.operator.state.gap import Gap
 from outbox.settings import TableNames
 from relay.recovery.authors import Found, Own
 from relay.tables import rows as module

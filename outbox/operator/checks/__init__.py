@@ -1,1 +1,1 @@
-"""What an examination finds: `outbox doctor`, `--check` of the services, and `verify`."""
+"""What an examination finds: `outbox doctor`, and `--check` of the services."""

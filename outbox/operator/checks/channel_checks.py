@@ -1,8 +1,8 @@
-"""The doctor's examination: broker, channel, table, grants, versions; one line and one fix for each finding."""
+"""The examination of a channel: versions, allow-list, encryption, broker, contract and checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -30,12 +30,7 @@ from outbox._kafka.topic_contract import (
     contract_problems,
     offsets_problem,
 )
-from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.ddl import written
-from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, unverified_hosts
-from outbox._postgres.inbox_table import InboxTable
-from outbox._postgres.message_table import MessageTable
-from outbox._postgres.table_contract import breaches, exists
+from outbox._postgres.dsn import unverified_hosts
 from outbox._rules.allowed_topics import (
     NO_LIST,
     NO_LIST_FIX,
@@ -46,18 +41,13 @@ from outbox._rules.allowed_topics import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
-from outbox._service.settings import CheckerDatabase
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.operator.checks.finding import Finding, Silence
-from outbox.operator.checks.publishing_rights import examine_publishing
+from outbox.operator.checks.finding import Finding
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
-from outbox.settings import TableNames
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
-_MIN_POSTGRES = 140_000
-_CONNECT_SECONDS = 5
 
 _KAFKA_TLS = "set security.protocol to sasl_ssl or ssl"
 _KAFKA_CHECK = "remove enable.ssl.certificate.verification and ssl.endpoint.identification.algorithm"
@@ -96,9 +86,7 @@ def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None
 def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callable[[], str]]) -> Iterator[Finding]:
     """Yield which connections leave this machine unencrypted, or to a server that is not verified.
 
-    Args:
-        kafka: librdkafka properties for the connection.
-        databases: What returns a connection string, by what it is for.
+    Databases are what returns a connection string, by what it is for.
     """
     what = "encryption"
     if not is_encrypted(kafka):
@@ -116,45 +104,44 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
             yield Finding(what, "", f"warning: {database} on {host} is reached without {_PG_TLS}")
 
 
-def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:
-    """Yield what is found of the broker, the channel's topics and the relay's checkpoints."""
-    admin = admin_client(kafka)
-    try:
-        topics = describe_topics(admin, channel.topics, FIRST_ANSWER_SECONDS)
-    except ConfigurationError as error:
-        yield broker_problem(error)
-        return
-    yield Finding("broker", "", "answers")
-    problems = channel_problems(channel, topics)
-    yield from (Finding("channel", problem.what, problem.fix) for problem in problems)
-    if problems:
-        return
-    partitions = topics[channel.half_topic].partitions
-    yield Finding("channel", "", f"{channel.name}: {partitions} partitions")
-    try:
-        topics |= describe_topics(admin, KAFKAS_OWN)
-    except ConfigurationError as error:
-        yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
-    for problem in contract_problems(channel, topics, contract):
-        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
-    yield from examine_warnings(admin, channel, topics, contract)
-    yield from _checkpoints(kafka, admin, channel, topics)
+Topics = Mapping[str, TopicDescription]
+"""The topics of a channel, and Kafka's own, as they are."""
+
+
+def describe_channel(kafka: Mapping[str, str], channel: Channel) -> Topics:
+    """Return the topics of a channel that exist.
+
+    Raises:
+        ConfigurationError: Kafka does not answer, or refuses.
+    """
+    return describe_topics(admin_client(kafka), channel.topics, FIRST_ANSWER_SECONDS)
 
 
 def broker_problem(error: ConfigurationError) -> Finding:
     """Return the finding that Kafka does not answer, or that it refuses."""
     if isinstance(error, KafkaUnreachable):
-        return Silence("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
+        return Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS and OUTBOX_KAFKA")
     return Finding("broker", str(error), "correct OUTBOX_KAFKA, or the rights of this client")
 
 
-def examine_warnings(
-    admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
+def examine_contract(
+    kafka: Mapping[str, str], channel: Channel, contract: Contract, topics: Topics
 ) -> Iterator[Finding]:
-    """Yield the broken rules of the contract that are only reported."""
-    for problem in compression_problems(channel, topics):
-        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
-    yield from _offsets_retention(admin, topics[channel.half_topic], contract)
+    """Yield which rules of the contract the topics of a channel break."""
+    admin, others = admin_client(kafka), topics
+    try:
+        others = {**topics, **describe_topics(admin, KAFKAS_OWN)}
+    except ConfigurationError as error:
+        yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
+    problems = [*channel_problems(channel, topics), *contract_problems(channel, others, contract)]
+    yield from (Finding(f"contract: {problem.rule}", problem.what, problem.fix) for problem in problems)
+    if channel.half_topic in topics:
+        for problem in compression_problems(channel, topics):
+            yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+        yield from _offsets_retention(admin, topics[channel.half_topic], contract)
+    if not problems:
+        partitions = topics[channel.half_topic].partitions
+        yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")
 
 
 def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
@@ -171,11 +158,9 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
 
 
-def _checkpoints(
-    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription]
-) -> Iterator[Finding]:
+def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topics) -> Iterator[Finding]:
     """Yield whether each half and op partition has a checkpoint that can be trusted, and its records (R38)."""
-    partitions = topics[channel.half_topic].partitions
+    admin, partitions = admin_client(kafka), topics[channel.half_topic].partitions
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
     verdicts = [(channel.verdict_topic, partition) for partition in range(partitions)]  # may be missing
     checkpoints = committed_checkpoints(kafka, channel.relay_group, [*wanted, *verdicts])
@@ -195,17 +180,11 @@ def _checkpoints(
     yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
     ends = end_offsets(admin, {channel.half_topic: partitions}).get(channel.half_topic, ())
     waits = any(end > committed[channel.half_topic, number] for number, end in enumerate(ends))
-    yield from examine_members(channel, count_members(admin, channel), waits=waits)
+    yield from _members(channel, count_members(admin, channel), waits=waits)
 
 
-def examine_members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
-    """Yield whether relays and checkers run. Where halves wait, no relay is a problem; listeners may do for checkers.
-
-    Args:
-        channel: The channel.
-        members: How many members their groups have, by service; None: not known.
-        waits: Whether the half topic has halves that are not settled.
-    """
+def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
+    """Yield whether relays and checkers run. Where halves wait, no relay is a problem; a listener may answer."""
     for service, count in members.items():
         group = group_of(channel, service)
         if count is None:
@@ -241,10 +220,7 @@ def _lost(
 ) -> Iterator[Finding]:
     """Yield the partitions whose records were removed before the relay was done with them.
 
-    Args:
-        channel: The channel.
-        committed: The relay's committed offsets.
-        starts: First offsets of the half and op partitions; a topic that did not answer is missing.
+    A topic that did not answer is missing in `starts`.
     """
     for (topic, number), offset in committed.items():
         if topic not in starts:
@@ -252,71 +228,3 @@ def _lost(
         elif starts[topic][number] > offset:
             what = f"{topic}/{number} begins at offset {starts[topic][number]}, and its checkpoint is at {offset}"
             yield Finding("checkpoints", what, _WAY_ON_HALF if topic == channel.half_topic else _WAY_ON_OP)
-
-
-def examine_database(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    """Server, tables, grants of the present role, durability settings."""
-    version = connection.info.server_version
-    if version < _MIN_POSTGRES:
-        yield Finding("postgres", f"version {version // 10_000} is too old", "use PostgreSQL 14 or newer")
-    else:
-        yield Finding("postgres", "", f"version {version // 10_000}, role {connection.info.user}")
-    problems = table.problems(connection)
-    for problem in problems:
-        what, _, fix = problem.partition(": ")
-        yield Finding("table", what, fix)
-    if problems:
-        return
-    yield Finding("table", "", table.full_name)
-    yield from _others(connection, table.names)
-    yield from _grants(connection, table)
-    yield from examine_publishing(connection, table.names)
-    for setting in ("fsync", "full_page_writes"):
-        row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
-        if row is not None and row[0] != "on":
-            yield Finding("durability", f"{setting} is {row[0]}: a crash can lose decisions", f"set {setting} = on")
-
-
-def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[Finding]:
-    """Yield what is wrong with a message table and an inbox, if there are any (R75)."""
-    for what, places in (("table mode", MessageTable(names).places), ("inbox", InboxTable(names).places)):
-        if exists(connection, next(iter(places.values()))):
-            for breach in breaches(connection, places):
-                yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
-
-
-def examine_checker_database(
-    name: str,
-    database: CheckerDatabase,
-    more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]],
-) -> Iterator[Finding]:
-    """Yield whether a database of the checker answers, and has the callback tables."""
-    what, table = f"database {name}", CallbackTable(database.tables())
-    try:
-        url = database.connection_string()
-    except ConfigurationError as error:
-        yield Finding(what, str(error), "correct dsn or dsn_file of the database")
-        return
-    server = "any" if database.read_only else "read-write"  # as the checker connects
-    try:
-        with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
-            problems = table.problems(opened)
-            beside = list(more(opened, database.tables()))
-    except psycopg.Error as error:
-        yield Finding(what, connection_problem(error, url), connection_remedy(url, "the setting databases"))
-        return
-    for problem in problems:
-        found, _, fix = problem.partition(": ")
-        yield Finding(what, found, fix)
-    if not problems:
-        yield Finding(what, "", f"has {table.full_name}; `outbox checker --check` checks the checker's rights, too")
-    yield from beside
-
-
-def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    """Yield what an application needs."""
-    user = connection.info.user
-    for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
-        yield Finding(
-            "grants", f"role {user} may not {privilege} on {name}", f"GRANT {privilege} ON {name} TO {written(user)}"
-        )

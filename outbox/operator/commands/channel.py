@@ -1,4 +1,4 @@
-"""`outbox channel`: create and verify the internal topics."""
+"""`outbox channel create`: the internal topics of a channel."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import typer
 from rich.table import Table
 
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.admin import admin_client
-from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
+from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._kafka.topic_contract import contract_problems
 from outbox._rules.topic_description import TopicDescription
-from outbox._service.exit_codes import Exit, warn
+from outbox._service.exit_codes import warn
 from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import ConfigurationError
-from outbox.operator.commands.channel_resume import resume
 from outbox.operator.settings import ContractSettings, Given, connection
 
 NEW_PARTITIONS = 4
 _ID_WIDTH = 36
 
-app = typer.Typer(
-    help="Create and verify a channel's internal topics; resume what has no checkpoint.", no_args_is_help=True
-)
-app.command("resume")(resume)
+app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=True)
+
+
+@app.callback()
+def channel() -> None:
+    """Create a channel's internal topics."""
 
 
 @app.command()
@@ -51,7 +51,9 @@ def create(
     _refuse_difference(made, "partitions", partitions, made.partitions)
     _refuse_difference(made, "replication", replication, made.half.replication)
     _show(made, as_json=as_json)
-    _warn(made, settings)
+    topics = {one.name: one for one in _topics(made)}
+    for problem in contract_problems(made.channel, topics, settings.contract()):
+        warn(f"profile {settings.profile}: {problem}")
 
 
 def _refuse_difference(made: ChannelDescription, option: str, asked: int | None, found: int) -> None:
@@ -65,29 +67,6 @@ def _refuse_difference(made: ChannelDescription, option: str, asked: int | None,
             f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "
             f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations/deploy.md, Kafka)."
         )
-
-
-@app.command()
-@setting_options(ContractSettings)
-def verify(
-    given: Given,
-    as_json: Json = False,  # noqa: FBT002 - a flag
-) -> None:
-    """Check that the topics are what the protocol and the profile need; ends with 2 if the profile forbids one."""
-    settings = ContractSettings(**given)
-    found = verify_channel(admin_client(connection(settings)), settings.channel_names())
-    _show(found, as_json=as_json)
-    if _warn(found, settings):
-        raise SystemExit(Exit.FINDINGS)
-
-
-def _warn(description: ChannelDescription, settings: ContractSettings) -> bool:
-    """Print on standard error what the profile forbids, and return whether there is anything."""
-    topics = {one.name: one for one in _topics(description)}
-    problems = list(contract_problems(description.channel, topics, settings.contract()))
-    for problem in problems:
-        warn(f"profile {settings.profile}: {problem}")
-    return bool(problems)
 
 
 def _topics(description: ChannelDescription) -> tuple[TopicDescription, ...]:

@@ -14,7 +14,7 @@ from outbox.operator.state.waiting_rows import Waits
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
-    Condition.HALTED: "waits for `outbox table resume`",
+    Condition.HALTED: "waits for `outbox resume --source`",
     Condition.NO_OWNER: "waits for a relay",
     Condition.NO_KAFKA: "waits for Kafka",
     Condition.READ_ONLY: "waits until the database takes writes",
@@ -40,6 +40,9 @@ def show_halves(console: Console, state: ChannelState) -> None:
         console.print(f"{state.not_listed} more are not listed: --limit")
     if state.malformed_halves:
         console.print(f"{state.malformed_halves} halves cannot be parsed: a relay will discard them as MALFORMED")
+    if state.discarded:
+        counts = ", ".join(f"{some.transactions} {some.reason}" for some in state.discarded)
+        console.print(f"discarded: {counts}; see `outbox discarded list`")
     for left in state.not_read:
         console.print(f"not read: {left.place} ({left.why})")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Annotated
 
 import typer
 
@@ -15,6 +13,7 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import (
     Json,
     PlainConsole,
+    document,
     field_table,
     may_ask,
     print_entry,
@@ -24,14 +23,13 @@ from outbox._service.output import (
     utc,
 )
 from outbox._service.settings import NO_TABLES
-from outbox.errors import ConfigurationError, OutboxError, UsageError
-from outbox.operator.deciding.discard_stores import Store, TableStore, TopicStore
+from outbox.errors import UsageError
+from outbox.operator.deciding.discards import Choice, Decision, Discards
 from outbox.operator.settings import DecisionSettings, Given, TableCommandSettings
-from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
+from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 
-LOOK_SECONDS = 0.5
 LIMIT = 100
 """Transactions that are listed for people."""
 
@@ -63,14 +61,13 @@ def list_command(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List the discarded transactions and their reasons, one at a time."""
-    places = _Places(TableCommandSettings(**given))
-    chosen = _Choice(None, every=True, group=group, reason=reason).of(places.read())
+    places = Discards(TableCommandSettings(**given))
+    chosen = Choice(every=True, group=group, reason=reason).of(places.read())
     if as_json:
-        rows = (entry.document() for entry in islice(chosen, limit))
         rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
-        print_json_rows({"channel": places.name}, "transactions", rows, rest)
+        print_json_rows({"channel": places.channel}, "transactions", islice(chosen, limit), rest)
     else:
-        _show_list(chosen, limit or LIMIT, places.name)
+        _show_list(chosen, limit or LIMIT, places.channel)
         if not places.tables:
             PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if places.unread():
@@ -85,16 +82,14 @@ def show(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Show one: all that is known of it but the content of its messages."""
-    places = _Places(TableCommandSettings(**given))
-    transaction = _transaction(transaction)
-    found, name, messages = places.one(transaction)
-    rows = [message._asdict() for message in messages]
+    places = Discards(TableCommandSettings(**given))
+    found, name, messages = places.one(_transaction(transaction))
+    fields = document(found)
     if as_json:
-        print_json({"channel": places.name, **found.document(), name: rows})
+        print_json({"channel": places.channel, **fields, name: messages})
     else:
-        fields = found.document()
         PlainConsole().print(field_table(f"transaction {fields.pop('transaction')}", fields))
-        PlainConsole().print(row_table(rows))
+        PlainConsole().print(row_table(messages))
 
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
@@ -112,12 +107,26 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         wait: Wait = 10.0,
         as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
-        ids = [_transaction(one) for one in transactions or ()]
-        choice, manner = _Choice(ids, every, group, reason), _Manner(yes, dry_run, comment, wait, as_json)
+        choice = Choice([_transaction(one) for one in transactions or ()], every, group, reason)
         settings = DecisionSettings(**given)
         may_ask(yes=yes or dry_run, as_json=as_json)
-        choice.check()
-        _decide(kind, _Places(settings, settings.operator), choice, manner)
+        if bool(choice.ids) == every:
+            raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
+        places = Discards(settings, settings.operator)
+        decision = places.decision(choice, kind)
+        if not as_json:
+            _show(decision.chosen, _intention(decision), kind)
+        if decision.able and not dry_run and (yes or typer.confirm("Go on?")):
+            decision.make(comment)
+            if not as_json:
+                _show_new_ids(decision)
+            decision.wait(wait)
+        if as_json:
+            print_json({"channel": places.channel, "decision": kind.name, "transactions": decision.documents()})
+        elif decision.is_made:
+            _report(decision)
+        if decision.left or len(decision.able) < len(decision.chosen) or (every and places.unread()):
+            raise SystemExit(Exit.FINDINGS)
 
 
 _add_decision("deliver", OpKind.DELIVER, "Let pre-flight look again, and deliver what it does not refuse")
@@ -131,209 +140,33 @@ _LATE = "; halves get the header outbox-late"
 _ROWS_BACK = "; {} of them are rows, which go back into their message table with new ids, behind all that wait there"
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Which transactions."""
-
-    ids: Sequence[str] | None = None
-    every: bool = False
-    group: str | None = None
-    reason: DiscardReason | None = None
-
-    def check(self) -> None:
-        """Check that it names transactions, or all.
-
-        Raises:
-            UsageError: It names none, or both.
-        """
-        if bool(self.ids) == self.every:
-            raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
-
-    def of(self, entries: Iterable[DiscardedTransaction]) -> Iterator[DiscardedTransaction]:
-        """Return what is chosen, one at a time."""
-        ids = frozenset(self.ids or ())
-        return (
-            entry
-            for entry in entries
-            if (self.every or entry.transaction in ids)
-            and self.group in {None, entry.group}
-            and self.reason in {None, entry.reason}
-        )
-
-
 def _transaction(id_: str) -> str:
     """Return the transaction of a message id: a transaction is decided as a whole."""
     return id_.strip().partition("/")[0]
 
 
-def _not_there(ids: Iterable[str], unread: Sequence[str]) -> OutboxError:
-    """Return the error that transactions are nowhere, or may be where nothing could be read."""
-    named = ", ".join(ids)
-    if unread:
-        return ConfigurationError(f"transaction {named} was not found; {', '.join(unread)} could not be read")
-    return UsageError(f"transaction {named} is not in the discard topic, nor in a table of discarded messages")
-
-
-@dataclass(frozen=True, slots=True)
-class _Manner:
-    """How."""
-
-    yes: bool
-    dry_run: bool
-    comment: str
-    wait: float
-    as_json: bool
-
-
-class _Places:
-    """All places with discarded transactions: the discard topic of a channel, and its message tables."""
-
-    def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
-        self.name = settings.channel
-        self.topic = TopicStore(settings, operator)
-        self.tables = [TableStore(source, table) for source, table in settings.tables.items()]
-
-    def stores(self) -> list[Store]:
-        """Return all."""
-        return [self.topic, *self.tables]
-
-    def unread(self) -> list[str]:
-        """Return what could not be read."""
-        return sorted(place for store in self.stores() for place in store.unread)
-
-    def read(self) -> Iterator[DiscardedTransaction]:
-        """Yield what is there now, one at a time."""
-        return chain.from_iterable(store.read() for store in self.stores())
-
-    def chosen(self, choice: _Choice) -> dict[Store, list[DiscardedTransaction]]:
-        """Return what is chosen, by place.
-
-        Raises:
-            UsageError: A transaction that is named is nowhere.
-            ConfigurationError: It was not found, and something could not be read.
-        """
-        ids = frozenset(choice.ids or ())
-        named = {
-            store: [entry for entry in store.read() if choice.every or entry.transaction in ids]
-            for store in self.stores()
-        }
-        if missing := sorted(ids - {entry.transaction for some in named.values() for entry in some}):
-            raise _not_there(missing, self.unread())
-        return {store: list(choice.of(some)) for store, some in named.items()}
-
-    def one(self, transaction_id: str) -> tuple[DiscardedTransaction, str, Sequence[HalfMessage | RowMessage]]:
-        """Return a transaction, and its halves or rows; rows of further producer groups follow those of the first.
-
-        Raises:
-            UsageError: It is nowhere.
-            ConfigurationError: It was not found, and something could not be read.
-        """
-        if halves := self.topic.read_one(transaction_id):
-            return halves[0], "halves", halves[1]
-        found = [
-            (entry, table.messages(entry))
-            for table in self.tables
-            for entry in list(table.read())
-            if entry.transaction == transaction_id
-        ]
-        if not found:
-            raise _not_there([transaction_id], self.unread())
-        return found[0][0], "rows", [row for _, rows in found for row in rows]
-
-    def new_ids(self, transaction: DiscardedTransaction) -> tuple[str | None, dict[str, str]] | None:
-        """Return the new ids of rows that are back in their message table; None: halves keep theirs."""
-        tables = (table for table in self.tables if table.source == transaction.source)
-        return next((table.new_ids(transaction) for table in tables), None)
-
-
-def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> None:
-    """Decide on what may be decided.
-
-    Raises:
-        SystemExit: Something is left as it is.
-    """
-    chosen = places.chosen(choice)
-    able = {store: [entry for entry in some if not entry.why_not(kind)] for store, some in chosen.items()}
-    everything, count = list(chain(*chosen.values())), sum(map(len, able.values()))
-    if not manner.as_json:
-        _show(everything, _intention(list(chain(*able.values())), kind), kind)
-    left: list[DiscardedTransaction] = []
-    decided = count > 0 and not manner.dry_run and (manner.yes or typer.confirm("Go on?"))
-    if decided:
-        for store, some in able.items():
-            if some:
-                store.decide(some, kind, manner.comment)
-        if not manner.as_json:
-            _show_new_ids(places, chain(*able.values()))
-        left = _await(able, manner.wait)
-        if not manner.as_json:
-            _report(kind, count, left)
-    if manner.as_json:
-        print_json(_document(places, chosen, kind, left, is_dry=not decided))
-    if left or count < len(everything) or (choice.every and places.unread()):
-        raise SystemExit(Exit.FINDINGS)
-
-
-def _intention(able: Sequence[DiscardedTransaction], kind: OpKind) -> str:
+def _intention(decision: Decision) -> str:
+    able = decision.able
     messages = sum(entry.messages for entry in able)
     rows = sum(entry.source is not None for entry in able)
     late, back = (_LATE if rows < len(able) else "", _ROWS_BACK.format(rows) if rows else "")
-    more = f"{late}{back}" if kind is OpKind.DELIVER else ""
-    return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[kind]}{more}"
+    more = f"{late}{back}" if decision.kind is OpKind.DELIVER else ""
+    return f"{len(able)} transactions, {messages} messages, will {_CONSEQUENCES[decision.kind]}{more}"
 
 
-def _await(decided: Mapping[Store, Sequence[DiscardedTransaction]], seconds: float) -> list[DiscardedTransaction]:
-    """Look until a relay has done it; return what still is there."""
-    deadline = time.monotonic() + seconds
-    while True:
-        left = [entry for store, some in decided.items() if some for entry in store.left(some)]
-        if not left or time.monotonic() > deadline:
-            return left
-        time.sleep(LOOK_SECONDS)
-
-
-def _show_new_ids(places: _Places, decided: Iterable[DiscardedTransaction]) -> None:
+def _show_new_ids(decision: Decision) -> None:
     """Print the new id of each message that is back in a message table; nothing else keeps the two together."""
-    for one in decided:
-        for former, new in (places.new_ids(one) or ("", {}))[1].items():
+    for one in decision.able:
+        for former, new in decision.new_ids(one)[1].items():
             typer.echo(f"{former} is now {new}")
 
 
-def _report(kind: OpKind, count: int, left: Sequence[DiscardedTransaction]) -> None:
-    done = "were delivered" if kind is OpKind.DELIVER else "were dropped"
+def _report(decision: Decision) -> None:
+    done = "were delivered" if decision.kind is OpKind.DELIVER else "were dropped"
+    count, left = len(decision.able), decision.left
     typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables: they {done}")
     if left:
         _show(left, "still there: refused again, or no relay has come to them yet")
-
-
-def _document(
-    places: _Places,
-    chosen: Mapping[Store, Sequence[DiscardedTransaction]],
-    kind: OpKind,
-    left: Sequence[DiscardedTransaction],
-    *,
-    is_dry: bool,
-) -> dict[str, Any]:
-    """Return what became of each, for programs."""
-    there = {(entry.transaction, entry.group) for entry in left}
-
-    def outcome(entry: DiscardedTransaction) -> str:
-        if entry.why_not(kind):
-            return "refused"
-        if is_dry:
-            return "possible"
-        return "still there" if (entry.transaction, entry.group) in there else "left"
-
-    def document(entry: DiscardedTransaction) -> dict[str, Any]:
-        new = places.new_ids(entry)
-        more = {} if new is None else {"new_transaction": new[0], "new_messages": new[1]}
-        return {**entry.document(), "outcome": outcome(entry), "why": entry.why_not(kind) or None, **more}
-
-    transactions = [document(entry) for some in chosen.values() for entry in some]
-    return {"channel": places.name, "decision": kind.name, "transactions": transactions}
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, channel: str) -> None:

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connection_remedy
 from outbox._rules.role_rights import Role, rights_of
 from outbox._service.channels.channel_settings import load_all
 from outbox._service.output import Json
-from outbox.errors import ConfigurationError
-from outbox.operator.checks.channel_checks import (
-    examine_allow_list,
-    examine_checker_database,
-    examine_database,
-    examine_encryption,
-    examine_kafka,
-    examine_versions,
-)
-from outbox.operator.checks.finding import Finding, is_silent
-from outbox.operator.checks.findings import of_channel, show_findings
+from outbox.operator.checks.channel_checks import examine_versions
+from outbox.operator.checks.checks import Examiner, Subject, examine
+from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.rights_doctor import RightsDoctor
-from outbox.operator.checks.source_doctor import Place, examine_sources, examine_unnamed, named_places
 from outbox.operator.commands.acl import Groups, Sources, Topics, configured_scope
-from outbox.operator.settings import DoctorSettings, Given, connection, database
+from outbox.operator.settings import DoctorSettings, Given, connection
 
 app = typer.Typer(help="Check broker, channel, tables, grants and versions.")
 
@@ -56,58 +44,11 @@ def doctor(
             rights = rights_of(role, configured_scope(settings, role, topic, group, source))
             found = RightsDoctor(connection(settings)).examine(rights) if rights else _no_rights(role)
         else:
-            found = _examine(settings, is_shared=defaults[settings.default_place()] > 1)
+            is_shared = defaults[settings.default_place()] > 1
+            found = examine(Subject(Examiner.DOCTOR, settings, settings.tables, settings.databases, is_shared))
         findings += of_channel(name, found)
     show_findings(findings, as_json=as_json)
 
 
 def _no_rights(roles: list[Role]) -> Iterator[Finding]:
     yield Finding("rights", "", f"role {' and '.join(roles)} needs none in Kafka")
-
-
-def _examine(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]:
-    yield from examine_allow_list(settings.profile, settings.allowed_topics)
-    yield from examine_encryption(connection(settings), _databases(settings))
-    kafka, channel = connection(settings), settings.channel_names()
-    of_kafka = list(examine_kafka(kafka, channel, settings.contract()))
-    yield from of_kafka
-    yield from _database(settings, is_shared=is_shared)
-    for name, one in settings.databases.items():
-        yield from examine_checker_database(name, one, partial(examine_unnamed, named=_named(settings)))
-    yield from examine_sources(settings.tables, kafka, channel, is_silent=is_silent(of_kafka))
-
-
-def _databases(settings: DoctorSettings) -> dict[str, Callable[[], str]]:
-    """Return what returns the connection strings of the settings, by what they are for."""
-    tables = {f"table source {name}": table.connection_string for name, table in settings.tables.items()}
-    databases = {f"database {name}": one.connection_string for name, one in settings.databases.items()}
-    return {"Postgres": settings.connection_string, **tables, **databases}
-
-
-def _database(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]:
-    """Yield what is found of the database that `postgres_url` names.
-
-    Args:
-        settings: Of the channel.
-        is_shared: Whether other channels have the same, so that it belongs to none of them.
-    """
-    if (settings.tables or settings.databases) and (is_shared or not settings.connection_string()):
-        return  # the file names the databases of the channel
-    try:
-        opened = database(settings)
-    except ConfigurationError as error:
-        url = settings.connection_string()
-        fix = connection_remedy(url, "OUTBOX_POSTGRES_URL") if url else "name it in OUTBOX_POSTGRES_URL"
-        yield Finding("postgres", str(error), fix)
-        return
-    with opened:
-        yield from examine_database(opened, CallbackTable(settings.table_names()))
-        yield from examine_unnamed(opened, settings.table_names(), _named(settings))
-
-
-def _named(settings: DoctorSettings) -> set[Place]:
-    """Return the message tables of the settings; without those whose connection string cannot be read."""
-    try:
-        return named_places(settings.tables)
-    except ConfigurationError:
-        return set()

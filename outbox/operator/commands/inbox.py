@@ -1,4 +1,4 @@
-"""`outbox inbox`: create, print and clean up the inbox table."""
+"""`outbox inbox`: create and clean up the inbox table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
 from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
 from outbox.migration import inbox_ddl, inbox_grants
-from outbox.operator.settings import TABLE_NAMES, DatabaseSettings, Given, database
+from outbox.operator.settings import DatabaseSettings, Given, PrintSql, database
 
-app = typer.Typer(help="Create, print and clean up the inbox table, for consumers.", no_args_is_help=True)
+app = typer.Typer(help="Create and clean up the inbox table, for consumers.", no_args_is_help=True)
 
 ConsumerRoles = Annotated[
     list[str] | None, typer.Option("--consumer-role", help="Role that gets what a consumer needs; repeatable.")
@@ -30,12 +30,18 @@ def create(
     given: Given,
     consumer_role: ConsumerRoles = None,
     purger_role: PurgerRoles = None,
+    print_sql: PrintSql = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the table and give rights on it. Running it again changes nothing."""
+    """Create the table and grant privileges on it (idempotent)."""
     settings = DatabaseSettings(**given)
+    consumers, purgers = consumer_role or (), purger_role or ()
+    if print_sql:
+        text = inbox_ddl(settings.table_names(), consumer_roles=consumers, purger_roles=purgers)
+        typer.echo(text, nl=False)
+        return
     table = InboxTable(settings.table_names())
-    grants = inbox_grants(table, consumer_role or (), purger_role or ())
+    grants = inbox_grants(table, consumers, purgers)
     with database(settings) as connection:
         table.create(connection, grants)
         require_contract(connection, table.places)
@@ -43,19 +49,6 @@ def create(
         print_json({"table": table.full_name, "state": "ready"})
     else:
         typer.echo(f"table {table.full_name} is ready")
-
-
-@app.command("sql")
-@setting_options(DatabaseSettings, only=TABLE_NAMES)
-def print_sql(
-    given: Given,
-    consumer_role: ConsumerRoles = None,
-    purger_role: PurgerRoles = None,
-) -> None:
-    """Print the SQL that makes the table and gives rights on it, for a migration of your own."""
-    settings = DatabaseSettings(**given)
-    names = settings.table_names()
-    typer.echo(inbox_ddl(names, consumer_roles=consumer_role or (), purger_roles=purger_role or ()), nl=False)
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +27,8 @@ from outbox.operator.context import (
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.source_report import report_tables
 from outbox.operator.settings import SITE_OPTIONS, OperatorSettings
-from outbox.operator.state.channel_state import ChannelState, Gap, RowSeen
+from outbox.operator.state.channel_state import ChannelState, RowSeen
+from outbox.operator.state.gap import Gap
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.half import Truth
 
@@ -59,10 +59,10 @@ def pending(
     with show_records_read() as passed:
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
     state.members, state.tables = desk.members(), report_tables(settings)
-    state.not_read = [Gap(left.place, left.why) for left in unread]
+    state.not_read = list(unread)
     state.take(gathering, limit, _look(desk, gathering.oldest()[:limit]) if look else {})
     if as_json:
-        print_json(asdict(state))
+        print_json(state)
     else:
         console = PlainConsole()
         show_halves(console, state)
@@ -87,7 +87,7 @@ def _context(settings: OperatorSettings, state: ChannelState, *, as_json: bool) 
         state.tables, state.members = report_tables(settings, is_unreachable=True), NOT_SEEN
         state.not_read = [Gap(f"channel {settings.channel}", str(error))]
         if as_json and state.tables:
-            print_json(asdict(state))
+            print_json(state)
         if not as_json:
             show_tables(PlainConsole(), state.channel, state.tables)
         raise

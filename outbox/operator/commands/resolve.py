@@ -18,10 +18,9 @@ from outbox.operator.context import (
 )
 from outbox.operator.deciding.resolution import Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
-from outbox.operator.reading.row_story import advice, conclude_rows
-from outbox.operator.reading.table_search import TableSearch
+from outbox.operator.reading.search import TableSearch
 from outbox.operator.settings import SITE_OPTIONS, ResolveSettings
-from outbox.operator.state.timeline import Findings
+from outbox.operator.state.story import Findings, advice, conclude
 from outbox.protocol.op import OpKind
 
 app = typer.Typer(help="Decide undecided transactions by hand, in their database first.", **ONE_COMMAND)
@@ -101,17 +100,17 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: boo
         SystemExit: It is one.
     """
     found = Findings(transaction_id)
-    rows = TableSearch(None, settings.channel_names(), found).search(settings.tables)
-    if not rows.applies:
-        for place, why in found.unread:
-            warn(f"not searched: {place}: {why}")
+    TableSearch(None, settings.channel_names(), found).search(settings.tables)
+    if not found.is_of_rows:
+        for gap in found.unread:
+            warn(f"not searched: {gap}")
         return
-    state, sentence = conclude_rows(found, rows)
+    state, sentence = conclude(found)
     document = {
         "transaction": transaction_id,
         "decision": None,
         "outcome": "refused",
-        "standing": str(state),
+        "standing": state,
         "why": advice(state),
         "found": sentence,
         "table_sources": ", ".join(found.databases),
@@ -137,4 +136,4 @@ def _show(document: dict[str, Any]) -> None:
     for refused in document["refused"]:
         print_entry(console, f"{refused['transactions']} refused: {refused['standing']}", refused["why"])
     for left in document["not_read"]:
-        print_entry(console, f"not read: {left['place']} ({left['why']}); run it again")
+        print_entry(console, f"not read: {left.place} ({left.why}); run it again")

@@ -1,4 +1,4 @@
-"""`outbox table`: create, print and verify the tables in an application's database."""
+"""`outbox table create`: the tables in an application's database."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.table_contract import Table, exists, require_contract
+from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
-from outbox.errors import CallbackTableError, UsageError
+from outbox.errors import UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
-from outbox.operator.checks.publishing_rights import examine_publishing
-from outbox.operator.commands.table_resume import resume
-from outbox.operator.settings import TABLE_NAMES, DatabaseSettings, Given, database
+from outbox.operator.settings import DatabaseSettings, Given, PrintSql, database
 
-app = typer.Typer(
-    help="Create, print and verify the callback tables and the message table; resume a halted table source.",
-    no_args_is_help=True,
-)
-app.command("resume")(resume)
+app = typer.Typer(help="Create the callback tables and the message table, or print their SQL.", no_args_is_help=True)
 
 ApplicationRoles = Annotated[
     list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
@@ -59,6 +53,11 @@ Notify = Annotated[
 ]
 
 
+@app.callback()
+def table() -> None:
+    """Create the tables in an application's database."""
+
+
 @app.command()
 @setting_options(DatabaseSettings)
 def create(
@@ -70,74 +69,42 @@ def create(
     message_table: ForeignName = "",
     mark_column: MarkColumn = "",
     notify: Notify = None,
+    print_sql: PrintSql = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the tables and give rights on them. Running it again changes nothing."""
+    """Create the tables and grant privileges on them (idempotent)."""
     settings = DatabaseSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
+    application, checker, relay, operator = (
+        one or () for one in (application_role, checker_role, relay_role, operator_role)
+    )
+    if print_sql:
+        text = ddl(
+            settings.table_names(),
+            application_roles=application,
+            checker_roles=checker,
+            relay_roles=relay,
+            operator_roles=operator,
+            message_table=message_table,
+            mark_column=mark_column,
+            notify=notify,
+        )
+        typer.echo(text, nl=False)
+        return
     if message_table:
-        foreign, rights = foreign_source(settings.table_names(), message_table, relay_role or (), mark_column)
+        foreign, rights = foreign_source(settings.table_names(), message_table, relay, mark_column)
         with database(settings) as connection:
             foreign.create(connection, rights, notify=notify)
             require_contract(connection, foreign.places)
-        _tell(foreign.full_source, "ready", as_json=as_json)
+        _tell(foreign.full_source, (), as_json=as_json)
         return
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
-        table.create(connection, callback_grants(table, application_role or (), checker_role or ()))
-        roles = application_role or (), checker_role or (), relay_role or (), operator_role or ()
-        grants = message_grants(messages, *roles)
-        messages.create(connection, grants, notify=notify)
+        table.create(connection, callback_grants(table, application, checker))
+        messages.create(connection, message_grants(messages, application, checker, relay, operator), notify=notify)
         table.verify(connection)
         require_contract(connection, messages.places)
-    _tell(table.full_name, "ready", as_json=as_json, more=_message_tables(messages))
-
-
-@app.command("sql")
-@setting_options(DatabaseSettings, only=TABLE_NAMES)
-def print_sql(
-    given: Given,
-    application_role: ApplicationRoles = None,
-    checker_role: CheckerRoles = None,
-    relay_role: RelayRoles = None,
-    operator_role: OperatorRoles = None,
-    message_table: ForeignName = "",
-    mark_column: MarkColumn = "",
-    notify: Notify = None,
-) -> None:
-    """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
-    settings = DatabaseSettings(**given)
-    _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
-    text = ddl(
-        settings.table_names(),
-        application_roles=application_role or (),
-        checker_roles=checker_role or (),
-        relay_roles=relay_role or (),
-        operator_roles=operator_role or (),
-        message_table=message_table,
-        mark_column=mark_column,
-        notify=notify,
-    )
-    typer.echo(text, nl=False)
-
-
-@app.command()
-@setting_options(DatabaseSettings)
-def verify(
-    given: Given,
-    as_json: Json = False,  # noqa: FBT002 - a flag
-) -> None:
-    """Check that the tables are what the protocol needs."""
-    settings = DatabaseSettings(**given)
-    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
-    with database(settings) as connection:
-        table.verify(connection)
-        is_there = exists(connection, messages.places[Table.MESSAGE])
-        require_contract(connection, messages.places if is_there else {})
-        for found in examine_publishing(connection, table.names):
-            if not found.fine:
-                raise CallbackTableError(f"{found.problem}. Fix: {found.fix}")
-    _tell(table.full_name, "fine", as_json=as_json, more=_message_tables(messages) if is_there else ())
+    _tell(table.full_name, _message_tables(messages), as_json=as_json)
 
 
 def _message_tables(table: MessageTable) -> list[str]:
@@ -148,11 +115,11 @@ def _message_tables(table: MessageTable) -> list[str]:
     ]
 
 
-def _tell(table: str, state: str, *, as_json: bool, more: Sequence[str] = ()) -> None:
+def _tell(table: str, more: Sequence[str], *, as_json: bool) -> None:
     if as_json:
-        print_json({"table": table, "state": state, "table_mode": list(more)})
+        print_json({"table": table, "state": "ready", "table_mode": list(more)})
         return
-    typer.echo(f"table {table} is {state}")
+    typer.echo(f"table {table} is ready")
     if more:
         typer.echo(f"for table mode: {', '.join(more)}")
 

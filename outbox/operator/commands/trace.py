@@ -27,11 +27,9 @@ from outbox.operator.context import (
     missing_services,
     parse_id,
 )
-from outbox.operator.reading.row_story import RowFindings, conclude_rows
-from outbox.operator.reading.table_search import TableSearch
-from outbox.operator.reading.topic_search import SKEW_MS, Search, search_databases
+from outbox.operator.reading.search import SKEW_MS, TableSearch, TopicSearch, search_databases
 from outbox.operator.settings import SITE_OPTIONS, OperatorSettings, connection
-from outbox.operator.state.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
+from outbox.operator.state.story import Conclusion, Findings, Status, born_ms, conclude, folded
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
 
@@ -65,22 +63,22 @@ def trace(
     settings, found = OperatorSettings(**given), Findings(transaction_id, position)
     desk, silence = _desk(settings, found)
     members = NOT_SEEN if desk is None else desk.members()
-    rows, own = _search_databases(settings, found, is_silent=desk is None)
+    own = _search_databases(settings, found, is_silent=desk is None)
     if desk is not None:
         with show_records_read() as passed:
-            search = Search(desk.kafka, desk.channel, found, start, records, passed)
-            if rows.applies:
-                search.real_topics({*rows.topics, *(topic or ())}, rows.since_ms)
+            search = TopicSearch(desk.kafka, desk.channel, found, start, records, passed)
+            if found.is_of_rows:
+                search.real_topics(topic or ())
             else:
                 search.topics(own, topic or ())
     if not settings.tables and not found.events:
-        found.unread.append(("rows of table mode", NO_TABLES))
-    conclusion = conclude_rows(found, rows) if rows.applies else conclude(found)
+        found.miss("rows of table mode", NO_TABLES)
+    conclusion = conclude(found)
     if as_json:
-        print_json({"channel": settings.channel} | _document(found, conclusion, start) | {"members": members})
+        print_json(_document(settings.channel, found, conclusion, start) | {"members": members})
     else:
         _show(settings.channel, found, conclusion, start)
-        if conclusion.state in _OF_SERVICES and not rows.applies:
+        if conclusion.state in _OF_SERVICES and not found.is_of_rows:
             for missing in missing_services(settings.channel_names(), members, halves=True):
                 typer.echo(missing)
     if silence is not None:
@@ -96,23 +94,21 @@ def _desk(settings: OperatorSettings, found: Findings) -> tuple[OperatorContext 
     try:
         return OperatorContext(settings), None
     except KafkaUnreachable as error:
-        found.unread.append(("Kafka", str(error)))
+        found.miss("Kafka", str(error))
         return None, error
 
 
-def _search_databases(
-    settings: OperatorSettings, found: Findings, *, is_silent: bool
-) -> tuple[RowFindings, Sequence[Row]]:
-    """Return what message tables hold of a transaction, and its callback rows if it may be one of half mode."""
+def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent: bool) -> Sequence[Row]:
+    """Note what message tables hold of a transaction; return its callback rows if it may be one of half mode."""
     databases = settings.callback_databases()
     if not databases and not settings.tables:
-        found.unread.append(("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG"))
+        found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
     kafka = None if is_silent else connection(settings)
-    rows = TableSearch(kafka, settings.channel_names(), found).search(settings.tables)
-    if rows.applies:
-        found.unread.append(("halves", _OF_ROWS))
-        return rows, ()
-    return rows, search_databases(databases, settings.channel, found)
+    TableSearch(kafka, settings.channel_names(), found).search(settings.tables)
+    if found.is_of_rows:
+        found.miss("halves", _OF_ROWS)
+        return ()
+    return search_databases(databases, settings.channel, found)
 
 
 def _start(transaction_id: str, since: str) -> int:
@@ -134,24 +130,19 @@ def _start(transaction_id: str, since: str) -> int:
     return max(born - SKEW_MS, 0) if born < time.time() * 1000 + SKEW_MS else 0
 
 
-def _document(found: Findings, conclusion: Conclusion, start: int) -> dict[str, Any]:
+def _document(channel: str, found: Findings, conclusion: Conclusion, start: int) -> dict[str, Any]:
     return {
+        "channel": channel,
         "transaction": found.transaction_id,
         "position": found.position,
-        "state": str(conclusion.state),
+        "state": conclusion.state,
         "conclusion": conclusion.sentence,
         "since_ms": start,
-        "timeline": [event.document() for event in found.timeline()],
+        "timeline": found.timeline(),
         "databases": found.databases,
-        "searched": [span._asdict() for span in found.searched],
-        "not_searched": [{"place": place, "why": why} for place, why in found.unread],
+        "searched": found.searched,
+        "not_searched": found.unread,
     }
-
-
-def _time(event: TimelineEvent) -> str:
-    if event.time_ms is None:
-        return "not known"
-    return utc(event.time_ms, "milliseconds")
 
 
 def _show(channel: str, found: Findings, conclusion: Conclusion, start: int) -> None:
@@ -162,7 +153,8 @@ def _show(channel: str, found: Findings, conclusion: Conclusion, start: int) -> 
     for event in folded(found.timeline()):
         where = event.place if event.offset is None else f"{event.place}/{event.partition} at {event.offset}"
         number = "" if event.position is None else str(event.position)
-        table.add_row(_time(event), event.what, number, where, event.detail)
+        time_ = "not known" if event.time_ms is None else utc(event.time_ms, "milliseconds")
+        table.add_row(time_, event.what, number, where, event.detail)
     console.print(table)
     console.print(Text.assemble((str(conclusion.state), "bold"), f": {visible(conclusion.sentence)}"))
     databases = ", ".join(found.databases) or "none"
@@ -171,5 +163,5 @@ def _show(channel: str, found: Findings, conclusion: Conclusion, start: int) -> 
     console.print(f"searched from {utc(start)} on; databases: {databases}; {offsets}")
     for span in read:
         console.print(f"  {span.topic}/{span.partition}: {span.from_offset} to {span.to_offset} of {span.end_offset}")
-    for place, why in found.unread:
-        console.print(f"not searched: {place}: {why}")
+    for gap in found.unread:
+        console.print(f"not searched: {gap}")

@@ -17,12 +17,7 @@ from outbox.protocol.record import Record
 
 
 def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
-    """Write an operator's decisions into the verdict topic, one record each.
-
-    Args:
-        kafka: librdkafka properties, with the right to write to the verdict topic.
-        channel: The channel.
-        entries: The decisions; their reasons name the role and the cause.
+    """Write an operator's decisions into the verdict topic, one record each; their reasons name the role and the cause.
 
     Raises:
         ConfigurationError: Kafka does not take them.

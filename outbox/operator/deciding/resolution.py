@@ -15,9 +15,10 @@ from outbox._service.output import show_records_read
 from outbox.errors import ConfigurationError
 from outbox.operator.context import RECORDS, OperatorContext
 from outbox.operator.deciding.decisions import send_decisions
-from outbox.operator.reading.channel_reader import ChannelReader, Unread
+from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.gap import Gap
 from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.check import CheckRequest
@@ -89,12 +90,9 @@ class Resolution:
     """Some undecided transactions, and what is to become of them.
 
     Args:
-        context: Settings and channel.
-        kind: COMMIT or ROLLBACK.
         gone: An incarnation of their database that the operator confirms as lost for good.
         min_age: What is younger, in ms, is left to its application.
         id: The only transaction; None: all of the group.
-        group: Their producer group.
     """
 
     context: OperatorContext
@@ -105,7 +103,7 @@ class Resolution:
     group: str | None = None
 
     cases: list[Case] = field(default_factory=list)
-    unread: Sequence[Unread] = ()
+    unread: Sequence[Gap] = ()
 
     def find(self) -> None:
         """Look up the transactions and their states, without writing anything.
@@ -259,7 +257,7 @@ class Resolution:
             "possible": self.possible(),
             "decided": self.decided(),
             "refused": list(self._refusals()),
-            "not_read": [{"place": left.place, "why": left.why} for left in self.unread],
+            "not_read": self.unread,
         }
 
     def _refusals(self) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, LiteralString, NamedTuple
@@ -15,10 +15,11 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
 from outbox._rules.source_progress import Committed, Progress
 from outbox.errors import UsageError
-from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch, Gap
+from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch
 from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_connection import table_connection
 from outbox.operator.reading.table_view import TableView
+from outbox.operator.state.gap import Gap
 from outbox.operator.state.source_repair import NOT_BEGUN, Repair, repair
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import Channel
@@ -33,6 +34,11 @@ _NOTHING = Repair("")
 
 AT_ONCE = 10_000
 """Rows that are looked up with one statement."""
+
+_UNPROVED = (
+    "the real topics do not prove which rows were delivered; --not-delivered-to TOPIC takes your word for one, "
+    "--deliver-again delivers all rows"
+)
 
 _SINCE: LiteralString = (
     "SELECT topic, count(*), min(least(timestamp, {started} / 1000)) FROM {message} GROUP BY topic"  # least skips NULL
@@ -74,9 +80,6 @@ class Resumption:
     """One halted source, and what is to become of it.
 
     Args:
-        source: The source.
-        kafka: librdkafka properties.
-        channel: The channel.
         rows: What becomes of rows that may have been delivered; None: nothing is decided, only looked.
         most: Records that are read of a real topic at most.
         trusted: Topics of which the operator declares that rows not found there were not delivered.
@@ -102,9 +105,6 @@ class Resumption:
 
     def find(self, passed: Callable[[int], None]) -> None:
         """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written.
-
-        Args:
-            passed: Called from time to time with the number of records read.
 
         Raises:
             ConfigurationError: The database or Kafka does not answer, or refuses.
@@ -195,6 +195,69 @@ class Resumption:
                     "changed. See `outbox pending`; stop the relay that serves it, then run this again."
                 )
             time.sleep(LOCK_PAUSE_SECONDS)
+
+    @property
+    def is_provable(self) -> bool:
+        """Whether it is known of each row whether it was delivered, if that was asked."""
+        return not self.gaps
+
+    @property
+    def outcome(self) -> str:
+        """What became of the source, or can become of it."""
+        if self.deleted is not None:
+            return "resumed"
+        if not self.repair.halted:
+            return "not halted"
+        return "refused" if self.why else "possible"
+
+    @property
+    def why(self) -> str:
+        """Why it is refused; empty if it is not."""
+        if self.repair.refusal or not self.repair.halted:
+            return self.repair.refusal
+        if self.gaps:
+            return _UNPROVED
+        return "" if self.rows else "decide on the rows: --skip-delivered or --deliver-again"
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it for programs."""
+        return {
+            "source": self.source.name,
+            "outcome": self.outcome,
+            "halted": self.repair.halted or None,
+            "why": self.why or None,
+            "batch": self.progress.batch,
+            "delivered": self.progress.delivered,
+            "kafka_batch": self.committed.batch if self.committed else None,
+            "new_batch": self.repair.batch if self.repair.halted and not self.repair.refusal else None,
+            "rows": self.waiting,
+            "in_delivery": self.in_delivery,
+            "rows_found_delivered": len(self.delivered),
+            "rows_deleted": self.deleted,
+            "warning": self.repair.warning or None,
+            "not_searched": self.gaps,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield all of it for people."""
+        kafka = self.committed.batch if self.committed else "none"
+        yield f"table source {self.source.name}: {self.outcome}"
+        yield f"newest batch {self.progress.batch}, delivered {self.progress.delivered}, batch in Kafka {kafka}"
+        yield f"{self.waiting} rows, {self.in_delivery} of them of the newest batch"
+        yield self.repair.halted
+        yield self.why
+        if self.repair.halted and not self.why:
+            yield from self._consequences()
+        yield from (f"not searched: {gap}" for gap in self.gaps)
+
+    def _consequences(self) -> Iterator[str]:
+        verb, count = "will be" if self.deleted is None else "were", len(self.delivered)
+        twice = "; those that were delivered before are delivered twice"
+        if self.rows is Rows.SKIP_DELIVERED:
+            yield f"{count} rows, which are on their real topics, {verb} deleted"
+            twice = ""
+        yield f"the numbers {verb} set to {self.repair.batch}; a relay delivers {self.waiting - count} rows{twice}"
+        yield self.repair.warning
 
     def _changed(self) -> UsageError:
         return UsageError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from confluent_kafka import Message, TopicPartition
@@ -15,6 +14,7 @@ from outbox._kafka.range_reader import Span, SpanReader
 from outbox._kafka.record_headers import headers_of
 from outbox._service.exit_codes import UnsafeError
 from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.gap import Gap
 from outbox.operator.state.unsettled_transactions import Gathering, Half
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
@@ -40,26 +40,9 @@ class RelayProgress(NamedTuple):
     verdict: OpCheckpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
-    """What was not read.
-
-    Args:
-        place: Topic, partition and offsets.
-        why: One sentence.
-        partition: The half partition that it is of; None: of the check topic.
-        is_fault: Whether it cannot be read at all, as opposed to being more than is read.
-    """
-
-    place: str
-    why: str
-    partition: int | None = None
-    is_fault: bool = False
-
-
 def read_progress(
     kafka: Mapping[str, str], channel: ChannelDescription
-) -> tuple[Mapping[int, RelayProgress], Sequence[Unread]]:
+) -> tuple[Mapping[int, RelayProgress], Sequence[Gap]]:
     """Read the committed checkpoints of all partitions; the relay's group is not joined.
 
     Returns:
@@ -73,12 +56,12 @@ def read_progress(
     places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
     committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
     progress: dict[int, RelayProgress] = {}
-    unread: list[Unread] = []
+    unread: list[Gap] = []
     for number in numbers:
         try:
             progress[number] = _progress(channel, number, committed)
         except (UnsafeError, ProtocolError) as error:
-            unread.append(Unread(f"{half.name}/{number}", str(error), number, is_fault=True))
+            unread.append(Gap(f"{half.name}/{number}", str(error), partition=number, is_fault=True))
     if not progress:
         raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
     return progress, unread
@@ -109,11 +92,7 @@ class ChannelReader:
     """Gathers what is unsettled.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
-        gathering: Takes what is found.
         most: Op records and check requests that are read of a partition.
-        passed: Called from time to time with the number of records read.
     """
 
     def __init__(
@@ -129,9 +108,9 @@ class ChannelReader:
         self._gathering = gathering
         self._most = most
         self._passed = passed
-        self._unread: list[Unread] = []
+        self._unread: list[Gap] = []
 
-    def gather(self, now_ms: int) -> list[Unread]:
+    def gather(self, now_ms: int) -> list[Gap]:
         """Read all of it.
 
         Args:
@@ -167,21 +146,21 @@ class ChannelReader:
                 offset = message.offset() or 0
                 if self._gathering.is_full(number):
                     place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
-                    self._unread.append(Unread(place, "more halves are unsettled than are looked at", number))
+                    self._unread.append(Gap(place, "more halves are unsettled than are looked at", partition=number))
                     return
                 if is_unsettled(offset):
                     self._take_half(message)
 
     def _miss(self, number: int, start: int, stop: int, why: str) -> None:
         place = f"{self._channel.half.name}/{number}, offsets {start} to {stop}"
-        self._unread.append(Unread(place, why, number, is_fault=True))
+        self._unread.append(Gap(place, why, partition=number, is_fault=True))
 
     def _cannot_read(self, message: Message, error: ProtocolError) -> None:
         """Note a record that is of a newer format, or none."""
         topic, number = message.topic(), message.partition()
         is_check = topic == self._channel.channel.check_topic
         place = f"{topic}/{number} offset {message.offset()}"
-        self._unread.append(Unread(place, str(error), None if is_check else number, is_fault=True))
+        self._unread.append(Gap(place, str(error), partition=None if is_check else number, is_fault=True))
 
     def _take_half(self, message: Message) -> None:
         try:
@@ -228,7 +207,7 @@ class ChannelReader:
 
     def _say_cut(self, left: Span, number: int | None = None) -> None:
         place = f"{left.topic}/{left.partition}, offsets {left.start} to {left.stop}"
-        self._unread.append(Unread(place, f"more than the last {self._most} records", number))
+        self._unread.append(Gap(place, f"more than the last {self._most} records", partition=number))
 
     def _read_checks(self, reader: SpanReader, now_ms: int) -> None:
         topic = self._channel.channel.check_topic
@@ -294,10 +273,6 @@ def to_half(message: Message) -> Half | None:
 
 def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:
     """Return the entries of an op record that a relay applies; none if it is malformed (a relay counts and skips it).
-
-    Args:
-        message: The record.
-        verdict: Whether it is in the verdict topic, or in the op topic.
 
     Raises:
         NewerFormatError: It is of a newer format.

@@ -55,12 +55,9 @@ class DatabaseStatus:
     """State of a transaction in a database.
 
     Args:
-        standing: Its state.
         database: Name of the database in the checker's settings; empty for none.
-        row: Its row, if there is one.
         created_ms: When the row was made, ms since 1970 by the database's clock; 0 without.
         holder: Process id of the backend whose local transaction is open; None if there is none.
-        incarnation: Of the database of today.
         placed: Whether the row is the operator's, placed just now.
     """
 
@@ -91,10 +88,7 @@ class DatabaseView:
     ) -> dict[str, DatabaseStatus]:
         """Return the present state of transactions; write nothing and take no lock.
 
-        Args:
-            requests: Of groups of this database.
-            alive: Looks up the discard topic.
-            gone: An incarnation of this database that an operator confirms as lost for good.
+        `gone` is an incarnation of this database that an operator confirms as lost for good.
 
         Raises:
             ConfigurationError: The database does not answer, or is not what it should be.
@@ -108,12 +102,7 @@ class DatabaseView:
         """Make an operator's decision the row of transactions that have none, and are not open.
 
         The rows are on the disk, and on the synchronous standbys, when this returns. Their decisions count.
-
-        Args:
-            requests: The transactions, with what counts of them.
-            kind: COMMIT or ROLLBACK.
-            alive: Looks up the discard topic as it is at present.
-            gone: An incarnation of this database that the operator confirms as lost for good.
+        For `gone` see `look()`.
 
         Raises:
             ConfigurationError: The database does not answer, is read-only, or its role may not; nothing was decided,

@@ -13,6 +13,7 @@ from outbox._kafka.admin import admin_client, describe_topics, end_offsets
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox._kafka.record_headers import headers_of
 from outbox._rules.topic_description import TopicDescription
+from outbox.operator.state.gap import Gap
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
 
 SKEW_MS = 600_000
@@ -20,19 +21,6 @@ SKEW_MS = 600_000
 
 OPEN_SECONDS = 5.0
 """Time for open Kafka transactions on a real topic to end."""
-
-
-class Gap(NamedTuple):
-    """What was not read."""
-
-    topic: str
-    why: str
-    part: str = ""
-
-    @property
-    def place(self) -> str:
-        """Return the topic, or the part of it."""
-        return f"{self.topic}{self.part}"
 
 
 class Delivered(NamedTuple):
@@ -52,11 +40,8 @@ class DeliveredSearch:
 
     Args:
         kafka: librdkafka properties, with the rights to read and describe the topics.
-        channel: The channel.
         origins: What the origin header of the records begins with: name of the source, or half partitions.
         most: Records that are read of a topic at most.
-        now_ms: The time, ms since 1970.
-        passed: Called from time to time with the number of records read.
     """
 
     def __init__(
@@ -106,12 +91,12 @@ class DeliveredSearch:
         for span in spans:
             start = reader.whole(span.topic, span.partition).start
             if may_be_removed(topic, start, span.start, since, self._now_ms):
-                gaps.append(Gap(span.topic, "retention may have removed records of its time", f"/{span.partition}"))
+                gaps.append(_gap(topic.name, "retention may have removed records of its time", f"/{span.partition}"))
         allowed = cut_spans(spans, self._most)
         for span, part in zip(spans, allowed, strict=True):
             if part.stop < span.stop:
                 left = f"/{span.partition}, offsets {part.stop} to {span.stop}"
-                gaps.append(Gap(span.topic, f"more than {self._most} records: see --records", left))
+                gaps.append(_gap(topic.name, f"more than {self._most} records: see --records", left))
         return allowed
 
     def _await_ends(self, admin: AdminClient, topic: TopicDescription, gaps: list[Gap]) -> None:
@@ -123,7 +108,7 @@ class DeliveredSearch:
             if high and stable and all(one >= other for one, other in zip(stable, high, strict=True)):
                 return
             if time.monotonic() > deadline:
-                gaps.append(Gap(topic.name, "a Kafka transaction is open on it, or a partition does not answer"))
+                gaps.append(_gap(topic.name, "a Kafka transaction is open on it, or a partition does not answer"))
                 return
             time.sleep(0.2)
 
@@ -141,17 +126,16 @@ class DeliveredSearch:
             yield int(place), transaction_id
 
 
-def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
-    """Return why a topic cannot prove that a message was not delivered; None: it can.
+def _gap(topic: str, why: str, part: str = "") -> Gap:
+    return Gap(f"{topic}{part}", why, topic)
 
-    Args:
-        name: Its name.
-        topic: As the cluster describes it; None: it does not exist.
-    """
+
+def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
+    """Return why a topic cannot prove that a message was not delivered; None: it can."""
     if topic is None:
-        return Gap(name, "the topic does not exist, or may not be described; it may have had messages")
+        return _gap(name, "the topic does not exist, or may not be described; it may have had messages")
     if topic.key_required:
-        return Gap(name, "the topic is compacted: a later message of a key removes the earlier one")
+        return _gap(name, "the topic is compacted: a later message of a key removes the earlier one")
     return None
 
 
@@ -160,13 +144,7 @@ def may_be_removed(topic: TopicDescription, start: int, first: int, since_ms: in
 
     A partition that still begins with an older record has lost none of them, if timestamps ascend. Rows that waited
     have older ones; so retention must not have reached that time, either.
-
-    Args:
-        topic: Its topic.
-        start: The first offset that it still has.
-        first: The first one with a record as new.
-        since_ms: The time, ms since 1970.
-        now_ms: The present time, ms since 1970.
+    `first` is the first offset with a record as new.
     """
     retention = int(topic.settings.get("retention.ms", -1))
     is_over = 0 <= retention < now_ms - since_ms

@@ -26,13 +26,8 @@ def read_manifests(
     """Read the manifests in the discard topic, one at a time, up to its present end as far as it is committed.
 
     The topic is read twice: first for the place of the last record of each manifest's key, then for these records.
-    Only the keys and places are kept in memory.
-
-    Args:
-        kafka: librdkafka properties, with the right to read the topic.
-        channel: The channel.
-        cannot_read: Called with a manifest's record that is of a newer format, or none; the others follow. Without
-            it the first one ends the reading.
+    Only the keys and places are kept in memory. `cannot_read` is called with a manifest's record that is of a newer
+    format, or none; the others follow. Without it the first one ends the reading.
 
     Raises:
         KafkaUnreachable: Kafka does not answer.

@@ -19,13 +19,14 @@ from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.reading.table_connection import refusal_to_write, table_connection
 from outbox.operator.reading.table_view import TableView
 from outbox.operator.settings import OperatorSettings, connection
-from outbox.operator.state.channel_state import Condition, SourceState, SourceWaits
+from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.source_repair import NOT_BEGUN
 from outbox.operator.state.waiting_rows import (
+    SourceWaits,
     TopicRows,
     TopicState,
-    WaitingRows,
     Waits,
+    age_of,
     all_of,
     is_any_closed,
     reasons,
@@ -43,12 +44,7 @@ LOOKS = 5
 
 
 def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceState]:
-    """Return the states of all table sources of the settings; what does not answer is part of them.
-
-    Args:
-        settings: The settings.
-        is_unreachable: Whether Kafka did not answer, so that it is not asked again.
-    """
+    """Return the states of all table sources of the settings; what does not answer is part of them."""
     reporter = SourceReporter(connection(settings), settings.channel_names(), is_unreachable=is_unreachable)
     return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
 
@@ -62,8 +58,6 @@ class SourceReporter:
     """Looks at table sources.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
         is_unreachable: Whether Kafka did not answer. It is not asked again then, also after a report that found so.
     """
 
@@ -76,10 +70,7 @@ class SourceReporter:
     def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceState:
         """Return the state of a source; what does not answer is part of it.
 
-        Args:
-            source: Name of the source.
-            table: Its message table; or its foreign table, of which the progress and the discarded rows are read.
-            dsn: Connection string of its database.
+        Of a foreign table the progress and the discarded rows are read.
         """
         found = SourceState(source, table.full_name, not isinstance(table, MessageTable))
         try:
@@ -108,14 +99,8 @@ class SourceReporter:
         found.rows = sum(one.rows for one in topics)
         found.more_rows = found.rows >= ROWS
 
-        def age(started_us: int) -> int:
-            return max(now - started_us // 1_000, 0)
-
-        found.age_ms = max((age(one.started_us) for one in topics), default=None)
-        found.waiting = [
-            SourceWaits(one.topic, one.why, one.detail, one.rows, age(one.started_us), list(one.groups))
-            for one in self._reasons(found, view, topics)
-        ]
+        found.age_ms = max((age_of(one.started_us, now) for one in topics), default=None)
+        found.waiting = self._reasons(found, view, topics, now)
         found.in_delivery = len(progress.ids) - progress.missing if progress else 0
 
     def _compare(self, found: SourceState, view: TableView) -> Progress | None:
@@ -153,20 +138,20 @@ class SourceReporter:
         if self.is_unreachable:
             raise KafkaUnreachable("Kafka does not answer")
 
-    def _reasons(self, found: SourceState, view: TableView, topics: Sequence[TopicRows]) -> Sequence[WaitingRows]:
+    def _reasons(self, found: SourceState, view: TableView, topics: Sequence[TopicRows], now: int) -> list[SourceWaits]:
         if not topics:
-            return ()
+            return []
         try:
             states = self._states({one.topic for one in topics})
         except (ConfigurationError, KafkaException) as error:
             found.not_read.append(f"its real topics: {error}")
-            return all_of(Waits.NOT_KNOWN, topics)
+            return all_of(Waits.NOT_KNOWN, topics, now)
         if not is_any_closed(topics, states):
-            return all_of(Waits.NEXT, topics)
+            return all_of(Waits.NEXT, topics, now)
         rows = view.rows(ROWS_IN_ORDER)
         if more := {row.topic for row in rows} - states.keys():
             states |= self._states(more)
-        return reasons(rows, states)
+        return reasons(rows, states, now)
 
     def _states(self, names: Collection[str]) -> dict[str, TopicState]:
         self._ask_kafka()
@@ -182,11 +167,7 @@ def read_committed(
 ) -> Committed | None:
     """Return the progress of a table source in Kafka; None: there is none.
 
-    Args:
-        kafka: librdkafka properties, with the right DESCRIBE on the group.
-        channel: The channel.
-        source: Name of the source.
-        stable: Whether an open Kafka transaction of its owner is waited for.
+    If it is to be stable, an open Kafka transaction of the owner is waited for.
 
     Raises:
         ConfigurationError: Kafka does not answer, or refuses, or a transaction stays open.
@@ -197,12 +178,7 @@ def read_committed(
 
 
 def topic_state(name: str, topic: TopicDescription | None) -> TopicState:
-    """Return what keeps a real topic from taking messages, as far as this client may see.
-
-    Args:
-        name: Its name.
-        topic: As the cluster describes it; None: it does not exist.
-    """
+    """Return what keeps a real topic from taking messages, as far as this client may see."""
     if topic is None:
         return TopicState(0, Waits.TOPIC_MISSING, f"topic {name} does not exist")
     if topic.lacks:

@@ -72,11 +72,7 @@ def table_connection(
 ) -> Iterator[psycopg.Connection[Any]]:
     """Connect to the primary in autocommit; errors inside the block become sentences.
 
-    Args:
-        source: Name of the table source.
-        names: Its tables.
-        dsn: Connection string.
-        writes: False: nothing is written, and the server sees to it.
+    Without `writes` nothing is written, and the server sees to it.
 
     Raises:
         DatabaseUnreachable: The database does not answer, or refuses.

@@ -51,9 +51,7 @@ class Owner(NamedTuple):
     """The session that holds the owner's lock of a table source.
 
     Args:
-        pid: Its process id in the database.
         address: Address of its client; None if this role may not see it, or it is local.
-        role: Its role.
         may_deliver: Whether this role has the right to change the progress of the source.
     """
 
@@ -67,14 +65,8 @@ class FoundRow(NamedTuple):
     """A row of one local transaction.
 
     Args:
-        id: Its id.
-        group: Producer group.
-        topic: Real topic.
-        started_us: Start of the local transaction, us since 1970.
         timestamp: The message's own timestamp, ms since 1970; None: it has none.
         reason: Why it was discarded; empty: it waits.
-        detail: Likewise, one sentence.
-        discarded_ms: When, ms since 1970.
     """
 
     id: int
@@ -96,12 +88,7 @@ class DeliveredRow(NamedTuple):
     """The evidence of one delivered row.
 
     Args:
-        id: Its id.
-        group: Producer group.
-        topic: Real topic.
-        started_us: Start of the local transaction, us since 1970.
         earliest: The lowest timestamp that a message beside it has of its own, ms since 1970; None: none has one.
-        batch: The batch that delivered it.
         delivered_ms: When the relay wrote the evidence, ms since 1970.
     """
 

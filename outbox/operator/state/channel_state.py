@@ -1,7 +1,7 @@
 """What a channel holds that is not delivered, of halves and of rows alike: the one read model of operators. Pure.
 
-Each value is written once, here: `dataclasses.asdict` makes the JSON of `outbox pending`, and its text is made from the
-same fields. Times are ms since 1970, ages are ms, and None is what is not known.
+Each value is written once, here: the fields are those of the JSON of `outbox pending`, and its text is made of them.
+Times are ms since 1970, ages are ms, and None is what is not known.
 """
 
 from __future__ import annotations
@@ -10,32 +10,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outbox.operator.state.unsettled_transactions import Gathering, UnsettledTransaction
-from outbox.operator.state.waiting_rows import REFUSALS, Waits
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """What was not read: place and reason.
-
-    Args:
-        place: Topic, partition and offsets; or what else was not asked.
-        why: One sentence.
-    """
-
-    place: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSum:
-    """What is unsettled of a producer group in a half partition."""
-
-    group: str
-    half_partition: int
-    undecided: int
-    decided: int
-    oldest_ms: int
+from outbox.operator.state.gap import Gap
+from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, GroupSum, UnsettledTransaction
+from outbox.operator.state.waiting_rows import SourceWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +37,6 @@ class WaitingTransaction:
     Args:
         behind: Unsettled transactions of its group and ordering key that come after it.
         database: See `RowSeen`; None also if nobody looked.
-        row: Likewise.
-        holder_pid: Likewise.
     """
 
     transaction: str
@@ -100,23 +75,6 @@ class Condition(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceWaits:
-    """Rows of a table source that wait for one topic and one reason."""
-
-    topic: str
-    reason: Waits
-    detail: str
-    rows: int
-    age_ms: int
-    groups: list[str]
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the topic itself refuses the rows."""
-        return self.reason in REFUSALS
-
-
-@dataclass(frozen=True, slots=True)
 class DiscardedRows:
     """Discarded rows with one reason, and when the first was discarded."""
 
@@ -130,24 +88,12 @@ class SourceState:
     """What was seen of one table source; nothing of it is a guess.
 
     Args:
-        source: Name of the source.
-        table: Its message table, or foreign table.
         foreign: Whether it is a foreign table, whose rows are not counted.
-        condition: Whether it is served.
         why: Why it is not, or what could not be read.
-        owner_pid: The database session that owns it.
-        owner_address: Address of its client.
         rows: Rows of the table, at most so many as are counted.
-        more_rows: Whether there may be more.
-        age_ms: Age of the oldest row.
         batch: The newest batch that the database names; None: it was never served.
         delivered: The newest one that the database knows to be delivered.
-        kafka_batch: The batch that Kafka has.
-        kafka_read: Whether Kafka's progress was read.
         in_delivery: Rows of the newest batch that are in the table.
-        waiting: Rows by topic and reason.
-        discarded: Discarded rows by reason.
-        not_read: What could not be looked at, and why.
     """
 
     source: str
@@ -180,15 +126,7 @@ class ChannelState:
     """What waits in a channel: transactions of halves, and rows by table source.
 
     Args:
-        channel: Name of the channel.
-        now_ms: When it was looked at.
-        sums: How much is unsettled, by group and half partition.
-        transactions: The oldest unsettled transactions of halves.
-        not_listed: How many more there are.
-        malformed_halves: How many halves cannot be parsed.
-        not_read: What was not read.
         members: How many relays and checkers serve it, by service; None: not known.
-        tables: Its table sources.
     """
 
     channel: str
@@ -197,15 +135,15 @@ class ChannelState:
     transactions: list[WaitingTransaction] = field(default_factory=list)
     not_listed: int = 0
     malformed_halves: int = 0
+    discarded: list[DiscardedHalves] = field(default_factory=list)
     not_read: list[Gap] = field(default_factory=list)
     members: Mapping[str, int | None] = field(default_factory=dict)
     tables: list[SourceState] = field(default_factory=list)
 
     def take(self, found: Gathering, limit: int, rows: Mapping[str, RowSeen]) -> None:
         """Take what was gathered of halves: the sums, and so many transactions, the oldest first."""
-        self.sums = [
-            GroupSum(*place, one.undecided, one.decided, one.oldest) for place, one in sorted(found.sums.items())
-        ]
+        self.sums = [one for _, one in sorted(found.sums.items())]
+        self.discarded = [one for _, one in sorted(found.discarded.items())]
         shown = found.oldest()[:limit]
         self.transactions = [self._waiting(one, found.behind(one), rows.get(one.id, RowSeen())) for one in shown]
         self.not_listed = found.total() - len(shown)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.op import OpKind
@@ -11,24 +11,15 @@ from outbox.protocol.op import OpKind
 
 @dataclass(frozen=True, slots=True)
 class DiscardedTransaction:
-    """One discarded transaction, as programs see it; times are ms since 1970.
+    """One discarded transaction; times are ms since 1970.
 
     Args:
-        transaction: Transaction id.
-        group: Producer group.
-        reason: Why it was discarded.
-        detail: Likewise, one sentence.
-        messages: How many messages count.
         appended_ms: When its first half was appended, or its local transaction began.
-        truth: Of halves: where its outcome is recorded.
-        decision: Of halves: COMMIT or ROLLBACK, if it is decided.
-        half_partition: Of halves: where they are.
-        positions: Of halves: those that count.
-        unknown_answers: Of halves: how often nobody knew the outcome.
-        last_answer: Of halves: what the last of these answers said.
-        source: Of rows: their table source.
-        discarded_ms: Of rows: when they were discarded.
-        manifest: Of halves: what the discard topic has; not for programs.
+        truth: This and the following are of halves alone.
+        unknown_answers: How often its outcome was not known to who answered.
+        last_answer: What the last of these answers had as a reason.
+        source: This and the next are of rows alone: their table source.
+        manifest: What the discard topic has; not for programs.
     """
 
     transaction: str
@@ -45,7 +36,7 @@ class DiscardedTransaction:
     last_answer: str | None = None
     source: str | None = None
     discarded_ms: int | None = None
-    manifest: Manifest | None = None
+    manifest: Manifest | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
@@ -66,10 +57,6 @@ class DiscardedTransaction:
             manifest=manifest,
         )
 
-    def document(self) -> dict[str, Any]:
-        """Return it for programs."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "manifest"}
-
     def why_not(self, kind: OpKind) -> str:
         """Return why an operator cannot decide so (DELIVER or ROLLBACK); empty if he can."""
         if self.reason == DiscardReason.UNDECIDED:
@@ -82,13 +69,10 @@ class DiscardedTransaction:
 
 
 class HalfMessage(NamedTuple):
-    """A discarded half; nothing of its content. What is None is not there, or cannot be read.
+    """A discarded half without its content; what is None is not there, or cannot be read.
 
     Args:
-        position: Its position.
-        half_offset: Its offset.
         target: Real topic and partition, -1 for one that its key chooses.
-        has_key: Whether it has a key.
         bytes: Of key and value.
     """
 
@@ -100,7 +84,7 @@ class HalfMessage(NamedTuple):
 
 
 class RowMessage(NamedTuple):
-    """A discarded row; nothing of its content. Its fields are those of `HalfMessage`, with the id of the row."""
+    """A discarded row without its content, by its id; see `HalfMessage`."""
 
     row: int
     target: str

@@ -12,7 +12,6 @@ class StoredHalf(NamedTuple):
     """A half as the half partition has it.
 
     Args:
-        offset: Its offset.
         transaction_id: Its transaction; empty: the half is malformed, and a relay discards it.
     """
 
@@ -25,10 +24,7 @@ def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -
 
     A transaction is delivered whole, so that each of its halves is settled. All others are owed: a relay gets their
     decisions, and delivers them, rolls them back or discards them.
-
-    Args:
-        halves: All that the half partition has, in the order of their offsets.
-        delivered: The transactions that real topics show.
+    The halves are all that the half partition has, in the order of their offsets.
     """
     owed: list[int] = []
     kept, head = 0, 0

@@ -45,7 +45,6 @@ class Ruling(NamedTuple):
     """What follows.
 
     Args:
-        step: What is done.
         why: One sentence on why it is so, and for a refusal what to do.
     """
 

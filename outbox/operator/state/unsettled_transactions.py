@@ -21,10 +21,7 @@ class Half(NamedTuple):
     """A half as it was read; nothing of its content.
 
     Args:
-        partition: Half partition.
-        offset: Its offset there.
         append_time: The broker's time of its append, ms since 1970.
-        control: Its control headers.
         ordering_key: Ordering key of its transaction; None: it has none.
     """
 
@@ -39,9 +36,6 @@ class RecordedDecision(NamedTuple):
     """Decision that an op entry records.
 
     Args:
-        kind: COMMIT or ROLLBACK.
-        source: Who wrote it.
-        offset: Of the op record.
         append_time: The broker's time of its append, ms since 1970.
     """
 
@@ -56,16 +50,8 @@ class UnsettledTransaction:
     """A transaction that is not settled: undecided, or decided and not delivered yet.
 
     Args:
-        id: Transaction id.
-        group: Producer group.
-        truth: Where its outcome is recorded.
-        partition: Half partition.
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
-        incarnation: Database incarnation that its halves name, if any.
         offsets: Half offset by position; of several halves of a position the first.
-        targets: Real topics.
-        parked: Whether it is in the discard topic, undecided.
-        decisions: Decisions of its op entries, in their order.
         checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
         last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
         place: Number of unsettled transactions of its group and ordering key up to it; 0: it keeps no order.
@@ -131,7 +117,6 @@ class Choice(NamedTuple):
 
     Args:
         id: Id of the only one; None: any.
-        group: Producer group; None: any.
         appended_until: Append time of the first half at most, ms since 1970.
     """
 
@@ -145,18 +130,23 @@ class Choice(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sum:
-    """What is unsettled of a producer group in a half partition.
+class GroupSum:
+    """What is unsettled of a producer group in a half partition: `decided` is not delivered yet."""
 
-    Args:
-        undecided: Transactions without a decision.
-        decided: Transactions that are decided, and not settled yet.
-        oldest: Append time of the oldest of both, ms since 1970.
-    """
-
+    group: str
+    half_partition: int
     undecided: int
     decided: int
-    oldest: int
+    oldest_ms: int
+
+
+@dataclass(slots=True)
+class DiscardedHalves:
+    """How many transactions of halves are discarded for a reason, and when the first of them began."""
+
+    reason: str
+    transactions: int
+    appended_ms: int
 
 
 GroupPartition = tuple[str, int]
@@ -173,14 +163,13 @@ class Gathering:
 
     Args:
         most: Halves of one partition that are taken.
-        choice: Which transactions are of interest.
         keep: Transactions that are kept in full, of each partition and of what is parked.
 
     Attributes:
         found: What is unsettled and kept in full, by transaction id.
         sums: How much is unsettled, by place.
+        discarded: How much is discarded, by reason.
         refused: Why the only transaction of interest was discarded if it cannot be delivered.
-        malformed: How many halves cannot be parsed.
     """
 
     def __init__(self, most: int, choice: Choice = Choice(), keep: int = sys.maxsize) -> None:  # noqa: B008 - immutable
@@ -195,8 +184,9 @@ class Gathering:
         self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
         self.found: dict[str, UnsettledTransaction] = {}
-        self.sums: dict[GroupPartition, Sum] = {}
+        self.sums: dict[GroupPartition, GroupSum] = {}
         self.refused: DiscardReason | None = None
+        self.discarded: dict[DiscardReason, DiscardedHalves] = {}
 
     def is_full(self, partition: int) -> bool:
         """Return whether a partition's halves are no longer taken: later ones must be reported as not read."""
@@ -243,9 +233,9 @@ class Gathering:
 
     def _count(self, group: str, partition: int, append_time: int) -> GroupPartition:
         place = sys.intern(group), partition
-        sum_ = self.sums.setdefault(place, Sum(0, 0, append_time))
+        sum_ = self.sums.setdefault(place, GroupSum(*place, 0, 0, append_time))
         sum_.undecided += 1
-        sum_.oldest = min(sum_.oldest, append_time)
+        sum_.oldest_ms = min(sum_.oldest_ms, append_time)
         return place
 
     def add_manifest(self, manifest: Manifest) -> None:
@@ -256,11 +246,17 @@ class Gathering:
             return
         if manifest.reason is not DiscardReason.UNDECIDED:
             self.refused = manifest.reason if self._choice.id else None
+            self._discard(manifest.reason, manifest.first_append_time)
         elif not known:
             self._count(manifest.group, manifest.partition, manifest.first_append_time)
             self._park(manifest)
         elif id_ in self.found:
             self._park(manifest)
+
+    def _discard(self, reason: DiscardReason, append_time: int) -> None:
+        sum_ = self.discarded.setdefault(reason, DiscardedHalves(str(reason), 0, append_time))
+        sum_.transactions += 1
+        sum_.appended_ms = min(sum_.appended_ms, append_time)
 
     def _park(self, manifest: Manifest) -> None:
         """Keep the oldest that are parked."""
@@ -318,7 +314,7 @@ class Gathering:
         """Return the append time of the oldest transaction by half partition, ms since 1970."""
         oldest: dict[int, int] = {}
         for (_, partition), sum_ in self.sums.items():
-            oldest[partition] = min(oldest.get(partition, sum_.oldest), sum_.oldest)
+            oldest[partition] = min(oldest.get(partition, sum_.oldest_ms), sum_.oldest_ms)
         return oldest
 
     def total(self) -> int:

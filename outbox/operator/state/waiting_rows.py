@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from outbox._rules.row_order import OrderingKey, behind_those
@@ -38,8 +39,6 @@ class TopicRows(NamedTuple):
     """Rows for one topic.
 
     Args:
-        topic: The real topic.
-        rows: How many.
         partition: The highest partition that one names; -1: none names one.
         started_us: Start of the oldest one's local transaction, us since 1970.
     """
@@ -54,13 +53,7 @@ class WaitingRow(NamedTuple):
     """A row without its value.
 
     Args:
-        xid: The local transaction.
-        id: Its id.
-        started_us: Start of the local transaction, us since 1970.
-        group: Producer group.
-        topic: Real topic.
         partition: Partition that it names, or -1.
-        key: Key.
     """
 
     xid: int
@@ -88,24 +81,21 @@ class TopicState(NamedTuple):
         return None
 
 
-class WaitingRows(NamedTuple):
-    """Rows for one topic that wait for one reason.
-
-    Args:
-        topic: The topic.
-        why: The reason.
-        rows: How many.
-        started_us: Start of the oldest one's local transaction, us since 1970.
-        detail: The reason in a sentence.
-        groups: The producer groups of the rows, by name; empty: they were not looked at one by one.
-    """
+@dataclass(frozen=True, slots=True)
+class SourceWaits:
+    """Rows of a table source that wait for one topic and one reason; no groups: they were not looked at one by one."""
 
     topic: str
-    why: Waits
-    rows: int
-    started_us: int
+    reason: Waits
     detail: str
-    groups: tuple[str, ...] = ()
+    rows: int
+    age_ms: int
+    groups: list[str] = field(default_factory=list)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the topic itself refuses the rows."""
+        return self.reason in REFUSALS
 
 
 _Local = tuple[int, int, str]
@@ -117,17 +107,20 @@ def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState])
     return any(states[one.topic].refuses(one.partition) for one in topics)
 
 
-def all_of(why: Waits, topics: Iterable[TopicRows]) -> list[WaitingRows]:
+def age_of(started_us: int, now_ms: int) -> int:
+    """Return how old a row is, in ms, by the start of its local transaction, us since 1970."""
+    return max(now_ms - started_us // 1_000, 0)
+
+
+def all_of(why: Waits, topics: Iterable[TopicRows], now_ms: int) -> list[SourceWaits]:
     """Return rows that all wait for the same reason."""
-    return [WaitingRows(one.topic, why, one.rows, one.started_us, DETAILS[why]) for one in topics]
+    return [SourceWaits(one.topic, why, DETAILS[why], one.rows, age_of(one.started_us, now_ms)) for one in topics]
 
 
-def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> list[WaitingRows]:
+def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState], now_ms: int) -> list[SourceWaits]:
     """Return for how many rows of each topic which reason holds, the oldest first.
 
-    Args:
-        rows: The first rows of the table, in the order of their ids.
-        states: The states of all their topics.
+    The rows are the first ones of the table, in the order of their ids.
     """
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}
@@ -139,7 +132,7 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> lis
             refused[row.id] = why
     closed = {(row.xid, row.started_us, row.group) for row in rows if row.id in refused}
     behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
-    return _sum((row, *_reason(row, refused, closed, behind)) for row in rows)
+    return _sum(((row, *_reason(row, refused, closed, behind)) for row in rows), now_ms)
 
 
 def _reason(
@@ -152,18 +145,14 @@ def _reason(
     return why, DETAILS[why]
 
 
-def _sum(found: Iterable[tuple[WaitingRow, Waits, str]]) -> list[WaitingRows]:
-    sums: dict[tuple[str, Waits], WaitingRows] = {}
+def _sum(found: Iterable[tuple[WaitingRow, Waits, str]], now_ms: int) -> list[SourceWaits]:
+    sums: dict[tuple[str, Waits], SourceWaits] = {}
     for row, why, detail in found:
-        place = (row.topic, why)
-        so_far = sums.get(place) or WaitingRows(row.topic, why, 0, row.started_us, detail)
-        sums[place] = so_far._replace(
+        so_far = sums.get((row.topic, why)) or SourceWaits(row.topic, why, detail, 0, 0)
+        sums[row.topic, why] = replace(
+            so_far,
             rows=so_far.rows + 1,
-            started_us=min(so_far.started_us, row.started_us),
-            groups=so_far.groups if row.group in so_far.groups else tuple(sorted({*so_far.groups, row.group})),
+            age_ms=max(so_far.age_ms, age_of(row.started_us, now_ms)),
+            groups=so_far.groups if row.group in so_far.groups else sorted({*so_far.groups, row.group}),
         )
-    return list(_oldest_first(sums.values()))
-
-
-def _oldest_first(found: Iterable[WaitingRows]) -> Iterator[WaitingRows]:
-    yield from sorted(found, key=lambda one: (one.started_us, one.topic, one.why))
+    return sorted(sums.values(), key=lambda one: (-one.age_ms, one.topic, one.reason))

@@ -76,7 +76,7 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
     ("statement", "problem", "fix"),
     [
         ("DROP TABLE {source}", "does not exist", "outbox table create"),
-        ("ALTER TABLE {discarded} DROP COLUMN detail", "lacks the columns detail text", "outbox table sql"),
+        ("ALTER TABLE {discarded} DROP COLUMN detail", "lacks the columns detail text", "--print-sql"),
         ("DROP INDEX {message}_xid", "no index on xid", "outbox table create"),
         ("ALTER TABLE {message} SET UNLOGGED", "is not logged", "SET LOGGED"),
         ("ALTER TABLE {message} RESET (autovacuum_vacuum_threshold)", "vacuumed too late", "threshold = 10000"),

@@ -1,4 +1,4 @@
-"""`outbox table resume`: a halted table source goes on as the operator decides (R55)."""
+"""`outbox resume`: a halted table source goes on as the operator decides (R55)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, not
 )
 
 from outbox._service.exit_codes import Exit
-from outbox.operator.commands.table import app
+from outbox.operator.commands.resume import app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
@@ -43,7 +43,7 @@ def _run(site: Site, statement: str) -> None:
 
 
 def _resume(site: Site, *words: str, typed: str = "") -> tuple[int, str]:
-    return call_command(app, site, "resume", "--source", SOURCE, *words, environ=relay_settings(site), typed=typed)
+    return call_command(app, site, "--source", SOURCE, *words, environ=relay_settings(site), typed=typed)
 
 
 def _document(site: Site, *words: str, code: int = Exit.OK) -> Any:

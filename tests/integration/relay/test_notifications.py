@@ -147,10 +147,10 @@ def test_the_command_creates_keeps_and_drops_the_trigger(shop: Site) -> None:
     assert not after()
     assert after("--notify")
     assert after()
-    code, printed = call_command(app, shop, "sql", "--notify")
+    code, printed = call_command(app, shop, "create", "--print-sql", "--notify")
     assert code == 0
     assert "TRIGGER outbox_notify AFTER INSERT" in printed
-    assert "outbox_notify" not in call_command(app, shop, "sql")[1]
+    assert "outbox_notify" not in call_command(app, shop, "create", "--print-sql")[1]
 
 
 # --- the relay

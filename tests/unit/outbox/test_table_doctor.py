@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox.operator.checks.table_doctor import is_late, transactional_finding, vacuum_problems
+from outbox.operator.checks.source_checks import is_late, transactional_finding, vacuum_problems
 from outbox.operator.state.channel_state import SourceState
 
 FINE = {

@@ -125,7 +125,16 @@ def test_names_that_postgres_would_read_otherwise_are_refused(role: str) -> None
 
 
 def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
-    options = ["sql", "--table-prefix", "events", "--message-table", "public.Events", "--relay-role", "one"]
+    options = [
+        "create",
+        "--print-sql",
+        "--table-prefix",
+        "events",
+        "--message-table",
+        "public.Events",
+        "--relay-role",
+        "one",
+    ]
     found = CliRunner().invoke(app, options)
     assert found.exit_code == 0, found.output
     assert 'CREATE TABLE IF NOT EXISTS "public"."events_source"' in found.stdout
@@ -146,7 +155,7 @@ def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
     ],
 )
 def test_options_that_do_not_fit_a_foreign_table_are_refused(options: list[str], error: str) -> None:
-    found = CliRunner().invoke(app, ["sql", *options])
+    found = CliRunner().invoke(app, ["create", "--print-sql", *options])
     assert found.exit_code == Exit.CONFIGURATION
     assert error in " ".join(found.output.split())
 

@@ -1,4 +1,4 @@
-"""The doctor's examination of a message table: its tables, rights, vacuum, progress, and rights in Kafka."""
+"""The examination of table sources: tables, rights, vacuum, progress, and rights in Kafka."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
 from outbox._postgres.ddl import missing_rights, written
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
-from outbox._postgres.table_contract import Places, breaches
+from outbox._postgres.table_contract import breaches
+from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.source_report import SourceReporter
@@ -55,6 +57,20 @@ _INDEXED: LiteralString = (
     " WHERE i.indrelid = to_regclass(%s) AND a.attname = 'xid' AND i.indisvalid"
 )
 _MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), 'INSERT')"
+_BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
+
+
+def examine_sources(
+    tables: Mapping[str, TableSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
+) -> Iterator[Finding]:
+    """Yield what is found of the table sources, each in its database and in Kafka."""
+    reporter = SourceReporter(kafka, channel, is_unreachable=is_silent)
+    for source, table in tables.items():
+        if table.is_foreign:
+            foreign = ForeignSource(table.names(), table.foreign_name())
+            yield from examine_foreign(source, foreign, table.connection_string(), reporter)
+        else:
+            yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel, reporter)
 
 
 class TableDoctor:
@@ -81,7 +97,7 @@ class TableDoctor:
         report = reporter.report(self._source, self._table, self._dsn)
         yield from self._progress(report)
         yield from self._refused(report)
-        yield from examine_discarded(self._what, report)
+        yield from _discarded(self._what, report)
         if reporter.is_unreachable:
             yield Finding(self._what, "", "rights in Kafka are not checked: it does not answer")
         else:
@@ -91,9 +107,8 @@ class TableDoctor:
 
     def _database(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         names, user = self._names, connection.info.user
-        problems = list(examine_contract(self._what, connection, self._table.places))
-        yield from problems
-        if problems:
+        if found := breaches(connection, self._table.places):  # of their contract (R75)
+            yield from (Finding(self._what, f"{one.what}: {one.harm}", one.fix) for one in found)
             return
         yield Finding(self._what, "", f"{self._table.full_name}, role {user}")
         yield from self._indexes(connection)
@@ -222,20 +237,39 @@ class TableDoctor:
         return transactional_finding(self._what, name, found)
 
 
-def examine_contract(what: str, connection: psycopg.Connection[Any], places: Places) -> Iterator[Finding]:
-    """Yield which conditions of their contract tables break (R75)."""
-    for breach in breaches(connection, places):
-        yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
+def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
+    """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over."""
+    what, names = f"table source {source}", foreign.names
+    create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
+    other = "set another table_prefix"
+    try:
+        with table_connection(source, names, dsn) as connection:
+            if found := breaches(connection, foreign.places):
+                ways = f"{create}, correct message_table, or {other}"
+                yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)
+                return
+            owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
+            is_notified = has_trigger(connection, source_name(*foreign.table))
+    except ConfigurationError as error:
+        yield Finding(what, str(error), remedy(error, dsn))
+        return
+    if owner not in {None, (source, foreign.full_name)}:
+        of = "source {!r} and table {}".format(*owner)
+        yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
+        return
+    yield Finding(what, "", NOTIFIED[is_notified])
+    report = reporter.report(source, foreign, dsn)
+    for problem in report.not_read:
+        yield Finding(what, f"not read: {problem}", "correct it, and run this again")
+    if report.condition is Condition.HALTED:
+        yield Finding(what, f"halted: {report.why}", "see docs/foreign_tables.md, 'A source that stops'")
+    else:
+        yield Finding(what, "", f"{report.condition}, foreign table {report.table}; its rows are not examined")
+    yield from _discarded(what, report)
 
 
 def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOperation]]) -> Finding:
-    """Return whether ACLs let a principal write under a transactional id.
-
-    Args:
-        what: What is examined.
-        name: The transactional id.
-        found: Principals and operations of the ACLs that allow something on it.
-    """
+    """Return whether the ACLs that allow something on a transactional id let a principal write under it."""
     if not found:
         return Finding(what, "", f"no ACL names transactional id {name}: the cluster's default holds")
     writers = sorted({who for who, right in found if right in {AclOperation.WRITE, AclOperation.ALL}})
@@ -249,7 +283,7 @@ def vacuum_problems(options: Mapping[str, str]) -> list[str]:
     return [name for name, most in _VACUUM.items() if float(options.get(name, "inf")) > float(most)]
 
 
-def examine_discarded(what: str, found: SourceState) -> Iterator[Finding]:
+def _discarded(what: str, found: SourceState) -> Iterator[Finding]:
     """Yield that rows of a source are discarded: they stay undelivered until an operator acts."""
     if found.discarded:
         reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)

@@ -1,31 +1,44 @@
-"""Searches databases and topics for one transaction: by known places, else by time, and never without bound."""
+"""Searches databases, message tables and topics for one transaction: by known places, else by time; with a bound."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 
+import psycopg
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox._kafka.record_headers import headers_of
+from outbox._postgres.message_table import MessageTable
 from outbox._rules.callback_row import Row
+from outbox._rules.source_progress import Committed, Progress
 from outbox._service.output import utc
-from outbox._service.settings import CheckerDatabase
-from outbox.errors import ConfigurationError
+from outbox._service.settings import CheckerDatabase, TableSettings
+from outbox._table.table_outcome import ask_table_outcome
+from outbox.errors import ConfigurationError, UsageError
 from outbox.operator.reading.channel_reader import to_half, to_ops
 from outbox.operator.reading.database_view import DatabaseView
-from outbox.operator.state.timeline import EventKind, Findings, Searched, TimelineEvent, needed
+from outbox.operator.reading.source_report import read_committed
+from outbox.operator.reading.table_connection import table_connection
+from outbox.operator.reading.table_view import DeliveredRow, FoundRow, TableView
+from outbox.operator.state.story import EventKind, Findings, Searched, Status, TimelineEvent, born_ms, needed
+from outbox.outcome import Outcome
 from outbox.protocol.check import parse_check
 from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import ANY_PARTITION
-from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER
+from outbox.protocol.identifiers import started_us_of, xid_of
+from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, Channel
 from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
 
 SKEW_MS = 600_000
 """How far the clocks of application, brokers and databases may be apart."""
+
+ROWS = 10_000
+"""Rows of the transaction that are read at most."""
 
 Take = Callable[[Message], None]
 
@@ -37,7 +50,7 @@ def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, fou
         try:
             there = DatabaseView(name, settings, channel).rows_of([found.transaction_id])
         except ConfigurationError as error:
-            found.unread.append((f"database {name}", str(error)))
+            found.miss(f"database {name}", str(error))
             continue
         found.databases.append(name)
         for row, created in there.values():
@@ -55,16 +68,100 @@ def _note_row(found: Findings, database: str, row: Row, created: int) -> None:
     found.committed_row = row.committed or bool(found.committed_row)
 
 
-class Search:
-    """One search of topics.
+class TableSearch:
+    """Searches message tables for one transaction, by the xid that its id carries; without Kafka, not its progress."""
+
+    def __init__(self, kafka: Mapping[str, str] | None, channel: Channel, found: Findings) -> None:
+        self._kafka = kafka
+        self._channel = channel
+        self._found = found
+
+    def search(self, tables: Mapping[str, TableSettings]) -> None:
+        """Look into all tables; note each database that does not answer."""
+        is_ours = born_ms(self._found.transaction_id) is not None  # ids of table mode are UUIDs of version 7
+        for source, settings in tables.items():
+            if not (is_ours or settings.is_foreign):
+                continue
+            try:
+                names = settings.message_names()
+                with table_connection(source, names, settings.connection_string()) as connection:
+                    self._look(source, MessageTable(names), connection)
+            except ConfigurationError as error:
+                self._found.miss(f"table of source {source}", str(error))
+
+    def _look(self, source: str, table: MessageTable, connection: psycopg.Connection) -> None:
+        id_, view = self._found.transaction_id, TableView(table, connection)
+        try:
+            outcome = ask_table_outcome(table.names, id_, connection)
+        except UsageError:  # no transaction of this database has the xid
+            return
+        if outcome is Outcome.ROLLED_BACK and not view.was_rolled_back(xid_of(id_)):
+            outcome = Outcome.TOO_OLD  # it has no row in this table: it may have some in others
+        progress, committed = view.progress(), self._committed(source)
+        waiting, discarded = view.find(id_, ROWS)  # after the progress: what has gone since was delivered
+        delivered = view.find_delivered(id_, ROWS)  # after the rows: their evidence is there when they have gone
+        self._found.outcomes[source] = Status.NOT_FOUND if outcome is Outcome.TOO_OLD else Status(outcome)
+        if outcome is Outcome.OPEN and (pid := view.backend_of(xid_of(id_))) is not None:
+            self._found.backends[source] = pid
+        self._found.databases.append(source)
+        self._found.note(
+            TimelineEvent(
+                started_us_of(id_) // 1_000, EventKind.LOCAL, source, None, None, None, f"xid {xid_of(id_)}: {outcome}"
+            )
+        )
+        self._note(source, waiting, discarded, progress[1] if progress else None, committed)
+        for row in delivered:
+            detail = f"for {row.topic}, group {row.group}, batch {row.batch}"
+            event = TimelineEvent(row.delivered_ms, EventKind.DELIVERED, source, None, None, row.id, detail)
+            self._take(source, row, event)
+
+    def _committed(self, source: str) -> Committed | None:
+        if self._kafka is None:
+            return None
+        try:
+            return read_committed(self._kafka, self._channel, source)
+        except ConfigurationError as error:
+            self._found.miss(f"progress of source {source} in Kafka", str(error))
+            return None
+
+    def _note(
+        self,
+        source: str,
+        waiting: Iterable[FoundRow],
+        discarded: Iterable[FoundRow],
+        progress: Progress | None,
+        committed: Committed | None,
+    ) -> None:
+        is_named = progress is not None and self._found.transaction_id in progress.transactions
+        batch = frozenset(progress.ids if progress and is_named else ())
+        is_delivered = bool(progress and committed == (progress.batch, progress.incarnation, progress.nonce))
+        for row in waiting:
+            what = EventKind.IN_BATCH if row.id in batch else EventKind.WAITS
+            number = f", batch {progress.batch}" if progress and row.id in batch else ""
+            detail = f"for {row.topic}, group {row.group}{number}"
+            self._take(source, row, TimelineEvent(row.started_us // 1_000, what, source, None, None, row.id, detail))
+            if row.id in batch and is_delivered:
+                self._found.delivered.add(row.id)
+        for row in discarded:
+            detail = f"for {row.topic}, group {row.group}: {row.reason}: {row.detail}"
+            event = TimelineEvent(row.discarded_ms, EventKind.REFUSED, source, None, None, row.id, detail)
+            self._take(source, row, event)
+
+    def _take(self, source: str, row: FoundRow | DeliveredRow, event: TimelineEvent) -> None:
+        self._found.note(event)
+        self._found.sources.add(source)
+        if self._found.position in {None, row.id}:
+            self._found.topics.add(row.topic)
+            since = self._found.since_ms
+            self._found.since_ms = row.stamped_ms if since is None else min(since, row.stamped_ms)
+
+
+class TopicSearch:
+    """Searches topics for one transaction.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
-        found: Takes what is found.
         since: Search from here on, ms since 1970.
         most: Records that are read of a topic at most.
-        passed: Called from time to time with the number of records read.
     """
 
     def __init__(
@@ -112,19 +209,15 @@ class Search:
             for topic, partitions in self._targets.items():
                 self._read_real(reader, topic, partitions)
 
-    def real_topics(self, topics: Iterable[str], since: int | None) -> None:
-        """Read real topics alone, for a transaction of table mode.
-
-        Args:
-            topics: The topics.
-            since: The lowest timestamp of its records, ms since 1970; None: from the beginning of the search.
+    def real_topics(self, more: Iterable[str] = ()) -> None:
+        """Read the real topics of its rows alone, and those that are named, for a transaction of table mode.
 
         Raises:
             ConfigurationError: Kafka does not answer, or refuses.
         """
-        self._real_since = since
+        self._real_since = self._found.since_ms
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
-            for topic in sorted(topics):
+            for topic in sorted({*self._found.topics, *more}):
                 self._read_real(reader, topic, {ANY_PARTITION})
 
     # --- where to look ------------------------------------------------------------------------------------------
@@ -137,13 +230,13 @@ class Search:
         whole = reader.whole(place.topic, place.partition)
         if whole.start > place.start:
             gone = f"{place.topic}/{place.partition}, offsets {place.start} to {min(whole.start, place.stop)}"
-            self._found.unread.append((gone, "retention has removed them"))
+            self._found.miss(gone, "retention has removed them")
         return [Span(place.topic, place.partition, max(place.start, whole.start), min(place.stop, whole.stop))]
 
     def _read_real(self, reader: SpanReader, topic: str, targets: set[int]) -> None:
         there = reader.partitions(topic)
         if not there:
-            self._found.unread.append((topic, "the topic does not exist, or may not be described"))
+            self._found.miss(topic, "the topic does not exist, or may not be described")
             return
         partitions = there if ANY_PARTITION in targets else [number for number in sorted(targets) if number in there]
         since = self._since if self._real_since is None else self._real_since - SKEW_MS
@@ -173,14 +266,14 @@ class Search:
             self._found.searched.append(Searched(span.topic, span.partition, span.start, stop, span.stop))
             if part.stop < span.stop and not broken_off:
                 left = f"{span.topic}/{span.partition}, offsets {part.stop} to {span.stop}"
-                self._found.unread.append((left, f"more than {self._most} records: see --records"))
+                self._found.miss(left, f"more than {self._most} records: see --records")
 
     def _try(self, take: Take, message: Message) -> None:
         try:
             take(message)
         except ProtocolError as error:
             place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
-            self._found.unread.append((place, str(error)))
+            self._found.miss(place, str(error))
 
     def _mentions(self, message: Message) -> bool:
         """Return whether a record may be of the transaction; nearly all others are ruled out without parsing."""
@@ -194,7 +287,7 @@ class Search:
         if row.topic_id == self._channel.half.id:
             self._know(row.partition, row.first_offset, row.last_offset)
         else:
-            self._found.unread.append((f"half topic {row.topic_id}", "the row names it, and it is not the present one"))
+            self._found.miss(f"half topic {row.topic_id}", "the row names it, and it is not the present one")
 
     def _know(self, partition: int, first: int, last: int) -> None:
         """Note that its halves are here."""
@@ -243,7 +336,7 @@ class Search:
             return
         place = _place_of(message, EventKind.DISCARDED)
         if message.value() is None:
-            self._found.note(TimelineEvent(*place, None, "delivered or removed")._replace(what=EventKind.LEFT))
+            self._found.note(replace(TimelineEvent(*place, None, "delivered or removed"), what=EventKind.LEFT))
             return
         manifest = parse_manifest(message.value())
         detail = f"{manifest.reason}: {manifest.detail}"
@@ -270,8 +363,8 @@ class Search:
             detail = f"read_committed readers see it; timestamp {utc(ms)}"
             event = TimelineEvent(*_place_of(message, EventKind.VISIBLE), int(position), detail)
             if late:
-                event = event._replace(detail=f"{detail}; late: {late.decode(errors='replace')}")
-            self._found.note(event if kind == TIMESTAMP_LOG_APPEND_TIME else event._replace(time_ms=None))
+                event = replace(event, detail=f"{detail}; late: {late.decode(errors='replace')}")
+            self._found.note(event if kind == TIMESTAMP_LOG_APPEND_TIME else replace(event, time_ms=None))
 
 
 def _place_of(message: Message, what: EventKind) -> tuple[int, EventKind, str, int, int]:

@@ -41,8 +41,8 @@ def show_halves(console: Console, state: ChannelState) -> None:
     if state.malformed_halves:
         console.print(f"{state.malformed_halves} halves cannot be parsed: a relay will discard them as MALFORMED")
     if state.discarded:
-        counts = ", ".join(f"{some.transactions} {some.reason}" for some in state.discarded)
-        console.print(f"discarded: {counts}; see `outbox discarded list`")
+        found = ", ".join(f"{some.transactions} {some.reason}" for some in state.discarded)
+        console.print(f"discarded: {found}; see `outbox discarded list`")
     for left in state.not_read:
         console.print(f"not read: {left.place} ({left.why})")
 

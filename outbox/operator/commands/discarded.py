@@ -24,7 +24,7 @@ from outbox._service.output import (
 )
 from outbox._service.settings import NO_TABLES
 from outbox.errors import UsageError
-from outbox.operator.deciding.discards import Choice, Decision, Discards
+from outbox.operator.deciding.discarded_places import Choice, Decision, Discards
 from outbox.operator.settings import DecisionSettings, Given, TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason

@@ -36,7 +36,7 @@ class WaitingTransaction:
 
     Args:
         behind: Unsettled transactions of its group and ordering key that come after it.
-        database: See `RowSeen`; None also if nobody looked.
+        database: See `RowSeen`; None also without a look.
     """
 
     transaction: str

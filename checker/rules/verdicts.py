@@ -56,7 +56,6 @@ def of_row(row: Row, topic_id: str) -> Verdict:
     ran, or this one is a copy (R39).
 
     Args:
-        row: The row.
         topic_id: Id of the half topic that asks.
     """
     if not row.committed:

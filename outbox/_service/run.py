@@ -26,7 +26,6 @@ from outbox._service.signals import reload_on_signal, stop_on_signals
 S = TypeVar("S", bound=ServiceSettings)
 
 Make = Callable[[S, ServiceControl[S]], Service]
-"""Makes the service of one channel."""
 
 
 def run_service(
@@ -39,11 +38,7 @@ def run_service(
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
 
     Args:
-        settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        metrics: Its metrics.
-        make: Makes it for one channel.
-        progress: Gives figures for the progress line.
     """
     guarded(partial(_serve, settings_type, given, metrics, make, progress))
 
@@ -84,15 +79,7 @@ def _serve_health(settings: ServiceSettings, health: Probed, metrics: MetricTabl
 
 
 class _Several(Generic[S]):
-    """The channels of a process.
-
-    Args:
-        settings_type: Type of their settings.
-        given: Settings from the command line.
-        metrics: Of the service.
-        make: Makes the service of one channel.
-        names: Names of the channels.
-    """
+    """The channels of a process."""
 
     def __init__(
         self,
@@ -110,12 +97,7 @@ class _Several(Generic[S]):
         self.health = ChannelsHealth(self._healths)
 
     def service(self, stop: threading.Event, reload: threading.Event) -> ChannelThreads:
-        """Return what serves them all.
-
-        Args:
-            stop: Set when the process is asked to stop.
-            reload: Set when it is asked to read its configuration again.
-        """
+        """Return what serves them all."""
         reloads = {name: threading.Event() for name in self._healths}
         threads = {name: self._thread(name, stop, reloads[name]) for name in self._healths}
         return ChannelThreads(threads, reloads, self.health, stop, reload, partial(served_channels, self._given))

@@ -55,11 +55,7 @@ class OperatorContext:
         return count_members(self._admin, self.channel.channel)
 
     def by_hand(self, reason: str) -> str:
-        """Return what the record of a decision has of the operator, the reason and the time.
-
-        Raises:
-            ConfigurationError: The client's principal is not known, and no name was given.
-        """
+        """Return what the record of a decision has of the operator, the reason and the time."""
         now = utc(time.time_ns() // 1_000_000)
         return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
 
@@ -79,11 +75,7 @@ def missing_services(channel: Channel, members: Mapping[str, int | None], *, hal
 
 
 def parse_id(text: str) -> tuple[str, int | None]:
-    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id."""
     id_, slash, position = text.strip().lower().partition("/")
     try:
         return check_uuid(id_), parse_number(position, "the position") if slash else None
@@ -92,11 +84,7 @@ def parse_id(text: str) -> tuple[str, int | None]:
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration in ms.
-
-    Raises:
-        UsageError: The text is not a duration.
-    """
+    """Return a duration in ms."""
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a valid duration. Write a whole number and ms, s, m, h or d, such as 15m.")

@@ -80,12 +80,7 @@ class RightsDoctor:
         return None
 
     def _described(self, topics: list[str]) -> dict[str, Future[Any]]:
-        """Ask for the topics.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses the client itself.
-        """
+        """Ask for the topics."""
         if not topics:
             return {}
         asked = self._admin.describe_topics(
@@ -171,10 +166,6 @@ def _code(future: Future[Any]) -> int | None:
 
 
 def _operations(future: Future[Any]) -> Collection[str] | None:
-    """Return the names of the operations in an answer; None if it has none.
-
-    Raises:
-        KafkaException: Kafka does not answer, the client may not even ask, or there is no such resource.
-    """
+    """Return the names of the operations in an answer; None if it has none."""
     allowed: Sequence[AclOperation] | None = future.result(REQUEST_TIMEOUT).authorized_operations
     return None if allowed is None else [operation.name for operation in allowed]

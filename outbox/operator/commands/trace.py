@@ -112,11 +112,7 @@ def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent:
 
 
 def _start(transaction_id: str, since: str) -> int:
-    """Where the search begins, ms since 1970.
-
-    Raises:
-        UsageError: Neither the id nor an option determines it.
-    """
+    """Where the search begins, ms since 1970."""
     if since:
         try:
             given = datetime.fromisoformat(since)

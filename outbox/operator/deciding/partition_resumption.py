@@ -172,7 +172,6 @@ class ChannelResumption:
 
         Raises:
             UsageError: A half partition has got one meanwhile.
-            ConfigurationError: The group has members, or the cluster does not answer, or refuses.
         """
         committed = commit_missing(self.kafka, self.channel.relay_group, self._checkpoints)
         half = {place for place in self._checkpoints if place[0] == self.channel.half_topic}

@@ -151,7 +151,6 @@ class Resumption:
 
         Raises:
             UsageError: The source has another owner, or its numbers are not those that were seen.
-            ConfigurationError: The database or Kafka does not answer, or refuses.
         """
         seen = self.progress, self.committed
         table = MessageTable(self.source.names)

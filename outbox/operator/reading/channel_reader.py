@@ -47,10 +47,6 @@ def read_progress(
 
     Returns:
         Checkpoints by partition, and the partitions whose checkpoint is missing or cannot be trusted.
-
-    Raises:
-        ConfigurationError: Kafka does not answer, or refuses.
-        UnsafeError: That is so for each partition.
     """
     half, op, verdict, numbers = channel.half, channel.op, channel.verdict, range(channel.partitions)
     places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
@@ -118,10 +114,6 @@ class ChannelReader:
 
         Returns:
             What was not read, because it was too much or cannot be read.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
-            UnsafeError: No partition has a checkpoint that can be trusted.
         """
         progress, unread = read_progress(self._kafka, self._channel)
         self._unread += unread
@@ -250,11 +242,7 @@ def _within(runs: Sequence[range]) -> Callable[[int], bool]:
 
 
 def to_half(message: Message) -> Half | None:
-    """Parse a record of the half topic; return None if it is malformed (a relay discards it as MALFORMED).
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-    """
+    """Parse a record of the half topic; return None if it is malformed (a relay discards it as MALFORMED)."""
     try:
         control = parse_half(headers_of(message))
     except NewerFormatError:

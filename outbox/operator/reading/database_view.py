@@ -193,11 +193,7 @@ class DatabaseView:
         return {request.transaction_id: status(request) for request in requests}
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
-        """Return the rows of transactions, with their creation times, ms since 1970.
-
-        Raises:
-            ConfigurationError: The database does not answer, or is not what it should be.
-        """
+        """Return the rows of transactions, with their creation times, ms since 1970."""
         with self._connect(writes=False) as connection:
             return self._read(connection, ids)
 
@@ -219,11 +215,7 @@ class DatabaseView:
 
     @contextmanager
     def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
-        """Connect to the database, and verify it.
-
-        Raises:
-            ConfigurationError: The error of Postgres, in one sentence.
-        """
+        """Connect to the database, and verify it."""
         try:
             connection = operator_session(self._settings.connection_string(), writes=writes)
         except psycopg.Error as error:

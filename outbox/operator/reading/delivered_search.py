@@ -65,9 +65,6 @@ class DeliveredSearch:
 
         Args:
             since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
         """
         found = Delivered({}, [])
         names = [name for name in since_ms if is_topic_name(name)]

@@ -190,9 +190,6 @@ class TopicSearch:
         Args:
             rows: Its rows, which name the place of its halves.
             more: Real topics to search, too: when the halves are gone, nothing else names them.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
         """
         for row in rows:
             self._know_row(row)

@@ -25,7 +25,6 @@ class Repair(NamedTuple):
         refusal: Why it cannot be resumed; empty if it can.
         batch: The number that database and Kafka have afterwards.
         warning: What resuming does not bring back; empty if nothing.
-        nonce: That of this batch.
     """
 
     halted: str

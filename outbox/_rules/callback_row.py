@@ -16,11 +16,6 @@ class Row:
 
     Args:
         committed: True for the application's row (C), False for the checker's rollback row (R).
-        topic_id: Id of the half topic.
-        partition: Half partition.
-        first_offset: Offset of the first half that counts.
-        last_offset: Offset of the last one.
-        positions: Which messages count.
         damage: Why the row cannot be read; empty if it can.
     """
 
@@ -38,10 +33,6 @@ def read_row(state: str, topic_id: str, partition: int, first_offset: int, last_
 
     Args:
         state: `C` or `R`.
-        topic_id: Id of the half topic.
-        partition: Half partition.
-        first_offset: Offset of the first half that counts.
-        last_offset: Offset of the last one.
         positions: Which messages count, as text.
     """
     try:

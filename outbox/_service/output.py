@@ -101,9 +101,6 @@ def print_json_rows(
     """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
 
     Args:
-        head: The fields before the list.
-        name: Name of the list.
-        rows: The rows.
         tail: Returns the fields behind the list. It is called after the last row.
     """
     separator = "\n"

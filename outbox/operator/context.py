@@ -35,12 +35,7 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 
 
 class OperatorContext:
-    """The databases of the settings, and the channel as it is.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: The channel is wrong.
-    """
+    """The databases of the settings, and the channel as it is."""
 
     def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
         self.kafka = connection(settings)

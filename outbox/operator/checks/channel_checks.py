@@ -109,11 +109,7 @@ Topics = Mapping[str, TopicDescription]
 
 
 def describe_channel(kafka: Mapping[str, str], channel: Channel) -> Topics:
-    """Return the topics of a channel that exist.
-
-    Raises:
-        ConfigurationError: Kafka does not answer, or refuses.
-    """
+    """Return the topics of a channel that exist."""
     return describe_topics(admin_client(kafka), channel.topics, FIRST_ANSWER_SECONDS)
 
 

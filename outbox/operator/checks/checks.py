@@ -178,11 +178,7 @@ def examine(subject: Subject, more: Sequence[Callable[[Subject], Iterable[Findin
 
 
 def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
-    """Look at everything that a service needs, print what was found, and end.
-
-    Raises:
-        SystemExit: Something is wrong.
-    """
+    """Look at everything that a service needs, print what was found, and end."""
 
     def check() -> None:
         channels = load_all(settings_type, given)

@@ -37,11 +37,7 @@ class Finding:
 
 
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
-    """Print one line and one fix for each finding.
-
-    Raises:
-        SystemExit: Something is wrong (`Exit.FINDINGS`).
-    """
+    """Print one line and one fix for each finding."""
     found = list(findings)
     if as_json:
         print_json({"fine": all(finding.fine for finding in found), "findings": [one.document() for one in found]})

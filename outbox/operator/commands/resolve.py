@@ -95,9 +95,6 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, *, as_json: boo
     """Refuse to decide a transaction of table mode, with its state; name the tables that are not read.
 
     A row that is not read is never decided: it has no half, and only what has one is.
-
-    Raises:
-        SystemExit: It is one.
     """
     found = Findings(transaction_id)
     TableSearch(None, settings.channel_names(), found).search(settings.tables)

@@ -125,7 +125,6 @@ class _Rows:
 
 
 Store = _Topic | _Rows
-"""One place with discarded transactions."""
 
 
 class Choice(NamedTuple):
@@ -166,12 +165,7 @@ class Discards:
         return chain.from_iterable(store.read() for store in self._stores)
 
     def one(self, transaction_id: str) -> tuple[DiscardedTransaction, str, Sequence[HalfMessage | RowMessage]]:
-        """Return a transaction, and its halves or rows; rows of further producer groups follow those of the first.
-
-        Raises:
-            UsageError: It is nowhere.
-            ConfigurationError: It was not found, and something could not be read.
-        """
+        """Return a transaction, and its halves or rows; rows of further producer groups follow those of the first."""
         if halves := self._topic.read_one(transaction_id):
             return halves[0], "halves", halves[1]
         found = [
@@ -192,12 +186,7 @@ class Discards:
         return UsageError(f"transaction {named} is not in the discard topic, nor in a table of discarded messages")
 
     def decision(self, choice: Choice, kind: OpKind) -> Decision:
-        """Return a decision on what is chosen, which is not made yet.
-
-        Raises:
-            UsageError: A transaction that is named is nowhere.
-            ConfigurationError: It was not found, and something could not be read.
-        """
+        """Return a decision on what is chosen, which is not made yet."""
         ids = frozenset(choice.ids)
         named = {
             store: [entry for entry in store.read() if choice.every or entry.transaction in ids]

@@ -59,11 +59,7 @@ class ChannelResumption:
     _checkpoints: dict[Place, TopicPartition] = field(default_factory=dict)
 
     def find(self, passed: Callable[[int], None]) -> None:
-        """Find the half partitions, and what of them is on real topics. Nothing is written.
-
-        Raises:
-            ConfigurationError: The cluster does not answer, or refuses.
-        """
+        """Find the half partitions, and what of them is on real topics. Nothing is written."""
         admin = admin_client(self.kafka)
         described = verify_channel(admin, self.channel)
         places = [(described.half.name, number) for number in described.numbers()]

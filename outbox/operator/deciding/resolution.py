@@ -106,11 +106,7 @@ class Resolution:
     unread: Sequence[Gap] = ()
 
     def find(self) -> None:
-        """Look up the transactions and their states, without writing anything.
-
-        Raises:
-            SystemExit: The one that is named is not undecided; or the answers of listeners are not known.
-        """
+        """Look up the transactions and their states, without writing anything."""
         now, channel = time.time_ns() // 1_000_000, self.context.channel
         choice = Choice(self.id) if self.id else Choice(None, self.group, now - self.min_age)
         gathering = Gathering(-(-HALVES // channel.partitions), choice)

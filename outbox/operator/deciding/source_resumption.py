@@ -104,11 +104,7 @@ class Resumption:
     _now_ms: int = 0
 
     def find(self, passed: Callable[[int], None]) -> None:
-        """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written.
-
-        Raises:
-            ConfigurationError: The database or Kafka does not answer, or refuses.
-        """
+        """Read the numbers, and search for delivered rows if these are to be skipped. Nothing is written."""
         with self.source.connection() as connection:
             self._look(connection)
             if self.repair.halted and not self.repair.refusal and self.rows is Rows.SKIP_DELIVERED:

@@ -260,12 +260,7 @@ def to_half(message: Message) -> Half | None:
 
 
 def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:
-    """Return the entries of an op record that a relay applies; none if it is malformed (a relay counts and skips it).
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-        MisplacedOpError: Its source does not write to its topic (a relay counts and skips it, too).
-    """
+    """Return the entries of an op record that a relay applies; none if it is malformed (a relay counts and skips it)."""
     try:
         source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
     except (NewerFormatError, MisplacedOpError):

@@ -89,9 +89,6 @@ class DatabaseView:
         """Return the present state of transactions; write nothing and take no lock.
 
         `gone` is an incarnation of this database that an operator confirms as lost for good.
-
-        Raises:
-            ConfigurationError: The database does not answer, or is not what it should be.
         """
         with self._connect(writes=False) as connection:
             return self._look(connection, self._incarnation(connection), requests, alive, gone)

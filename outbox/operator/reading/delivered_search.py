@@ -39,7 +39,6 @@ class DeliveredSearch:
     """Searches real topics for what some owners delivered: a table source, or half partitions.
 
     Args:
-        kafka: librdkafka properties, with the rights to read and describe the topics.
         origins: What the origin header of the records begins with: name of the source, or half partitions.
         most: Records that are read of a topic at most.
     """

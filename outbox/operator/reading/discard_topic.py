@@ -28,11 +28,6 @@ def read_manifests(
     The topic is read twice: first for the place of the last record of each manifest's key, then for these records.
     Only the keys and places are kept in memory. `cannot_read` is called with a manifest's record that is of a newer
     format, or none; the others follow. Without it the first one ends the reading.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: It refuses.
-        ProtocolError: A manifest cannot be read, and `cannot_read` is not given.
     """
     with SpanReader(kafka, channel.channel.relay_group) as reader:
         spans = _spans(reader, channel)
@@ -53,13 +48,7 @@ def read_manifests(
 def read_discarded(
     kafka: Mapping[str, str], channel: ChannelDescription, transaction_id: str
 ) -> tuple[DiscardedTransaction, list[HalfMessage]] | None:
-    """Read one transaction from the discard topic, with its messages; None if it is not there.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: It refuses.
-        ProtocolError: Its manifest is of a newer format, or none.
-    """
+    """Read one transaction from the discard topic, with its messages; None if it is not there."""
     value: bytes | None = None
     bodies: dict[bytes, bytes] = {}
     prefix, last = f"{transaction_id}/".encode(), manifest_key(transaction_id)

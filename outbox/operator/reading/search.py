@@ -207,11 +207,7 @@ class TopicSearch:
                 self._read_real(reader, topic, partitions)
 
     def real_topics(self, more: Iterable[str] = ()) -> None:
-        """Read the real topics of its rows alone, and those that are named, for a transaction of table mode.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
-        """
+        """Read the real topics of its rows alone, and those that are named, for a transaction of table mode."""
         self._real_since = self._found.since_ms
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
             for topic in sorted({*self._found.topics, *more}):

@@ -168,9 +168,6 @@ def read_committed(
     """Return the progress of a table source in Kafka; None: there is none.
 
     If it is to be stable, an open Kafka transaction of the owner is waited for.
-
-    Raises:
-        ConfigurationError: Kafka does not answer, or refuses, or a transaction stays open.
     """
     place = (channel.half_topic, 0)
     found = committed_checkpoints(kafka, channel.table_group(source), [place], stable=stable).get(place)

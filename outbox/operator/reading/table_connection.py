@@ -48,11 +48,7 @@ def refusal_to_write(dsn: str) -> str:
 
 
 def operator_session(dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
-    """Connect to a primary in autocommit; without `writes` the server sees to it that nothing is written.
-
-    Raises:
-        psycopg.Error: The database does not answer, or refuses.
-    """
+    """Connect to a primary in autocommit; without `writes` the server sees to it that nothing is written."""
     read_only = "" if writes else " -c default_transaction_read_only=on"
     return connect_dsn(
         dsn,
@@ -73,10 +69,6 @@ def table_connection(
     """Connect to the primary in autocommit; errors inside the block become sentences.
 
     Without `writes` nothing is written, and the server sees to it.
-
-    Raises:
-        DatabaseUnreachable: The database does not answer, or refuses.
-        ConfigurationError: The tables or rights on them are missing, or a statement failed.
     """
     try:
         connection = operator_session(dsn, writes=writes)

@@ -21,7 +21,6 @@ class RowSeen:
 
     Args:
         database: Its name in the settings; None: no database is configured.
-        row: State of the transaction there, or why it is not known.
         holder_pid: Process id of the backend whose local transaction is open.
     """
 

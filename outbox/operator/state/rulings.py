@@ -42,11 +42,7 @@ class DecisionStep(enum.Enum):
 
 
 class Ruling(NamedTuple):
-    """What follows.
-
-    Args:
-        why: One sentence on why it is so, and for a refusal what to do.
-    """
+    """What follows."""
 
     step: DecisionStep
     why: str

@@ -87,7 +87,6 @@ class Findings:
         committed_row: Whether its callback row is a commit; None: no row was found.
         outcomes: What message tables and Postgres have of a local transaction, by the table sources in whose databases
             it may have been; `NOT_FOUND`: nothing any more.
-        sources: The table sources that have rows of it.
         backends: Process ids of the backends in which it is open, by source.
         since_ms: The lowest timestamp of the records of its rows, ms since 1970; None: no row is left.
     """

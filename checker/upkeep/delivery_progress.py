@@ -43,11 +43,7 @@ _ROLLBACK = f"{OpKind.ROLLBACK} ".encode()
 
 
 class Rollbacks:
-    """Reader of the transactions with a ROLLBACK op marker; thread-safe.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-    """
+    """Reader of the transactions with a ROLLBACK op marker; thread-safe."""
 
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
         self._kafka = kafka
@@ -57,12 +53,7 @@ class Rollbacks:
         self._reading = threading.Lock()
 
     def read_on(self) -> Sequence[str]:
-        """Read what was written up to now, and return the ids of all that are remembered.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Read what was written up to now, and return the ids of all that are remembered."""
         with self._reading:
             topics, numbers = (self._channel.op, self._channel.verdict), range(self._channel.partitions)
             with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:

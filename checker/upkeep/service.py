@@ -26,11 +26,7 @@ log = structlog.get_logger()
 
 
 class DatabaseUpkeep:
-    """Purge and settlement audit of one database.
-
-    Args:
-        reader: Reads how far the channel is delivered.
-    """
+    """Purge and settlement audit of one database."""
 
     def __init__(
         self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader
@@ -79,12 +75,7 @@ class DatabaseUpkeep:
             metrics.end(self._name)
 
     def walk(self) -> None:
-        """Walk over the table once.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Walk over the table once."""
         progress = self._reader.progress()
         self._tell_problems(progress)
         try:
@@ -146,11 +137,7 @@ class DatabaseUpkeep:
 
 
 class Upkeep:
-    """Upkeep of all databases that are served.
-
-    Args:
-        reader: Reads how far the channel is delivered.
-    """
+    """Upkeep of all databases that are served."""
 
     def __init__(self, settings: CheckerSettings, reader: DeliveryReader) -> None:
         self.purges = settings.purge

@@ -201,10 +201,7 @@ class Walk:
 
     Args:
         ages: From which age on rows go, or are findings.
-        read: Reads how far the channel is delivered now.
-        rolled_back: Reads the transactions with a ROLLBACK op marker.
         purges: False: nothing is deleted.
-        stop: Set when the process is asked to stop.
         pace: A pause is so many times as long as the deletion before it.
     """
 
@@ -236,7 +233,6 @@ class Walk:
 
         Args:
             connection: In autocommit, to a writable primary, with `OPTIONS`.
-            progress: How far the channel was delivered a moment ago.
             on_purged: Called after each transaction that deleted.
 
         Returns:
@@ -245,7 +241,6 @@ class Walk:
         Raises:
             psycopg.Error: The database does not answer, or refuses; what was reported is deleted.
             KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
         """
         old, found = old_enough(database_ms(connection), self._ages), _Findings()
         settled, looked, purges = _Settled(progress, self._channel), time.monotonic(), self._purges

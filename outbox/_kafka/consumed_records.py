@@ -106,8 +106,5 @@ def seek_to_end(consumer: Consumer, message: Message) -> None:
 
     Args:
         message: The error of that partition.
-
-    Raises:
-        KafkaException: The partition is not assigned to this consumer, or not read yet.
     """
     consumer.seek(TopicPartition(message.topic() or "", message.partition() or 0, OFFSET_END))

@@ -45,7 +45,6 @@ class RequestAges:
         """Note the newest record of a partition, which may be read much later.
 
         Args:
-            partition: Partition of the check topic.
             append_time: Append time of the record, ms.
         """
         self._newest[partition] = (offset, append_time)
@@ -54,7 +53,6 @@ class RequestAges:
         """Return whether a request is older than `STALE_MS`. Call it for each request, in the order of offsets.
 
         Args:
-            partition: Partition of the check topic.
             append_time: Append time of the request, ms.
             monotonic: Monotonic time, ms.
         """

@@ -28,7 +28,6 @@ def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -
 
     Args:
         halves: All that the half partition has, in the order of their offsets.
-        delivered: The transactions that real topics show.
     """
     owed: list[int] = []
     kept, head = 0, 0

@@ -12,11 +12,7 @@ from spark_jobs.runtime.spans import Gap
 
 
 def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
-    """Write the file, so that readers see all of it or the one before.
-
-    Raises:
-        ConfigurationError: It cannot be written.
-    """
+    """Write the file, so that readers see all of it or the one before."""
     try:
         write_to_textfile(str(file), registry)
     except OSError as error:

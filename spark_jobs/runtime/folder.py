@@ -157,11 +157,7 @@ class Folder:
 
 
 def upload(spark: SparkSession, file: Path, folder: Folder, name: str) -> None:
-    """Copy a local file into a folder; what bears its name there is replaced.
-
-    Raises:
-        OutputError: The file system refuses.
-    """
+    """Copy a local file into a folder; what bears its name there is replaced."""
     path = jvm(spark).org.apache.hadoop.fs.Path
     try:
         target = path(folder.path(name))

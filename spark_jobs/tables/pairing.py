@@ -34,11 +34,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Read what was written.
-
-        Raises:
-            OutputError: It is no owner, or one of a newer format.
-        """
+        """Read what was written."""
         try:
             content = json.loads(text)
             check_format(content["format"])

@@ -25,9 +25,6 @@ _VALID_SECONDS = 3_600
 class TokenIssuer:
     """Signs tokens. Its private key is never written.
 
-    Args:
-        folder: For the file with the public key.
-
     Attributes:
         keys: That file, a JSON Web Key Set.
     """

@@ -35,9 +35,7 @@ class ServiceControl(Generic[S]):
     """What a service is given beside its settings.
 
     Args:
-        stop: Set when it is asked to stop.
         reload: Set when it is asked to read its settings again (SIGHUP).
-        health: Its health, for probes and metrics.
     """
 
     stop: threading.Event

@@ -79,8 +79,6 @@ class DoctorSettings(DatabaseSettings, RightsSettings):
 class OperatorSettings(DoctorSettings):
     """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
 
-    read_only: bool = Field(default=False, description="Never write to the database that postgres_url names.")
-
     def callback_databases(self) -> dict[str, CheckerDatabase]:
         """Return the databases with callback tables, by name."""
         if self.postgres_url is None and self.postgres_url_file is None:
@@ -90,7 +88,6 @@ class OperatorSettings(DoctorSettings):
             "dsn_file": self.postgres_url_file,
             "schema": self.table_schema,
             "table_prefix": self.table_prefix,
-            "read_only": self.read_only,
         }
         return self.databases | {DEFAULT_DATABASE: CheckerDatabase.model_validate(fields)}
 

@@ -17,7 +17,7 @@ from outbox.operator.reading.database_view import Alive, DatabaseStatus, Databas
 from outbox.operator.reading.discarded_rows import DiscardedTable
 from outbox.operator.reading.table_view import Owner, TableView
 from outbox.operator.state.discarded import DiscardedTransaction
-from outbox.operator.state.partition_repair import StoredHalf, first_checkpoint
+from outbox.operator.state.repairs import StoredHalf, first_checkpoint
 from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint

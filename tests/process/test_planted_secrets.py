@@ -48,7 +48,6 @@ COMMANDS = [
     "relay --check",
     "checker",
     "checker --check",
-    "checker settlement",
 ]
 HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "skip", "pending", "trace"]
 

@@ -19,8 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.group_members import RELAY, count_members, group_of, missing_member, start
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     Contract,
@@ -31,7 +30,7 @@ from outbox._kafka.topic_contract import (
     offsets_problem,
 )
 from outbox._postgres.dsn import unverified_hosts
-from outbox._rules.allowed_topics import (
+from outbox._rules.patterns import (
     NO_LIST,
     NO_LIST_FIX,
     PLATFORM_PATTERNS,

@@ -84,9 +84,10 @@ def examine_checker_database(
     except ConfigurationError as error:
         yield Finding(what, str(error), "correct dsn or dsn_file of the database")
         return
-    server = "any" if database.read_only else "read-write"  # as the checker connects
     try:
-        with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
+        with connect_dsn(
+            url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs="read-write"
+        ) as opened:
             problems = table.problems(opened)
             beside = list(more(opened, database.tables()))
     except psycopg.Error as error:

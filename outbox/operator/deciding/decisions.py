@@ -17,7 +17,7 @@ from outbox.protocol.record import Record
 
 
 def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
-    """Write an operator's decisions into the verdict topic, one record each; their reasons name the role and the cause."""
+    """Write an operator's decisions into the verdict topic, one record each; their reasons name role and cause."""
     refusals = Refusals()
     with checked_properties():
         producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})

@@ -12,13 +12,13 @@ from confluent_kafka import Message, TopicPartition
 
 from outbox._kafka.admin import admin_client, end_offset
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.group_offsets import commit_missing, missing_offsets
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._kafka.record_headers import headers_of
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.reading.delivered_search import DeliveredSearch
 from outbox.operator.state.gap import Gap
-from outbox.operator.state.partition_repair import StoredHalf, first_checkpoint
+from outbox.operator.state.repairs import StoredHalf, first_checkpoint
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half

@@ -213,9 +213,8 @@ class Resolution:
                 by_database[self.context.database_of(one.group)].append(requests[one.id])
         seen: dict[str, DatabaseStatus] = {}
         for name, some in by_database.items():
-            if name is None or self.context.databases[name].read_only:
-                absent = SourceState.UNMAPPED if name is None else SourceState.READ_ONLY
-                seen |= {one.transaction_id: DatabaseStatus(absent, name or "") for one in some}
+            if name is None:
+                seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, "") for one in some}
             else:
                 seen |= ask(self.context.rows(name), some)
         return [self._case(one, requests[one.id], seen.get(one.id)) for one in found]

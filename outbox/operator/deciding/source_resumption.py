@@ -20,7 +20,7 @@ from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_connection import table_connection
 from outbox.operator.reading.table_view import TableView
 from outbox.operator.state.gap import Gap
-from outbox.operator.state.source_repair import NOT_BEGUN, Repair, repair
+from outbox.operator.state.repairs import NOT_BEGUN, Repair, repair
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames

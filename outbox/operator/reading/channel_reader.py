@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import Message, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._kafka.record_headers import headers_of
 from outbox._service.exit_codes import UnsafeError
 from outbox.operator.reading.discard_topic import read_manifests
 from outbox.operator.state.gap import Gap
@@ -260,7 +260,7 @@ def to_half(message: Message) -> Half | None:
 
 
 def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:
-    """Return the entries of an op record that a relay applies; none if it is malformed (a relay counts and skips it)."""
+    """Return the entries of an op record that a relay applies; none if it is malformed: a relay skips it."""
     try:
         source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
     except (NewerFormatError, MisplacedOpError):

@@ -184,8 +184,7 @@ class DatabaseView:
                 return replace(seen, standing=of_row(row, request.topic_id), row=row, created_ms=created)
             if holder is not None:
                 return replace(seen, standing=SourceState.OPEN, holder=holder)
-            no_row = SourceState.READ_ONLY if self._settings.read_only else SourceState.NO_ROW
-            return replace(seen, standing=SourceState.PURGED if id_ in purged else no_row)
+            return replace(seen, standing=SourceState.PURGED if id_ in purged else SourceState.NO_ROW)
 
         return {request.transaction_id: status(request) for request in requests}
 

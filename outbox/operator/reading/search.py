@@ -10,8 +10,8 @@ import psycopg
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
 
 from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
-from outbox._kafka.record_headers import headers_of
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.callback_row import Row
 from outbox._rules.source_progress import Committed, Progress

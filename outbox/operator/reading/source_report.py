@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder
@@ -20,7 +20,7 @@ from outbox.operator.reading.table_connection import refusal_to_write, table_con
 from outbox.operator.reading.table_view import TableView
 from outbox.operator.settings import OperatorSettings, connection
 from outbox.operator.state.channel_state import Condition, SourceState
-from outbox.operator.state.source_repair import NOT_BEGUN
+from outbox.operator.state.repairs import NOT_BEGUN
 from outbox.operator.state.waiting_rows import (
     SourceWaits,
     TopicRows,

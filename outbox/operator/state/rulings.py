@@ -26,7 +26,6 @@ class SourceState(enum.StrEnum):
     DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
-    READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
     UNMAPPED = "unmapped"  # no database is configured for its group
     LISTENER = "listener"  # only its listener can decide, and has not answered
     LISTENER_COMMITTED = "listener committed"
@@ -61,8 +60,6 @@ _REFUSED_EITHER_WAY = {
     "--incarnation, and the database of today is the truth",
     SourceState.UNMAPPED: "no database is configured for its producer group: only there can it be decided; name it in "
     "the checker's databases",
-    SourceState.READ_ONLY: "its database is read_only in the checker's settings, and a decision is a row there: run "
-    "this with settings that name its primary and may write",
     SourceState.ELSEWHERE: "its committed row names another half topic: this topic is a copy, or was recreated; what "
     "was delivered cannot be seen from here",
     SourceState.DAMAGED: "its committed row cannot be read (positions or offsets are damaged): correct the row in the "

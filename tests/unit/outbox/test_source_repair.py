@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
 from outbox.operator.reading.delivered_search import may_be_removed, unprovable
-from outbox.operator.state.source_repair import NOT_BEGUN, repair
+from outbox.operator.state.repairs import NOT_BEGUN, repair
 
 HERE, OTHER = "here", "other"
 

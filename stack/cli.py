@@ -68,7 +68,7 @@ def up(
 def fetch(
     *,
     resolve: Annotated[
-        bool, typer.Option("--resolve", help="Resolve the roots in the lock files anew first, and write these files.")
+        bool, typer.Option("--resolve", help="Resolve the roots in the lock files first, and write these files.")
     ] = False,
 ) -> None:
     """Fetch the jars of Kafka and Spark into the user's cache. What is there already is only checked."""

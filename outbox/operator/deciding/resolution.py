@@ -262,7 +262,7 @@ class Resolution:
 
 
 def _absent(id_: str, channel: str, faults: Sequence[str]) -> SystemExit:
-    """Say that a transaction is not unsettled, or may be where nothing could be read; return the end."""
+    """Warn that a transaction is not unsettled, or may be where nothing could be read; return the end."""
     if faults:
         warn(f"transaction {id_} was not found, and {faults[0]}: nothing was decided")
         return SystemExit(Exit.UNPROVABLE)

@@ -91,7 +91,7 @@ class SourceState:
         why: Why it is not, or what could not be read.
         rows: Rows of the table, at most so many as are counted.
         batch: The newest batch that the database names; None: it was never served.
-        delivered: The newest one that the database knows to be delivered.
+        delivered: The newest one that is delivered according to the database.
         in_delivery: Rows of the newest batch that are in the table.
     """
 

@@ -23,7 +23,7 @@ from checker.fencing.fence import DiscardLookup, Fence
 from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Undecided, Verdict
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
-from outbox._rules.patterns import matches, rank
+from outbox._rules.patterns import best_match
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import reason_of
 from outbox.errors import ConfigurationError
@@ -215,15 +215,11 @@ def by_database(
     requests: Iterable[CheckRequest], databases: Mapping[str, DatabaseSettings]
 ) -> tuple[dict[str, list[CheckRequest]], list[CheckRequest]]:
     """Sort requests by the database of their group; the longest pattern wins. The rest is unmapped."""
-    patterns = sorted(
-        ((pattern, name) for name, settings in databases.items() for pattern in settings.groups),
-        key=lambda pair: rank(pair[0]),
-        reverse=True,
-    )
+    patterns = {name: settings.groups for name, settings in databases.items()}
     mapped: dict[str, list[CheckRequest]] = defaultdict(list)
     unmapped: list[CheckRequest] = []
     for request in requests:
-        name = next((name for pattern, name in patterns if matches(request.group, pattern)), None)
+        name = best_match(request.group, patterns)
         (unmapped if name is None else mapped[name]).append(request)
     return mapped, unmapped
 

@@ -18,12 +18,9 @@ _EXTRAS = {
     "audit": "spark",
     "checker": "checker",
     "land": "spark",
-    "pending": "checker",
     "relay": "relay",
     "replay": "spark",
-    "resolve": "checker",
     "stack": "stack",
-    "trace": "checker",
 }
 
 

@@ -15,13 +15,14 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from checker.connection import connect_and_verify
-from checker.operator.database_view import DatabaseView
 from checker.settings import DatabaseSettings
-from outbox._cli import doctor, inbox, table
 from outbox._postgres.dsn import connection_problem, libpq_dsn
 from outbox._service.exit_codes import fail, one_line
 from outbox._service.logs import configure_logs
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.operator.checks import checks
+from outbox.operator.commands import doctor, inbox, table
+from outbox.operator.reading.database_view import DatabaseView
 from spark_jobs.auditing.row_snapshot import open_snapshot
 from spark_jobs.auditing.settings import AuditedDatabase
 
@@ -61,9 +62,13 @@ def assert_hidden(text: str) -> None:
     assert not found, text
 
 
+def _does_not_answer(*_: object) -> None:
+    raise KafkaUnreachable("Kafka does not answer")
+
+
 def command(app: object) -> Callable[[str, pytest.MonkeyPatch], str]:
     def run(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(doctor, "examine_kafka", lambda *_: [])
+        monkeypatch.setattr(checks, "describe_channel", _does_not_answer)
         monkeypatch.setenv("OUTBOX_POSTGRES_URL", url)
         monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "127.0.0.1:9")
         result = CliRunner().invoke(app, [] if app is doctor.app else ["create"])  # type: ignore[arg-type]  # a Typer

@@ -17,11 +17,11 @@ import outbox.prometheus
 import relay.metrics
 import relay.telemetry
 import spark_jobs.landing.metrics
-from checker.operator.options import OperatorSettings
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
 from outbox._service.settings import LayeredSettings, Unit
 from outbox._service.settings_help import describe_settings
+from outbox.operator.settings import OperatorSettings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings

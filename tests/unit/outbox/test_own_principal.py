@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import ConfigurationError
-from outbox._cli.options import SkipSettings
 from outbox._security.own_principal import own_principal, recorded_name, subject_of
+from outbox.operator.settings import SkipSettings
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())

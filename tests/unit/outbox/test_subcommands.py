@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from outbox._cli.main import GROUP
-from outbox._cli.options import DatabaseSettings, DoctorSettings
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import LayeredSettings
+from outbox.operator.settings import DatabaseSettings, DoctorSettings
 
-NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
+NO_SETTINGS = {"stack fetch", "stack up"}
 """Subcommands that need neither Kafka nor Postgres nor tables."""
 
 ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
@@ -30,7 +30,6 @@ WORDS = {
     "land retire": ["orders"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
     "skip": ["half/0", "--offset", "1", "--reason", "why"],
-    "table resume": ["--source", "shop"],
     "trace": [ID],
 }
 """Arguments that subcommands cannot do without."""
@@ -52,7 +51,7 @@ FILE = {
     "where": "true",
 }
 PROFILE = {
-    *("acl print", "channel create", "channel verify", "doctor", "relay"),
+    *("acl print", "channel create", "doctor", "relay"),
     *("checker", "pending", "resolve", "trace"),
 }
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""

@@ -12,7 +12,6 @@ from checker.service import CheckerService
 from checker.settings import CheckerSettings
 from checker.upkeep.settlement_command import show_settlement
 from outbox._cli.setting_options import Check, layers, setting_options
-from outbox._service.channels.channel_settings import load_settings
 from outbox._service.run import check_service, run_service
 
 app = typer.Typer(
@@ -36,11 +35,11 @@ def run(context: typer.Context, given: dict[str, Any], check: Check = False) -> 
 
 
 @app.command()
-@setting_options(CheckerSettings, only=("channel",))
+@setting_options(CheckerSettings, "channel")
 def settlement(
     context: typer.Context,
     given: dict[str, Any],
     json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Find committed transactions that are not delivered though they are old; ends with 2 if there are any."""
-    show_settlement(load_settings(CheckerSettings, context.obj | given), as_json=json)
+    show_settlement(CheckerSettings(**context.obj | given), as_json=json)

@@ -9,10 +9,10 @@ import psycopg
 import structlog
 
 from checker.durability import durability_problems, read_durability
-from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
 from outbox._postgres.server_limits import server_limits
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 
 CONNECT_SECONDS = 5
@@ -30,7 +30,7 @@ class UnreachableError(ConfigurationError):
 
 
 def connect(
-    settings: DatabaseSettings,
+    settings: CheckerDatabase,
     purpose: str = "checker",
     options: str = "",
     *,
@@ -67,7 +67,7 @@ def connect(
     )
 
 
-def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = False) -> psycopg.Connection[Any]:
+def connect_and_verify(name: str, settings: CheckerDatabase, *, purge: bool = False) -> psycopg.Connection[Any]:
     """Connect, and verify the tables, the role's rights and the server's settings that the fence needs.
 
     Args:
@@ -103,8 +103,8 @@ def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = F
     return connection
 
 
-def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings, *, purge: bool) -> Iterator[str]:
-    table = CallbackTable(settings.tables())
+def _problems(connection: psycopg.Connection[Any], settings: CheckerDatabase, *, purge: bool) -> Iterator[str]:
+    table = CallbackTable(settings.table_names())
     found = table.problems(connection)
     yield from found
     if not found:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from checker.connection import connect_and_verify
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from outbox._operations.doctor import examine_encryption
 from outbox._operations.finding import Finding
 from outbox._service.findings import examine_channel
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 
 
@@ -24,7 +25,7 @@ def examine(settings: CheckerSettings) -> Iterator[Finding]:
         yield Finding("databases", "none is configured", "set OUTBOX_POSTGRES_URL, or databases in the TOML file")
 
 
-def _database(name: str, database: DatabaseSettings, settings: CheckerSettings) -> Finding:
+def _database(name: str, database: CheckerDatabase, settings: CheckerSettings) -> Finding:
     what = f"database {name}"
     try:
         connect_and_verify(name, database, purge=settings.purge).close()

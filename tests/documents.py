@@ -22,12 +22,12 @@ from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import ServiceSettings, TableSettings
-from outbox._service.settings_help import DescribedSetting, describe_field, describe_settings
+from outbox._settings.describe import DescribedSetting, describe_field, describe_settings
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import CompactSettings, LandSettings
+from outbox._settings.of_jobs import CompactSettings, LandSettings
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
 from tests.support.debezium_cases import documented

@@ -15,7 +15,7 @@ from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
 from checker.connection import connect
 from checker.rules.settlement import LAST_ID, ChannelProgress, HalfPartition, Old
-from checker.settings import DatabaseSettings
+from outbox._settings.declared import CheckerDatabase
 from checker.upkeep import purge
 from checker.upkeep import settlement_audit as settlement
 from checker.upkeep.purge import PACE, Purge, Purged, Settled
@@ -204,7 +204,7 @@ def _settled(site: Site, rows: int) -> Settled:
 
 def connect_as_checker(site: Site, options: str) -> psycopg.Connection[Any]:
     """Return a connection as the checker makes it, with options of the server."""
-    database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    database = CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
     return connect(database, "benchmark", options)
 
 

@@ -19,7 +19,7 @@ from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from spark_jobs.landing.job import land, read
-from spark_jobs.runtime.settings import LandSettings
+from outbox._settings.of_jobs import LandSettings
 from spark_jobs.tables.layout import MANIFESTS, RECORDS
 from tests.land_torture.naive import append_all
 from tests.support.harness import Site
@@ -105,7 +105,7 @@ def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], C
         RuntimeError: It did not do with each record, once, what it is for.
     """
     with tempfile.TemporaryDirectory(prefix="outbox-land-") as folder:
-        settings = LandSettings.model_validate({**_settings(site, topic, folder), "available_now": True})
+        settings = LandSettings(**_settings(site, topic, folder), available_now=True)
         began = time.monotonic()
         count = job(settings)
         seconds = time.monotonic() - began

@@ -18,10 +18,10 @@ from checker.database import by_database
 from checker.fencing.fence import DiscardLookup, Fence
 from checker.operator.rulings import SourceState, of_row
 from checker.rules.verdicts import Answers, Row, read_row
-from checker.settings import DatabaseSettings
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
@@ -75,7 +75,7 @@ class DatabaseStatus:
     placed: bool = False
 
 
-def database_of(request: CheckRequest, databases: Mapping[str, DatabaseSettings]) -> str | None:
+def database_of(request: CheckRequest, databases: Mapping[str, CheckerDatabase]) -> str | None:
     """Name of the database of a transaction's producer group; None: it is unmapped."""
     mapped, _ = by_database([request], databases)
     return next(iter(mapped), None)
@@ -90,10 +90,10 @@ class DatabaseView:
         channel: Name of the channel.
     """
 
-    def __init__(self, name: str, settings: DatabaseSettings, channel: str) -> None:
+    def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
         self._name = name
         self._settings = settings
-        self._table = CallbackTable(settings.tables())
+        self._table = CallbackTable(settings.table_names())
         self._channel = channel
 
     def look(

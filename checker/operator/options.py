@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
 
 from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
@@ -17,7 +16,7 @@ from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.group_members import CHECKER, RELAY, count_members, missing_member, start
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
-from outbox._service.settings import CheckAge, Flag, MessageTables, Milliseconds, OperatorName
+from outbox._settings.declared import ChannelSettings, CheckAge, MessageTables, OperatorName, PostgresSettings
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
@@ -27,12 +26,6 @@ from outbox.protocol.names import Channel
 Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
 
 RECORDS = 1_000_000
-
-SITE_OPTIONS = (
-    *("bootstrap_servers", "channel"),
-    *("postgres_url", "postgres_url_file", "table_schema", "table_prefix"),
-)
-"""Settings that the operator's commands take on the command line."""
 
 UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 """Units of a duration, in ms."""
@@ -44,13 +37,13 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 class OperatorSettings(MessageTables, CheckerSettings):
     """Settings of the operator's commands: the checker's, and the relay's message tables."""
 
+    OPTIONS = (*ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
+
 
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
     """Settings of `resolve`: those, and the relay's age of a first check."""
 
-    transaction_timeout_ms: Annotated[Milliseconds, Flag("--min-age-ms")] = Field(
-        6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting."
-    )
+    OPTIONS = ("operator", *OperatorSettings.OPTIONS)
 
 
 class OperatorContext:

@@ -15,7 +15,6 @@ from checker.operator.database_view import database_of
 from checker.operator.options import (
     ONE_COMMAND,
     RECORDS,
-    SITE_OPTIONS,
     OperatorContext,
     OperatorSettings,
     Records,
@@ -28,7 +27,7 @@ from outbox._cli.setting_options import setting_options
 from outbox._kafka.group_members import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
-from outbox._service.settings import NO_TABLES
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.half import Truth
 
@@ -40,7 +39,7 @@ app = typer.Typer(help="Show unsettled transactions: undecided, or decided and n
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(OperatorSettings, only=SITE_OPTIONS)
+@setting_options(OperatorSettings)
 def pending(
     given: dict[str, Any],
     group: Annotated[str | None, typer.Option(help="Only transactions of this producer group.")] = None,

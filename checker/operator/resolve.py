@@ -11,7 +11,6 @@ from checker.operator.bulk import Bulk
 from checker.operator.database_view import NO_INCARNATION
 from checker.operator.options import (
     ONE_COMMAND,
-    SITE_OPTIONS,
     OperatorContext,
     ResolveSettings,
     parse_duration,
@@ -31,7 +30,7 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(ResolveSettings, only=("transaction_timeout_ms", "operator", *SITE_OPTIONS))
+@setting_options(ResolveSettings)
 def resolve(
     given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
@@ -47,6 +46,9 @@ def resolve(
     every: Annotated[bool, typer.Option("--all", help="All of --group, with --rollback only.")] = False,  # noqa: FBT002 - a flag
     group: Annotated[str | None, typer.Option(help="Producer group, with --all.", show_default=False)] = None,
     older_than: Annotated[str, typer.Option(help="With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
+    min_age_ms: Annotated[
+        int | None, typer.Option(min=0, help="Minimum age of a transaction. Default: the relay's setting.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --all: show what would be decided.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
@@ -60,16 +62,15 @@ def resolve(
     settings = ResolveSettings(**given)
     desk = _Arguments(transaction, every, group, rollback).desk(settings)
     manner = _Manner(reason, yes, dry_run, as_json)
+    least = settings.transaction_timeout_ms if min_age_ms is None else min_age_ms
     if transaction is not None:
         _refuse_rows(settings, _id(transaction), manner)
     if transaction is None:
-        age = max(settings.transaction_timeout_ms, parse_duration(older_than))
+        age = max(least, parse_duration(older_than))
         _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
     else:
         kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
-        _resolve_one(
-            RequestedDecision(desk, _id(transaction), kind, incarnation, settings.transaction_timeout_ms), manner
-        )
+        _resolve_one(RequestedDecision(desk, _id(transaction), kind, incarnation, least), manner)
 
 
 class _Manner(NamedTuple):

@@ -11,11 +11,11 @@ from checker.operator.channel_reader import to_half, to_ops
 from checker.operator.database_view import DatabaseView
 from checker.operator.timeline import EventKind, Findings, Searched, TimelineEvent, needed
 from checker.rules.verdicts import Row
-from checker.settings import DatabaseSettings
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox._kafka.record_headers import headers_of
 from outbox._service.output import utc
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import parse_check
 from outbox.protocol.discard import manifest_key, parse_manifest
@@ -30,7 +30,7 @@ SKEW_MS = 600_000
 Take = Callable[[Message], None]
 
 
-def search_databases(databases: Mapping[str, DatabaseSettings], channel: str, found: Findings) -> list[Row]:
+def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, found: Findings) -> list[Row]:
     """Look up the row of a transaction in all databases; report each that does not answer.
 
     Args:

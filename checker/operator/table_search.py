@@ -13,7 +13,7 @@ from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import DeliveredRow, FoundRow, TableView
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Committed, Progress
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox._table.table_outcome import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
 from outbox.outcome import Outcome

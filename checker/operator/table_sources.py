@@ -13,7 +13,7 @@ from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.waiting_rows import Waits
 from outbox._service.output import print_entry
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
@@ -38,7 +38,7 @@ def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -
 
 
 def _table(settings: TableSettings) -> MessageTable | ForeignSource:
-    names = settings.names()
+    names = settings.table_names()
     return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
 

@@ -14,7 +14,6 @@ from rich.text import Text
 from checker.operator.options import (
     ONE_COMMAND,
     RECORDS,
-    SITE_OPTIONS,
     OperatorContext,
     OperatorSettings,
     Records,
@@ -28,10 +27,10 @@ from checker.operator.timeline import Conclusion, Findings, Status, TimelineEven
 from checker.rules.verdicts import Row
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.group_members import NOT_SEEN
+from outbox._security.redaction import visible
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
-from outbox._service.redaction import visible
-from outbox._service.settings import NO_TABLES
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import KafkaUnreachable, UsageError
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
@@ -43,7 +42,7 @@ app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(OperatorSettings, only=SITE_OPTIONS)
+@setting_options(OperatorSettings)
 def trace(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],

@@ -14,7 +14,7 @@ import structlog
 from checker import metrics
 from checker.connection import connect
 from checker.rules.settlement import ChannelProgress, Delay, old_enough
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from checker.upkeep import purge
 from checker.upkeep import settlement_audit as settlement
 from checker.upkeep.delivery_progress import DeliveryReader
@@ -23,6 +23,7 @@ from checker.upkeep.purge import Purge, Purged, what_may_go
 from checker.upkeep.settlement_audit import Audit, Undelivered
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.periodic import Periodic
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, KafkaUnreachable
 
 log = structlog.get_logger()
@@ -42,13 +43,13 @@ class DatabaseUpkeep:
     """
 
     def __init__(
-        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, *, purge: bool
+        self, name: str, database: CheckerDatabase, settings: CheckerSettings, reader: DeliveryReader, *, purge: bool
     ) -> None:
         self._name = name
         self._database = database
         self._reader = reader
         self._channel = reader.channel.channel.name
-        self._table = CallbackTable(database.tables())
+        self._table = CallbackTable(database.table_names())
         self._settings = settings
         self._stopped = threading.Event()
         self._purge = Purge(self._table, self._stopped)
@@ -182,11 +183,11 @@ class Upkeep:
         self._reader = reader
         self._databases: dict[str, DatabaseUpkeep] = {}
 
-    def purges(self, database: DatabaseSettings) -> bool:
+    def purges(self, database: CheckerDatabase) -> bool:
         """Whether a database is purged; never one that is read only."""
         return self._settings.purge and not database.read_only
 
-    def begin(self, name: str, database: DatabaseSettings) -> None:
+    def begin(self, name: str, database: CheckerDatabase) -> None:
         """Start the upkeep of a database."""
         purge = self.purges(database)
         one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader, purge=purge)

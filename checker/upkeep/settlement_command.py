@@ -14,7 +14,7 @@ from rich.text import Text
 
 from checker.connection import connect
 from checker.rules.settlement import MEANINGS, ChannelProgress
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from checker.upkeep import settlement_audit as settlement
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.settlement_audit import Audit, Undelivered
@@ -22,9 +22,10 @@ from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import verify_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
+from outbox._security.redaction import visible
 from outbox._service.exit_codes import Exit
 from outbox._service.output import PlainConsole
-from outbox._service.redaction import visible
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 
 Found = Mapping[str, Sequence[Undelivered]]
@@ -43,7 +44,7 @@ def open_reader(settings: CheckerSettings) -> DeliveryReader:
     return DeliveryReader(settings.connection(), admin, verify_channel(admin, settings.channel_names()))
 
 
-def databases(settings: CheckerSettings) -> Mapping[str, DatabaseSettings]:
+def databases(settings: CheckerSettings) -> Mapping[str, CheckerDatabase]:
     """Return the databases by name.
 
     Raises:
@@ -82,9 +83,9 @@ def show_settlement(settings: CheckerSettings, *, as_json: bool) -> None:
 
 
 def _audit(
-    name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, progress: ChannelProgress
+    name: str, database: CheckerDatabase, settings: CheckerSettings, reader: DeliveryReader, progress: ChannelProgress
 ) -> Sequence[Undelivered]:
-    table = CallbackTable(database.tables())
+    table = CallbackTable(database.table_names())
     audit = Audit(table, settings.channel, settings.settlement_max_age_ms, reader.read, reader.rolled_back)
     try:
         with connect(database, "settlement", settlement.OPTIONS) as connection:

@@ -8,11 +8,11 @@ import typer
 from rich.table import Table
 
 from outbox._cli.channel_resume import resume
-from outbox._cli.options import ContractSettings, Given, connection
+from outbox._cli.options import ContractSettings, Given
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel, verify_channel
-from outbox._kafka.topic_contract import contract_problems
+from outbox._kafka.topic_contract import contract_of, contract_problems
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import Exit, warn
 from outbox._service.output import Json, PlainConsole, print_json
@@ -43,7 +43,7 @@ def create(
     """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
     settings = ContractSettings(**given)
     made = create_channel(
-        connection(settings),
+        settings.client_properties(),
         settings.channel_names(),
         partitions=partitions or NEW_PARTITIONS,
         replication=replication or -1,
@@ -75,7 +75,7 @@ def verify(
 ) -> None:
     """Check that the topics are what the protocol and the profile need; ends with 2 if the profile forbids one."""
     settings = ContractSettings(**given)
-    found = verify_channel(admin_client(connection(settings)), settings.channel_names())
+    found = verify_channel(admin_client(settings.client_properties()), settings.channel_names())
     _show(found, as_json=as_json)
     if _warn(found, settings):
         raise SystemExit(Exit.FINDINGS)
@@ -84,7 +84,7 @@ def verify(
 def _warn(description: ChannelDescription, settings: ContractSettings) -> bool:
     """Print on standard error what the profile forbids, and return whether there is anything."""
     topics = {one.name: one for one in _topics(description)}
-    problems = list(contract_problems(description.channel, topics, settings.contract()))
+    problems = list(contract_problems(description.channel, topics, contract_of(settings.profile)))
     for problem in problems:
         warn(f"profile {settings.profile}: {problem}")
     return bool(problems)

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from outbox._cli.options import ChannelSettings, Given, connection
+from outbox._cli.options import Given
 from outbox._cli.setting_options import setting_options
 from outbox._cli.table_resume import RECORDS
 from outbox._operations.partition_resumption import ChannelResumption, ResumedPartition
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, show_records_read
+from outbox._settings.declared import ChannelSettings
 
 
 @setting_options(ChannelSettings)
@@ -33,7 +34,9 @@ def resume(
     """
     may_ask(yes=yes or dry_run, as_json=as_json)
     settings = ChannelSettings(**given)
-    case = ChannelResumption(connection(settings), settings.channel_names(), records, frozenset(not_delivered_to or ()))
+    case = ChannelResumption(
+        settings.client_properties(), settings.channel_names(), records, frozenset(not_delivered_to or ())
+    )
     with show_records_read() as passed:
         case.find(passed)
     is_committed = bool(case.partitions) and case.is_provable and not dry_run and _may(case, yes=yes)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from confluent_kafka import Message
 
-from outbox._cli.options import TableCommandSettings, connection
+from outbox._cli.options import TableCommandSettings
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.discard_topic import Discarded, decide, read_discarded, read_manifests, why_not
@@ -18,7 +18,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import signed, utc
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
@@ -207,7 +207,7 @@ class TopicStore:
     """
 
     def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
-        self.kafka = connection(settings)
+        self.kafka = settings.client_properties()
         self._operator = operator
         self._names = settings.channel_names()
         self.unread: set[str] = set()

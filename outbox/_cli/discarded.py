@@ -18,7 +18,7 @@ from outbox._operations.discard_topic import Discarded, DiscardedMessage
 from outbox._operations.discarded_rows import DiscardedMessageRow
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, print_json_rows, utc
-from outbox._service.settings import NO_TABLES
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, OutboxError, UsageError
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from outbox._cli.acl import Groups, Sources, Topics, configured_scope
-from outbox._cli.options import DoctorSettings, Given, connection, database
+from outbox._cli.options import DoctorSettings, Given, database
 from outbox._cli.setting_options import setting_options
+from outbox._kafka.topic_contract import contract_of
 from outbox._operations.doctor import (
     examine_allow_list,
     examine_checker_database,
@@ -26,9 +27,9 @@ from outbox._operations.source_doctor import Place, examine_sources, examine_unn
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_remedy
 from outbox._rules.role_rights import Role, rights_of
-from outbox._service.channels.channel_settings import load_all
 from outbox._service.findings import of_channel, show_findings
 from outbox._service.output import Json
+from outbox._settings.channels import load_all
 from outbox.errors import ConfigurationError
 
 app = typer.Typer(help="Check broker, channel, tables, grants and versions.")
@@ -54,7 +55,7 @@ def doctor(
     for name, settings in channels.items():
         if role:
             rights = rights_of(role, configured_scope(settings, role, topic, group, source))
-            found = RightsDoctor(connection(settings)).examine(rights) if rights else _no_rights(role)
+            found = RightsDoctor(settings.client_properties()).examine(rights) if rights else _no_rights(role)
         else:
             found = _examine(settings, is_shared=defaults[settings.default_place()] > 1)
         findings += of_channel(name, found)
@@ -67,9 +68,9 @@ def _no_rights(roles: list[Role]) -> Iterator[Finding]:
 
 def _examine(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]:
     yield from examine_allow_list(settings.profile, settings.allowed_topics)
-    yield from examine_encryption(connection(settings), _databases(settings))
-    kafka, channel = connection(settings), settings.channel_names()
-    of_kafka = list(examine_kafka(kafka, channel, settings.contract()))
+    yield from examine_encryption(settings.client_properties(), _databases(settings))
+    kafka, channel = settings.client_properties(), settings.channel_names()
+    of_kafka = list(examine_kafka(kafka, channel, contract_of(settings.profile)))
     yield from of_kafka
     yield from _database(settings, is_shared=is_shared)
     for name, one in settings.databases.items():

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
+from outbox._cli.options import TABLE_NAMES, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
 from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
+from outbox._settings.declared import PostgresSettings
 from outbox.migration import inbox_ddl, inbox_grants
 
 app = typer.Typer(help="Create, print and clean up the inbox table, for consumers.", no_args_is_help=True)
@@ -25,7 +26,7 @@ PurgerRoles = Annotated[
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def create(
     given: Given,
     consumer_role: ConsumerRoles = None,
@@ -33,7 +34,7 @@ def create(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the table and give rights on it. Running it again changes nothing."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     table = InboxTable(settings.table_names())
     grants = inbox_grants(table, consumer_role or (), purger_role or ())
     with database(settings) as connection:
@@ -46,20 +47,20 @@ def create(
 
 
 @app.command("sql")
-@setting_options(DatabaseSettings, only=TABLE_NAMES)
+@setting_options(PostgresSettings, *TABLE_NAMES)
 def print_sql(
     given: Given,
     consumer_role: ConsumerRoles = None,
     purger_role: PurgerRoles = None,
 ) -> None:
     """Print the SQL that makes the table and gives rights on it, for a migration of your own."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     names = settings.table_names()
     typer.echo(inbox_ddl(names, consumer_roles=consumer_role or (), purger_roles=purger_role or ()), nl=False)
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def purge(
     keep_days: Annotated[
         float, typer.Option(help="Age that is kept, in days: longer than a message can come again, see the guide.")
@@ -70,7 +71,7 @@ def purge(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Delete what was handled longer ago than a given age, in batches."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     table = InboxTable(settings.table_names())
     with database(settings) as connection:
         count = table.purge(connection, timedelta(days=keep_days), group, batch)

@@ -65,7 +65,7 @@ def _hide_passwords() -> None:
     Raises:
         SystemExit: An argument holds a connection string, and is no value of `--postgres-url`.
     """
-    from outbox._service.redaction import is_connection_string, redact  # noqa: PLC0415 - services only
+    from outbox._security.redaction import is_connection_string, redact  # noqa: PLC0415 - services only
 
     def write(*error: Any) -> None:
         sys.stderr.write(redact("".join(traceback.format_exception(*error))))

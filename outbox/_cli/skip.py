@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import Given, SkipSettings, connection
+from outbox._cli.options import Given, SkipSettings
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
@@ -38,7 +38,7 @@ def skip(
     if not 0 < len(reason.strip()) <= MAX_REASON:
         raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")
     settings = SkipSettings(**given)
-    kafka = connection(settings)
+    kafka = settings.client_properties()
     description = verify_channel(admin_client(kafka), settings.channel_names())
     topic_id, partition = _place(place, description)
     skip = Skip(topic_id, partition, offset, recorded_name(kafka, settings.operator), reason.strip())

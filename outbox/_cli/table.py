@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.options import TABLE_NAMES, DatabaseSettings, Given, database
+from outbox._cli.options import TABLE_NAMES, Given, database
 from outbox._cli.setting_options import setting_options
 from outbox._cli.table_resume import resume
 from outbox._operations.publishing_rights import examine_publishing
@@ -16,6 +16,7 @@ from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import Table, exists, require_contract
 from outbox._service.output import Json, print_json
+from outbox._settings.declared import PostgresSettings
 from outbox.errors import CallbackTableError, UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
 
@@ -60,7 +61,7 @@ Notify = Annotated[
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def create(
     given: Given,
     application_role: ApplicationRoles = None,
@@ -73,7 +74,7 @@ def create(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     if message_table:
         foreign, rights = foreign_source(settings.table_names(), message_table, relay_role or (), mark_column)
@@ -94,7 +95,7 @@ def create(
 
 
 @app.command("sql")
-@setting_options(DatabaseSettings, only=TABLE_NAMES)
+@setting_options(PostgresSettings, *TABLE_NAMES)
 def print_sql(
     given: Given,
     application_role: ApplicationRoles = None,
@@ -106,7 +107,7 @@ def print_sql(
     notify: Notify = None,
 ) -> None:
     """Print the SQL that makes the tables and gives rights on them, for a migration of your own."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     text = ddl(
         settings.table_names(),
@@ -122,13 +123,13 @@ def print_sql(
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def verify(
     given: Given,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Check that the tables are what the protocol needs."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
         table.verify(connection)

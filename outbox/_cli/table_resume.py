@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from outbox._cli.options import Given, TableCommandSettings, connection
+from outbox._cli.options import Given, TableCommandSettings
 from outbox._cli.setting_options import setting_options
 from outbox._operations.source_resumption import Resumption, Rows, Source
 from outbox._service.exit_codes import Exit
@@ -20,10 +20,8 @@ _UNPROVED = (
     "--deliver-again delivers all rows"
 )
 
-_SITE = ("bootstrap_servers", "channel")
 
-
-@setting_options(TableCommandSettings, only=_SITE)
+@setting_options(TableCommandSettings)
 def resume(
     given: Given,
     source: Annotated[str, typer.Option(help="Name of the table source in the setting tables.")],
@@ -74,7 +72,7 @@ def _case(settings: TableCommandSettings, source: str, rows: Rows | None, record
         known = ", ".join(settings.tables) or "none"
         raise UsageError(f"No table source {source!r} is configured (there are: {known}). Name it in OUTBOX_CONFIG.")
     where = Source(source, table.message_names(), table.connection_string())
-    return Resumption(where, connection(settings), settings.channel_names(), rows, records)
+    return Resumption(where, settings.client_properties(), settings.channel_names(), rows, records)
 
 
 def _may(case: Resumption, *, yes: bool) -> bool:

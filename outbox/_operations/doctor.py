@@ -322,7 +322,7 @@ class CallbackDatabase(Protocol):
     def read_only(self) -> bool:
         """Whether the checker never writes there."""
 
-    def tables(self) -> TableNames:
+    def table_names(self) -> TableNames:
         """Return where its callback tables are."""
 
     def connection_string(self) -> str:
@@ -341,7 +341,7 @@ def examine_checker_database(
         database: How to reach it.
         more: Looks at the message table beside them.
     """
-    what, table = f"database {name}", CallbackTable(database.tables())
+    what, table = f"database {name}", CallbackTable(database.table_names())
     try:
         url = database.connection_string()
     except ConfigurationError as error:
@@ -351,7 +351,7 @@ def examine_checker_database(
     try:
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)
-            beside = list(more(opened, database.tables()))
+            beside = list(more(opened, database.table_names()))
     except psycopg.Error as error:
         yield Finding(what, connection_problem(error, url), connection_remedy(url, "the setting databases"))
         return

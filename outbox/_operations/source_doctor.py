@@ -61,10 +61,12 @@ def examine_sources(
     reporter = SourceReporter(kafka, channel, is_unreachable=is_silent)
     for source, table in tables.items():
         if table.is_foreign:
-            foreign = ForeignSource(table.names(), table.foreign_name())
+            foreign = ForeignSource(table.table_names(), table.foreign_name())
             yield from examine_foreign(source, foreign, table.connection_string(), reporter)
         else:
-            yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel, reporter)
+            yield from TableDoctor(source, table.table_names(), table.connection_string()).examine(
+                kafka, channel, reporter
+            )
 
 
 Place = tuple[str, str, str]
@@ -74,7 +76,7 @@ Place = tuple[str, str, str]
 def named_places(tables: Mapping[str, SourceSettings]) -> set[Place]:
     """Return the message tables that the setting `tables` names."""
     return {
-        (database_name(table.connection_string()), table.names().schema, table.names().message)
+        (database_name(table.connection_string()), table.table_names().schema, table.table_names().message)
         for table in tables.values()
         if not table.is_foreign
     }

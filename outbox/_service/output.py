@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from outbox._service.redaction import visible
+from outbox._security.redaction import visible
 from outbox.errors import UsageError
 
 

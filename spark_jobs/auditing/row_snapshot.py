@@ -17,7 +17,7 @@ from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._postgres.server_limits import server_limits
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
-from spark_jobs.auditing.settings import AuditedDatabase
+from spark_jobs.auditing.settings import CheckerDatabase
 from spark_jobs.runtime.spans import Span
 
 AT_ONCE = 50_000
@@ -62,7 +62,7 @@ _INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 def take_snapshot(
     connection: psycopg.Connection[Any],
     name: str,
-    database: AuditedDatabase,
+    database: CheckerDatabase,
     half_topic_id: str,
     window: Mapping[int, Span],
     file: Path,
@@ -83,7 +83,7 @@ def take_snapshot(
         CallbackTableError: The tables are missing or wrong.
         psycopg.Error: The database does not answer.
     """
-    table = CallbackTable(database.tables())
+    table = CallbackTable(database.table_names())
     table.verify(connection)
     topic = {"topic": half_topic_id}
     purged = connection.execute(table.compose(_PURGED), topic).fetchall()
@@ -96,7 +96,7 @@ def take_snapshot(
 
 
 @contextmanager
-def open_snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
+def open_snapshot(name: str, database: CheckerDatabase) -> Iterator[psycopg.Connection[Any]]:
     """Connect to a database's primary, and read one snapshot of it in the block.
 
     Args:

@@ -7,10 +7,10 @@ import json
 import structlog
 from pyspark.sql import SparkSession
 
+from outbox._settings.of_jobs import RetireSettings, SinkName
 from spark_jobs.landing.gaps import GapWriter, catch_up
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import RetireSettings, SinkName
 from spark_jobs.tables.delta import DeltaSink
 from spark_jobs.tables.layout import retired_file
 from spark_jobs.tables.manifest import FORMAT_VERSION

@@ -34,8 +34,11 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
 from spark_jobs.tables.table_reader import accepted_gaps, read_table
 
+TRANSACTION_ROWS = 10_000
+"""Most records in a Kafka transaction."""
+
 TRANSACTION_BYTES = 16 * 1024 * 1024
-"""Most bytes in a Kafka transaction. No setting: `transaction_rows` is the one that decides, and this bounds memory."""
+"""Most bytes in a Kafka transaction: it bounds memory."""
 
 log = structlog.get_logger()
 
@@ -206,7 +209,7 @@ class ReplayJob:
             settings.replay_id,
             self._channel,
             self._kafka,
-            settings.transaction_rows,
+            TRANSACTION_ROWS,
             TRANSACTION_BYTES,
             plan.lanes,
             limits,

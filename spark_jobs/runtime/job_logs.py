@@ -7,7 +7,7 @@ import logging
 from rich.console import Console
 
 from outbox._service.logs import configure_logs
-from spark_jobs.runtime.settings import SparkSettings
+from outbox._settings.of_jobs import SparkSettings
 
 
 def configure_job_logs(settings: SparkSettings) -> Console | None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from pyspark.sql import SparkSession
 
+from outbox._settings.of_jobs import READ_COMMITTED, JobSettings
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.java_admin import JavaAdmin
-from spark_jobs.runtime.settings import READ_COMMITTED, JobSettings
 from spark_jobs.runtime.spans import Offsets, by_topic
 
 FETCH = {

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaException
 
 from outbox._kafka.admin import admin_client
+from outbox._settings.of_jobs import JobSettings
 from spark_jobs.runtime.errors import SourceError
-from spark_jobs.runtime.settings import JobSettings
 from spark_jobs.runtime.source import More, refuse_missing
 
 ANSWER_SECONDS = 5.0

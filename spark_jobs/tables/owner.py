@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from outbox._settings.of_jobs import SinkName
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import SinkName
 from spark_jobs.tables.layout import OWNER
 from spark_jobs.tables.manifest import FORMAT_VERSION, check_format
 

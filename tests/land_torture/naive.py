@@ -12,7 +12,7 @@ from outbox._failpoints import failpoint
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.job import read
 from spark_jobs.runtime.session import spark_session
-from spark_jobs.runtime.settings import LandSettings
+from outbox._settings.of_jobs import LandSettings
 from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
 
 

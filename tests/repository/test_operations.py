@@ -21,12 +21,12 @@ from checker.operator.options import OperatorSettings
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
 from outbox._service.settings import LayeredSettings, Unit
-from outbox._service.settings_help import describe_settings
+from outbox._settings.describe import describe_settings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import CompactSettings, LandSettings, RetireSettings
+from outbox._settings.of_jobs import CompactSettings, LandSettings, RetireSettings
 from tests.documents import exposed, filled, metrics_of, read
 
 DOCS = Path(__file__).parents[2] / "docs"

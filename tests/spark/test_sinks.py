@@ -11,7 +11,7 @@ import pytest
 from outbox.errors import ConfigurationError
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
-from spark_jobs.runtime.settings import LandSettings, SinkName
+from outbox._settings.of_jobs import LandSettings, SinkName
 from spark_jobs.tables.compactor import compact
 from spark_jobs.tables.layout import QUARANTINE
 from spark_jobs.tables.manifest import Manifest

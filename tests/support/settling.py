@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
 from checker.rules.settlement import ChannelProgress, old_enough
-from checker.settings import DatabaseSettings
+from outbox._settings.declared import CheckerDatabase
 from checker.upkeep.pages import database_ms
 from checker.upkeep.purge import OPTIONS, Purge, Purged, what_may_go
 from outbox._kafka.admin import end_offset
@@ -118,9 +118,9 @@ def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> N
     assert producer.flush(10) == 0
 
 
-def database_of(site: Site) -> DatabaseSettings:
+def database_of(site: Site) -> CheckerDatabase:
     """The site's database as the checker's settings name it."""
-    return DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    return CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
 
 
 def purge(

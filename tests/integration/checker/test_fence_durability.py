@@ -20,7 +20,7 @@ from checker.durable import NotReplicatedError
 from checker.fencing.fence import Fence
 from checker.fencing.read_only_fence import ReadOnlyFence
 from checker.rules.verdicts import Answers, Verdict
-from checker.settings import DatabaseSettings
+from outbox._settings.declared import CheckerDatabase
 from outbox import TableNames
 from outbox._postgres.callback_table import CallbackTable
 from outbox.errors import ConfigurationError
@@ -67,8 +67,8 @@ def primary(pair: tuple[Postgres, Postgres]) -> Postgres:
     return pair[0]
 
 
-def _database(server: Postgres, **settings: object) -> DatabaseSettings:
-    return DatabaseSettings.model_validate({"dsn": server.url, "durability": "production", **settings})
+def _database(server: Postgres, **settings: object) -> CheckerDatabase:
+    return CheckerDatabase(dsn=server.url, durability="production", **settings)
 
 
 def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:

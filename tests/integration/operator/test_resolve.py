@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from checker.operator.database_view import DatabaseView
 from checker.operator.resolve import app
 from checker.operator.rulings import SourceState
-from checker.settings import DatabaseSettings
+from outbox._settings.declared import CheckerDatabase
 from outbox import Message, Outbox, TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
@@ -257,7 +257,7 @@ def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
 
 
 def _rows(site: Site) -> DatabaseView:
-    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    settings = CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
     return DatabaseView("shop", settings, site.name)
 
 

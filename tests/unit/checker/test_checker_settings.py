@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from checker.rules.breaker import Policy
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 
 DSN = "postgresql://checker:secret@db/shop"
@@ -19,8 +20,8 @@ def service(**given: Any) -> CheckerSettings:
     return CheckerSettings(bootstrap_servers="k:9092", **given)
 
 
-def database(**given: Any) -> DatabaseSettings:
-    return DatabaseSettings.model_validate(given)
+def database(**given: Any) -> CheckerDatabase:
+    return CheckerDatabase(**given)
 
 
 @pytest.mark.parametrize("given", [{}, {"dsn": DSN, "dsn_file": "/run/secrets/shop"}])

@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from checker import metrics
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
+from outbox._settings.declared import CheckerDatabase
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.service import DatabaseUpkeep, Upkeep
 
@@ -21,7 +22,7 @@ AUDIT = {"outbox_checker_undelivered", "outbox_checker_settlement_completed_seco
 
 
 def settings(*, purge: bool = True) -> CheckerSettings:
-    return CheckerSettings.model_validate({"bootstrap_servers": "127.0.0.1:1", "channel": "c", "purge": purge})
+    return CheckerSettings(bootstrap_servers="127.0.0.1:1", channel="c", purge=purge)
 
 
 def shown(database: str) -> set[str]:
@@ -47,7 +48,7 @@ def test_each_database_is_audited_and_purged_where_that_may_be(
     figures: set[str],
 ) -> None:
     upkeep = Upkeep(settings(purge=purge), READER)
-    database = DatabaseSettings.model_validate(DATABASE | more)
+    database = CheckerDatabase(**DATABASE | more)
     assert upkeep.purges(database) is (figures > AUDIT)
     upkeep.begin("shop", database)
     assert shown("shop") == figures
@@ -56,14 +57,14 @@ def test_each_database_is_audited_and_purged_where_that_may_be(
 
 
 def test_a_database_that_becomes_read_only_loses_the_figures_of_its_purge(upkeep: Upkeep) -> None:
-    upkeep.begin("stock", DatabaseSettings.model_validate(DATABASE))
+    upkeep.begin("stock", CheckerDatabase(**DATABASE))
     upkeep.end("stock")
-    upkeep.begin("stock", DatabaseSettings.model_validate({**DATABASE, "read_only": True}))
+    upkeep.begin("stock", CheckerDatabase(**{**DATABASE, "read_only": True}))
     assert shown("stock") == AUDIT
 
 
 def test_what_ends_late_leaves_no_figure_behind() -> None:
-    database = DatabaseSettings.model_validate(DATABASE)
+    database = CheckerDatabase(**DATABASE)
     one = DatabaseUpkeep("late", database, settings(), READER, purge=True)
     one._show(lambda: metrics.purged("late", {"C": 3}))
     labels = {"channel": "", "database": "late", "state": "C"}

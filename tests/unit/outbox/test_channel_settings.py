@@ -10,11 +10,11 @@ import pytest
 
 from checker.settings import CheckerSettings
 from outbox import Settings
-from outbox._cli.options import DatabaseSettings, DoctorSettings, TableCommandSettings
-from outbox._service.channels.channel_settings import load_all, load_channel, load_settings
-from outbox._service.channels.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
+from outbox._cli.options import PostgresSettings, DoctorSettings, TableCommandSettings
+from outbox._settings.channels import load_all, load_channel, load_settings
+from outbox._settings.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
 from outbox._service.channels.shared_admin import shared_admin
-from outbox._service.settings import KafkaSettings
+from outbox._settings.declared import KafkaSettings
 from outbox.errors import ConfigurationError
 from relay.settings import RelaySettings
 
@@ -122,7 +122,7 @@ def test_a_command_for_one_channel_needs_its_name() -> None:
         load_settings(TableCommandSettings, {})
     with pytest.raises(ConfigurationError, match=r"'team-c' is not in the file of OUTBOX_CONFIG, which has team-a, te"):
         load_settings(TableCommandSettings, {"channel": "team-c"})
-    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://db/all"
+    assert PostgresSettings().connection_string() == "postgresql://db/all"
 
 
 @pytest.mark.parametrize(

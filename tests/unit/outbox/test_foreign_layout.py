@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from outbox._postgres.foreign_layout import ROUTED
+from outbox._rules.foreign_layout import ROUTED
 from outbox._rules.qualified_name import QualifiedName
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.protocol.errors import ProtocolError
 from relay.settings import RelaySettings
 
@@ -109,4 +109,4 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], error: s
 
 def test_one_table_is_not_delivered_by_two_sources() -> None:
     with pytest.raises(ValidationError, match=r"public.outbox_events is the message_table of 2 sources"):
-        RelaySettings.model_validate({"bootstrap_servers": "k:1", "tables": {"a": MAPPING, "b": MAPPING}})
+        RelaySettings(bootstrap_servers="k:1", tables={"a": MAPPING, "b": MAPPING})

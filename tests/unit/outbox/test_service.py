@@ -28,13 +28,13 @@ from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._service.settings import LayeredSettings
-from outbox._service.settings_help import describe_settings, field_names
+from outbox._settings.describe import describe_settings, field_names
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from relay.figures import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import LandSettings
+from outbox._settings.of_jobs import LandSettings
 from tests.support.harness import wait_until
 
 

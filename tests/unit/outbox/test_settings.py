@@ -20,7 +20,7 @@ from outbox import ConfigurationError, Message, MessageRefused, Outbox, Settings
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox.settings import kafka_properties
 from relay.settings import RelaySettings
-from spark_jobs.runtime.settings import LandSettings
+from outbox._settings.of_jobs import LandSettings
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 

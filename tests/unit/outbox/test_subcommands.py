@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from outbox._cli.main import GROUP
-from outbox._cli.options import DatabaseSettings, DoctorSettings
+from outbox._cli.options import PostgresSettings, DoctorSettings
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import LayeredSettings
 
@@ -155,18 +155,18 @@ def test_subcommand_without_its_config_file_ends_with_its_name(
 @pytest.mark.usefixtures("file")
 def test_connection_string_of_a_higher_layer_hides_the_file_of_a_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://environment")
-    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://environment"
+    assert PostgresSettings().connection_string() == "postgresql://environment"
     assert (
-        DoctorSettings.model_validate({"postgres_url": "postgresql://option"}).connection_string()
+        DoctorSettings(postgres_url="postgresql://option").connection_string()
         == "postgresql://option"
     )
-    assert DoctorSettings.model_validate({"postgres_url_file": "x"}).postgres_url is None
+    assert DoctorSettings(postgres_url_file="x").postgres_url is None
 
 
 def test_connection_string_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "url").write_text(" postgresql://secret \n")
     monkeypatch.setenv("OUTBOX_POSTGRES_URL_FILE", str(tmp_path / "url"))
-    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://secret"
+    assert PostgresSettings().connection_string() == "postgresql://secret"
 
 
 def test_age_of_resolve_is_that_of_the_first_check_unless_it_is_given(

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from outbox._service.exit_codes import one_line
 from spark_jobs.replaying.selection import Selection
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import LandSettings, SinkName
+from outbox._settings.of_jobs import LandSettings, SinkName
 from spark_jobs.runtime.source import source_options
 
 

@@ -179,7 +179,7 @@ def test_databases_are_those_of_the_checkers_file(monkeypatch: pytest.MonkeyPatc
         "one": "postgresql://a",
         "two": "postgresql://b",
     }
-    assert found["one"].tables().schema == "our"
+    assert found["one"].schema == "our"
     assert "postgresql://a" not in repr(settings())
 
 

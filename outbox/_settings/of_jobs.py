@@ -192,6 +192,8 @@ class LandSettings(SinkSettings, CheckpointSettings, JobSettings, reader="land")
     def check(self) -> None:
         """Refuse topics that are not landed."""
         super().check()
+        if not self.topic_names():
+            raise ValueError("no topic is named. Name at least one in topics.")
         for setting_, named in (("parse", self.parse), ("accept_gap", names_in(self.accept_gap))):
             if unknown := sorted(set(named) - set(self.topic_names())):
                 raise ValueError(

@@ -205,7 +205,7 @@ class SettingsTable:
 
 def _converted(kind: Any, value: Any) -> Any:
     kind, origin = plain(kind), get_origin(plain(kind))
-    if value is None or (isinstance(kind, type) and isinstance(value, kind) and not isinstance(value, bool)):
+    if value is None or (isinstance(kind, type) and isinstance(value, kind) and not isinstance(value, bool | Path)):
         return value
     if origin is Literal:
         return _word(get_args(kind), value)
@@ -256,9 +256,9 @@ def _text(value: Any) -> str:
 
 
 def _path(value: Any) -> Path:
-    if not isinstance(value, str):
+    if not isinstance(value, str | Path):
         raise ConfigurationError("it is not the path of a file. Write a text, in quotes")
-    if is_connection_string(value):
+    if is_connection_string(str(value)):
         raise ValueError("this is a connection string, and the setting takes the path of a file that holds one")
     return Path(value)
 

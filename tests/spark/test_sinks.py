@@ -262,6 +262,6 @@ def test_job_without_sink_over_killed_parquet_batch_is_refused(tmp_path: Path, m
         with pytest.raises(KilledError):
             landing.land(0, *span(0, 2))
     (landing.table / "_owner.json").unlink()
-    landing.kind = LandSettings.model_fields["sink"].default
+    landing.kind = SinkName.DELTA
     with pytest.raises(OutputError, match=r"has parquet tables, .* Go on with --sink parquet"):
         landing.restart()

@@ -11,8 +11,7 @@ import pytest
 from checker.settings import CheckerSettings
 from outbox import Settings
 from outbox._cli.options import PostgresSettings, DoctorSettings, TableCommandSettings
-from outbox._settings.channels import load_all, load_channel, load_settings
-from outbox._settings.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
+from outbox._settings.channels import load_all, load_channel
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._settings.declared import KafkaSettings
 from outbox.errors import ConfigurationError
@@ -71,7 +70,7 @@ def test_a_setting_of_a_channel_replaces_its_rival_of_the_top() -> None:
     channels = load_all(CheckerSettings, {})
     a, b = (one.all_databases()["default"] for one in channels.values())
     assert a.dsn is not None
-    assert (a.dsn.get_secret_value(), a.table_schema) == ("postgresql://db/all", "team_a")
+    assert (a.dsn.text, a.schema) == ("postgresql://db/all", "team_a")
     assert (b.dsn, b.dsn_file) == (None, Path("/run/secrets/team-b"))
 
 
@@ -114,14 +113,14 @@ def test_one_channel_can_be_chosen(where: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OUTBOX_BATCH_MESSAGES", "9")
     ((name, settings),) = load_all(RelaySettings, given).items()
     assert (name, settings.channel, settings.batch_messages) == ("", "team-a", 9)
-    assert load_settings(TableCommandSettings, given).kafka["sasl.username"] == "team-a"
+    assert TableCommandSettings(**given).kafka["sasl.username"] == "team-a"
 
 
 def test_a_command_for_one_channel_needs_its_name() -> None:
     with pytest.raises(ConfigurationError, match=r"several channels: team-a, team-b\. Choose one of them with --chan"):
-        load_settings(TableCommandSettings, {})
+        TableCommandSettings()
     with pytest.raises(ConfigurationError, match=r"'team-c' is not in the file of OUTBOX_CONFIG, which has team-a, te"):
-        load_settings(TableCommandSettings, {"channel": "team-c"})
+        TableCommandSettings(channel="team-c")
     assert PostgresSettings().connection_string() == "postgresql://db/all"
 
 
@@ -212,12 +211,6 @@ def test_a_table_of_another_channel_is_refused_when_read_again(file: Path) -> No
     with pytest.raises(ConfigurationError, match="database default is given to the channels team-a, team-c"):
         load_channel(CheckerSettings, {}, "team-a")
     assert load_channel(CheckerSettings, {}, "team-b").channel == "team-b"
-
-
-def test_a_table_may_have_each_setting_of_the_services() -> None:
-    types = (RelaySettings, CheckerSettings, DoctorSettings)
-    names = {"schema" if name == "table_schema" else name for one in types for name in one.model_fields}
-    assert names == OF_A_CHANNEL | OF_THE_PROCESS | {"channel"}
 
 
 def test_the_library_passes_over_the_table(file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
+from outbox.errors import ConfigurationError
 from outbox._rules.foreign_layout import ROUTED
 from outbox._rules.qualified_name import QualifiedName
 from outbox._settings.declared import TableSettings
@@ -103,10 +103,10 @@ def test_mapping_names_each_column() -> None:
     ],
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValidationError, match=error):
+    with pytest.raises(ConfigurationError, match=error):
         table(**{"dsn": "dbname=shop", **settings})
 
 
 def test_one_table_is_not_delivered_by_two_sources() -> None:
-    with pytest.raises(ValidationError, match=r"public.outbox_events is the message_table of 2 sources"):
+    with pytest.raises(ConfigurationError, match=r"public.outbox_events is the message_table of 2 sources"):
         RelaySettings(bootstrap_servers="k:1", tables={"a": MAPPING, "b": MAPPING})

@@ -13,9 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 from outbox._cli.main import GROUP
-from outbox._cli.options import PostgresSettings, DoctorSettings
+from outbox._cli.options import DoctorSettings
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import LayeredSettings
+from outbox._settings.declared import PostgresSettings
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.setting import settings_of
 
 NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
 """Subcommands that need neither Kafka nor Postgres nor tables."""
@@ -56,9 +58,6 @@ PROFILE = {
     *("checker", "checker settlement", "pending", "resolve", "trace"),
 }
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""
-FIELDS = {"schema": "table_schema"}
-"""Names of fields that differ from those in the file."""
-
 APPS: dict[str, typer.Typer] = {point.name: point.load() for point in entry_points(group=GROUP)}
 
 
@@ -108,8 +107,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def _known(settings: LayeredSettings, names: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that a type has, of some names in the file."""
-    fields = {name: FIELDS.get(name, name) for name in names}
-    return {name: str(getattr(settings, one)) for name, one in fields.items() if one in type(settings).model_fields}
+    return {name: str(getattr(settings, name)) for name in names if name in settings_of(type(settings))}
 
 
 @each_subcommand
@@ -169,13 +167,9 @@ def test_connection_string_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch
     assert PostgresSettings().connection_string() == "postgresql://secret"
 
 
-def test_age_of_resolve_is_that_of_the_first_check_unless_it_is_given(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_age_of_resolve_is_that_of_the_first_check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del file
     assert _known(_load(monkeypatch, "resolve"), {"transaction_timeout_ms": 0}) == {"transaction_timeout_ms": "777"}
-    given = _load(monkeypatch, "resolve", "--min-age-ms", "5")
-    assert _known(given, {"transaction_timeout_ms": 0}) == {"transaction_timeout_ms": "5"}
 
 
 def test_subcommands_without_settings_exist() -> None:

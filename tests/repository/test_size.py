@@ -1,0 +1,85 @@
+"""The product stays as small as it is: each figure has a bound, and a bound may only fall."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from prometheus_client import CollectorRegistry
+
+import checker.metrics
+import outbox._settings.of_jobs
+import outbox.prometheus
+import relay.metrics
+import spark_jobs.landing.metrics
+from outbox._cli.main import GROUP
+from outbox._settings.setting import READERS, settings_of
+from tests.documents import metrics_of
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("outbox", "relay", "checker", "spark_jobs", "stack")
+assert outbox._settings.of_jobs  # the settings of the jobs are declared
+
+
+def _files(*places: str) -> list[bytes]:
+    listed = subprocess.run(["git", "ls-files", "-z", *places], cwd=ROOT, capture_output=True, text=True, check=True)
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return [path.read_bytes() for path in paths if path.is_file()]
+
+
+def _lines(*places: str) -> int:
+    return sum(content.count(b"\n") for content in _files(*places))
+
+
+def _commands(command: click.Command) -> Iterator[click.Command]:
+    inner = getattr(command, "commands", {})
+    if not inner or getattr(command, "invoke_without_command", False):
+        yield command
+    for one in inner.values():
+        yield from _commands(one)
+
+
+def _all_commands() -> list[click.Command]:
+    apps = (point.load() for point in entry_points(group=GROUP))
+    return [one for app in apps for one in _commands(typer.main.get_command(app))]
+
+
+def _options() -> int:
+    return sum(isinstance(option, click.Option) for command in _all_commands() for option in command.params)
+
+
+def _settings() -> int:
+    return len({id(one) for table in READERS.values() for one in settings_of(table).values()})
+
+
+def _metrics() -> int:
+    services = (relay.metrics, checker.metrics, spark_jobs.landing.metrics)
+    return len(outbox.prometheus._metrics(CollectorRegistry())) + sum(len(metrics_of(one)) for one in services)
+
+
+# A bound may only fall: who makes something smaller lowers it.
+FIGURES: dict[str, tuple[Callable[[], int], int]] = {
+    "lines of the product": (lambda: _lines(*PRODUCT), 57_000),
+    "lines of tests": (lambda: _lines("tests"), 75_340),
+    "words of documents": (
+        lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
+        107_700,
+    ),
+    "commands": (lambda: len(_all_commands()), 34),
+    "options": (_options, 220),
+    "settings": (_settings, 95),
+    "metrics": (_metrics, 50),
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_does_not_grow(name: str) -> None:
+    figure, bound = FIGURES[name]
+    found = figure()
+    print(f"{name}: {found:,} of at most {bound:,}")  # noqa: T201 - `pytest -s` shows how large the project is
+    assert found <= bound, f"{name} grew from {bound:,} to {found:,}: make something smaller instead"

@@ -23,12 +23,12 @@ from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase, LibrarySettings, ServiceFields, TableSettings
 from outbox._settings.describe import DescribedSetting, describe_settings
+from outbox._settings.of_jobs import CompactSettings, LandSettings
+from outbox._settings.setting import SettingsTable
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from outbox._settings.setting import SettingsTable
-from outbox._settings.of_jobs import CompactSettings, LandSettings
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
 from tests.support.debezium_cases import documented

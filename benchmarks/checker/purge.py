@@ -15,12 +15,12 @@ from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
 from checker.connection import connect
 from checker.rules.settlement import LAST_ID, ChannelProgress, HalfPartition, Old
-from outbox._settings.declared import CheckerDatabase
 from checker.upkeep import purge
 from checker.upkeep import settlement_audit as settlement
 from checker.upkeep.purge import PACE, Purge, Purged, Settled
 from checker.upkeep.settlement_audit import Audit
 from outbox._postgres.callback_table import CallbackTable
+from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.support.harness import Site, wait_until
 

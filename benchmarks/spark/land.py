@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
-from spark_jobs.landing.job import land, read
 from outbox._settings.of_jobs import LandSettings
+from spark_jobs.landing.job import land, read
 from spark_jobs.tables.layout import MANIFESTS, RECORDS
 from tests.land_torture.naive import append_all
 from tests.support.harness import Site

@@ -18,7 +18,7 @@ from outbox._security.secret_files import read_secret
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.names import TableNames, channel_names
 from outbox._settings.properties import usable_properties
-from outbox._settings.setting import REQUIRED, Secret, SettingsTable, setting
+from outbox._settings.setting import Secret, SettingsTable, setting
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 
@@ -236,7 +236,17 @@ class DatabasesSettings(LayeredSettings):
         return self.databases
 
 
-class TableSettings(Database, reader="a table source"):
+class ProducerGroup(SettingsTable):
+    """Who publishes."""
+
+    group: str = setting(
+        "",
+        "Producer group; unique to a service. Of a foreign table, by default: the column group, else the name of the "
+        "source.",
+    )
+
+
+class TableSettings(ProducerGroup, Database, reader="a table source"):
     """One message table, or foreign table, that the relay delivers from."""
 
     keep_settled_ms: int = setting(DAY_MS, "Age up to which the evidence of delivered messages is kept.", least=0)
@@ -249,9 +259,6 @@ class TableSettings(Database, reader="a table source"):
     columns: dict[str, str] = setting({}, "Of a foreign table: names of its columns, by what they hold.")
     topic: str = setting(
         "", "Of a foreign table: the real topic; ${routedByValue} in it is the value of the column topic."
-    )
-    group: str = setting(
-        "", "Of a foreign table: the producer group. Default: the column group, else the name of the source."
     )
     additional_placement: str = setting(
         "", "Of a foreign table: columns for headers, as in Debezium's table.fields.additional.placement."
@@ -382,13 +389,12 @@ class ServiceFields(LogSettings, ProfileSettings, KafkaSettings, reader="both se
     http_host: str = setting("127.0.0.1", "Address on which the HTTP port listens.", of_process=True)
 
 
-class LibrarySettings(TablePlace, ChannelSettings, reader="the library"):
+class LibrarySettings(ProducerGroup, TablePlace, ChannelSettings, reader="the library"):
     """What the library reads of environment and file; `Outbox` takes the same as arguments."""
 
     OPTIONS = ()
     OF_ONE_CHANNEL = False
 
-    group: str = setting(REQUIRED, "Producer group; unique to a service.")
     mode: Mode = setting(
         "table", "table: messages are rows of the message table. half: they go to Kafka before COMMIT."
     )
@@ -401,6 +407,12 @@ class LibrarySettings(TablePlace, ChannelSettings, reader="the library"):
     eager_idle_timeout_seconds: float = setting(
         300.0, "Time that a transaction with eager halves may be idle before Postgres ends it."
     )
+
+    def check(self) -> None:
+        """Require a producer group."""
+        super().check()
+        if not self.group:
+            raise ValueError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
 
 
 class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):

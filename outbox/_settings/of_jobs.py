@@ -162,7 +162,7 @@ class LandSettings(SinkSettings, CheckpointSettings, JobSettings, reader="land")
 
     OPTIONS = (
         *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds", "parse", "sink"),
-        *("accept_gap", "kafka_java", "job_id", "channel"),
+        *("accept_gap", "max_offsets_per_trigger", "prometheus_file", "kafka_java", "job_id", "channel"),
     )
 
     topics: str = setting(REQUIRED, "Topics to land, separated by commas.", check=_check_topics)
@@ -251,7 +251,7 @@ class ReplayFields(SinkSettings, JobSettings, reader="replay"):
     JOB = "replay"
     OPTIONS = (
         *("replay_id", "table", "ids", "where", "verdicts", "findings", "target", "partition_by", "include_replays"),
-        *("dry_run", "sink", "bootstrap_servers", "channel"),
+        *("dry_run", "transaction_rows", "sink", "bootstrap_servers", "channel"),
     )
 
     replay_id: str = setting(
@@ -268,3 +268,6 @@ class ReplayFields(SinkSettings, JobSettings, reader="replay"):
     )
     include_replays: bool = setting(default=False, text="Send also what an earlier replay has sent, and was landed.")
     dry_run: bool = setting(default=False, text="Show what would be written, and write nothing.")
+    transaction_rows: int = setting(
+        10_000, "Most records in a Kafka transaction.", unit="records", least=1, most=100_000
+    )

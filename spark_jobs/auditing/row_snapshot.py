@@ -15,9 +15,9 @@ from pyarrow import parquet
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn, connection_problem
 from outbox._postgres.server_limits import server_limits
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
-from spark_jobs.auditing.settings import CheckerDatabase
 from spark_jobs.runtime.spans import Span
 
 AT_ONCE = 50_000

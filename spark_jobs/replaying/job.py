@@ -34,9 +34,6 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
 from spark_jobs.tables.table_reader import accepted_gaps, read_table
 
-TRANSACTION_ROWS = 10_000
-"""Most records in a Kafka transaction."""
-
 TRANSACTION_BYTES = 16 * 1024 * 1024
 """Most bytes in a Kafka transaction: it bounds memory."""
 
@@ -209,7 +206,7 @@ class ReplayJob:
             settings.replay_id,
             self._channel,
             self._kafka,
-            TRANSACTION_ROWS,
+            settings.transaction_rows,
             TRANSACTION_BYTES,
             plan.lanes,
             limits,

@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from outbox._failpoints import failpoint
+from outbox._settings.of_jobs import LandSettings
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.job import read
 from spark_jobs.runtime.session import spark_session
-from outbox._settings.of_jobs import LandSettings
 from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
 
 

@@ -15,14 +15,13 @@ from typer.testing import CliRunner
 
 from checker.connection import connect_and_verify
 from checker.operator.database_view import DatabaseView
-from outbox._settings.declared import CheckerDatabase
 from outbox._cli import doctor, inbox, table
 from outbox._postgres.dsn import connection_problem, libpq_dsn
 from outbox._service.exit_codes import fail
 from outbox._service.logs import configure_logs
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.row_snapshot import open_snapshot
-from spark_jobs.auditing.settings import CheckerDatabase
 
 PARTS = ("s3cr", "pa55", "w0rd")
 """Every part of the password; none may be printed."""

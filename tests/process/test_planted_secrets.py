@@ -19,10 +19,10 @@ import typer
 
 from checker.operator.options import ResolveSettings
 from checker.settings import CheckerSettings
-from outbox._settings.setting import Secret, Setting, SettingsTable, plain, settings_of
 from outbox._cli.main import GROUP, run_subcommand
 from outbox._cli.options import DoctorSettings
 from outbox._security.secret_files import SECRET_PROPERTIES
+from outbox._settings.setting import Secret, Setting, SettingsTable, plain, settings_of
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.planting_secrets import MARK, Planted, dsn, secret

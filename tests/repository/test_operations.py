@@ -19,13 +19,13 @@ import relay.telemetry
 import spark_jobs.landing.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
-from outbox._settings.layers import LayeredSettings
 from outbox._settings.describe import describe_settings
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.of_jobs import CompactSettings, LandSettings, RetireSettings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from outbox._settings.of_jobs import CompactSettings, LandSettings, RetireSettings
 from tests.documents import exposed, filled, metrics_of, read
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ConfigurationError
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.java_admin import JavaAdmin
 from spark_jobs.runtime.session import SPARK_LOCK, spark_session
-from outbox._settings.of_jobs import LandSettings
 from spark_jobs.tables import delta
 from spark_jobs.tables.delta import DeltaSink
 from tests.support.spark import session

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from outbox._settings.of_jobs import SinkName
 from outbox.errors import ConfigurationError
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
-from outbox._settings.of_jobs import LandSettings, SinkName
 from spark_jobs.tables.compactor import compact
 from spark_jobs.tables.layout import QUARANTINE
 from spark_jobs.tables.manifest import Manifest

@@ -14,12 +14,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
 from checker.rules.settlement import ChannelProgress, old_enough
-from outbox._settings.declared import CheckerDatabase
 from checker.upkeep.pages import database_ms
 from checker.upkeep.purge import OPTIONS, Purge, Purged, what_may_go
 from outbox._kafka.admin import end_offset
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.callback_table import CallbackTable
+from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth

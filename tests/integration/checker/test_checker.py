@@ -18,8 +18,8 @@ from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
 from checker.connection import connect
-from outbox._settings.declared import CheckerDatabase
 from outbox import Message, Outbox
+from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_kill_relay import is_stopped
 from tests.support.bulk import publish_bulk, send_halves

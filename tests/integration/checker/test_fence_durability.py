@@ -20,9 +20,9 @@ from checker.durable import NotReplicatedError
 from checker.fencing.fence import Fence
 from checker.fencing.read_only_fence import ReadOnlyFence
 from checker.rules.verdicts import Answers, Verdict
-from outbox._settings.declared import CheckerDatabase
 from outbox import TableNames
 from outbox._postgres.callback_table import CallbackTable
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth

@@ -16,13 +16,13 @@ from sqlalchemy.orm import Session
 from checker.operator.database_view import DatabaseView
 from checker.operator.resolve import app
 from checker.operator.rulings import SourceState
-from outbox._settings.declared import CheckerDatabase
 from outbox import Message, Outbox, TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
 from outbox._operations.decisions import send_decisions
 from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Progress
-from outbox._settings.declared import TableSettings
+from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from relay.tables.owned_table import Refusal, open_session
@@ -24,7 +24,6 @@ from relay.tables.source_table import SourceTable
 from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import open_snapshot
-from spark_jobs.auditing.settings import CheckerDatabase
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import TableProgress, Window
 from tests.support.auditing import now

@@ -10,9 +10,9 @@ import pytest
 
 from checker import metrics
 from checker.settings import CheckerSettings
-from outbox._settings.declared import CheckerDatabase
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.service import DatabaseUpkeep, Upkeep
+from outbox._settings.declared import CheckerDatabase
 
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
 READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None, rolled_back=None))

@@ -9,8 +9,8 @@ import pytest
 
 from outbox import ConfigurationError, Settings
 from outbox._security.secret_files import SECRET_PROPERTIES, with_secrets
-from relay.settings import RelaySettings
 from outbox._settings.of_jobs import JobSettings
+from relay.settings import RelaySettings
 
 SECRET = "hush-hush-42"  # noqa: S105 - planted
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -27,14 +26,14 @@ from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
-from outbox._settings.layers import LayeredSettings
 from outbox._settings.describe import describe_settings
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from relay.figures import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from outbox._settings.of_jobs import LandSettings
 from tests.support.harness import wait_until
 
 

@@ -144,7 +144,7 @@ def test_half_mode_needs_kafka() -> None:
 def test_another_mode_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"mode is 'tables'\. Use 'half' or 'table'"):
         Outbox("orders", SERVERS, mode="tables")  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(ConfigurationError, match="mode .*: use half or table"):
+    with pytest.raises(ConfigurationError, match=r"mode .*: use half or table"):
         Settings.from_env({**ENVIRON, "OUTBOX_MODE": "tables"})
 
 
@@ -402,7 +402,7 @@ def test_neither_true_nor_false(name: str, text: str) -> None:
 
 
 def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="publish_timeout_seconds .*: it is not a number"):
+    with pytest.raises(ConfigurationError, match=r"publish_timeout_seconds .*: it is not a number"):
         from_file(tmp_path, "publish_timeout_seconds = [5]\n" + TOML)
 
 

@@ -154,10 +154,7 @@ def test_subcommand_without_its_config_file_ends_with_its_name(
 def test_connection_string_of_a_higher_layer_hides_the_file_of_a_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://environment")
     assert PostgresSettings().connection_string() == "postgresql://environment"
-    assert (
-        DoctorSettings(postgres_url="postgresql://option").connection_string()
-        == "postgresql://option"
-    )
+    assert DoctorSettings(postgres_url="postgresql://option").connection_string() == "postgresql://option"
     assert DoctorSettings(postgres_url_file="x").postgres_url is None
 
 

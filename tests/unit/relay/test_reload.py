@@ -26,7 +26,7 @@ class Reloading:
         self._file, self._wanted = file, wanted
         settings = RelaySettings()
         self.in_force = CurrentAllowList(settings.allow_list())
-        self._reload = AllowListReload(settings, self.in_force, wanted, lambda: RelaySettings())
+        self._reload = AllowListReload(settings, self.in_force, wanted, RelaySettings)
 
     def read(self, text: str) -> list[tuple[str, tuple[object, ...]]]:
         """Write the file and reload; return the events that were logged, each with what it names."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from outbox._settings.of_jobs import LandSettings, SinkName
 from outbox.errors import ConfigurationError
 from spark_jobs.replaying.selection import Selection
 from spark_jobs.replaying.settings import ReplaySettings
-from outbox._settings.of_jobs import LandSettings, SinkName
 from spark_jobs.runtime.source import source_options
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -37,13 +37,13 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 class OperatorSettings(MessageTables, CheckerSettings):
     """Settings of the operator's commands: the checker's, and the relay's message tables."""
 
-    OPTIONS = (*ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
 
 
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
     """Settings of `resolve`: those, and the relay's age of a first check."""
 
-    OPTIONS = ("operator", *OperatorSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *OperatorSettings.OPTIONS)
 
 
 class OperatorContext:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import psycopg
 
@@ -27,31 +27,31 @@ class TableCommandSettings(MessageTables, ChannelSettings):
 class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
     """Settings of the subcommand that prints rights: the names for which a relay needs some."""
 
-    OPTIONS = ("channel",)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("channel",)
 
 
 class DecisionSettings(OperatorName, TableCommandSettings):
     """Settings of the subcommands that decide on discarded transactions."""
 
-    OPTIONS = ("operator", *ChannelSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
 
 
 class SkipSettings(OperatorName, ChannelSettings):
     """Settings of `skip`."""
 
-    OPTIONS = ("operator", *ChannelSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
 
 
 class ContractSettings(ProfileSettings, ChannelSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
-    OPTIONS = ("profile", *ChannelSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS)
 
 
 class DoctorSettings(DatabasesSettings, RightsSettings, PostgresSettings):
     """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
 
-    OPTIONS = ("profile", *ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
 
     def default_place(self) -> Hashable:
         """Return where the tables are that `postgres_url` names."""

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from outbox._rules.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
@@ -55,7 +55,7 @@ def matching(pattern: str, words: str) -> Callable[[str], None]:
 class ChannelSettings(LayeredSettings):
     """Which channel of which cluster."""
 
-    OPTIONS = ("channel", "bootstrap_servers")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers")
     OF_ONE_CHANNEL = True
 
     channel: str = setting(DEFAULT_CHANNEL, "Name of the channel: prefix of its internal topics.")
@@ -129,7 +129,7 @@ class TablePlace(SettingsTable):
 class PostgresSettings(TablePlace, LayeredSettings):
     """One database with callback tables."""
 
-    OPTIONS = ("postgres_url", "postgres_url_file", "schema", "table_prefix")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("postgres_url", "postgres_url_file", "schema", "table_prefix")
     RIVALS = (frozenset({"postgres_url", "postgres_url_file"}),)
 
     postgres_url: Secret | None = setting(None, "Connection string of the database.")
@@ -392,7 +392,7 @@ class ServiceFields(LogSettings, ProfileSettings, KafkaSettings, reader="both se
 class LibrarySettings(ProducerGroup, TablePlace, ChannelSettings, reader="the library"):
     """What the library reads of environment and file; `Outbox` takes the same as arguments."""
 
-    OPTIONS = ()
+    OPTIONS: ClassVar[tuple[str, ...]] = ()
     OF_ONE_CHANNEL = False
 
     mode: Mode = setting(
@@ -418,7 +418,7 @@ class LibrarySettings(ProducerGroup, TablePlace, ChannelSettings, reader="the li
 class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
     """What the relay reads."""
 
-    OPTIONS = ("channel", "bootstrap_servers", "profile", "http_port", "log_level")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers", "profile", "http_port", "log_level")
 
     check_interval_ms: int = setting(30_000, "Interval after the first check; doubles after each one.", least=1)
     check_interval_max_ms: int = setting(600_000, "Maximum interval between checks.", least=1)
@@ -492,7 +492,13 @@ class CheckedDatabases(DatabasesSettings, PostgresSettings):
 class CheckerFields(CheckedDatabases, FenceSettings, ServiceFields, reader="checker"):
     """What the checker reads."""
 
-    OPTIONS = (*RelayFields.OPTIONS, "postgres_url", "postgres_url_file", "schema", "table_prefix")
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        *RelayFields.OPTIONS,
+        "postgres_url",
+        "postgres_url_file",
+        "schema",
+        "table_prefix",
+    )
 
     purge: bool = setting(default=True, text="Whether rows of settled transactions are deleted.")
     purge_interval_ms: int = setting(60_000, "Pause between two walks of the purge.", least=100)

@@ -103,7 +103,7 @@ class JobSettings(SparkSettings, KafkaSettings):
 class SinkSettings(LayeredSettings):
     """How the tables of `land` are written."""
 
-    OPTIONS = ("sink",)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("sink",)
 
     sink: SinkName = setting(SinkName.DELTA, "How land writes its tables: delta or parquet.")
 
@@ -132,7 +132,7 @@ class CheckpointSettings(OutputSettings):
 class RetireSettings(CheckpointSettings, reader="land retire"):
     """What `land retire` reads; it needs no Kafka."""
 
-    OPTIONS = ("output", "checkpoint", "job_id")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "checkpoint", "job_id")
 
     @property
     def name(self) -> str:
@@ -144,7 +144,7 @@ class CompactSettings(OutputSettings, reader="land compact"):
     """What `land compact` reads; it needs no Kafka."""
 
     JOB = "land"
-    OPTIONS = ("output", "manifest_readers_only", "job_id")
+    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "manifest_readers_only", "job_id")
 
     manifest_readers_only: bool = setting(
         default=False,
@@ -160,7 +160,7 @@ class CompactSettings(OutputSettings, reader="land compact"):
 class LandSettings(SinkSettings, CheckpointSettings, JobSettings, reader="land"):
     """What `land` reads."""
 
-    OPTIONS = (
+    OPTIONS: ClassVar[tuple[str, ...]] = (
         *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds", "parse", "sink"),
         *("accept_gap", "max_offsets_per_trigger", "prometheus_file", "kafka_java", "job_id", "channel"),
     )
@@ -219,7 +219,7 @@ class AuditFields(CheckedDatabases, OutputSettings, JobSettings, reader="audit")
     """What `audit` reads; the databases are those of the checker."""
 
     JOB = "audit"
-    OPTIONS = (
+    OPTIONS: ClassVar[tuple[str, ...]] = (
         *(
             "output",
             "window_start",
@@ -249,7 +249,7 @@ class ReplayFields(SinkSettings, JobSettings, reader="replay"):
     """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed."""
 
     JOB = "replay"
-    OPTIONS = (
+    OPTIONS: ClassVar[tuple[str, ...]] = (
         *("replay_id", "table", "ids", "where", "verdicts", "findings", "target", "partition_by", "include_replays"),
         *("dry_run", "transaction_rows", "sink", "bootstrap_servers", "channel"),
     )

@@ -196,7 +196,9 @@ class SettingsTable:
         names = settings_of(type(self))
         return type(self) is type(other) and all(getattr(self, name) == getattr(other, name) for name in names)
 
-    __hash__ = None  # type: ignore[assignment]  # tables are values
+    def __hash__(self) -> int:
+        """Return a number that equal settings have in common."""
+        return hash(type(self))
 
     def __repr__(self) -> str:
         """Return the names of what is given, and no value, which may be a secret."""

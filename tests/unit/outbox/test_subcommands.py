@@ -81,9 +81,10 @@ class _LoadedError(Exception):
 def _load(monkeypatch: pytest.MonkeyPatch, subcommand: str, *options: str) -> LayeredSettings:
     """Return the settings with which a subcommand would run."""
     loaded: list[LayeredSettings] = []
+    read = LayeredSettings.__init__
 
     def init(self: LayeredSettings, **given: Any) -> None:
-        super(LayeredSettings, self).__init__(**given)
+        read(self, **given)
         loaded.append(self)
         raise _LoadedError
 

@@ -37,7 +37,7 @@ class SourceSettings(Protocol):
     def is_foreign(self) -> bool:
         """Whether its table is a foreign table."""
 
-    def names(self) -> TableNames:
+    def table_names(self) -> TableNames:
         """Return where its tables are."""
 
     def foreign_name(self) -> QualifiedName:

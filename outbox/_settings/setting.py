@@ -134,7 +134,7 @@ def setting(default: Any, text: str, **more: Any) -> Any:
 
 
 @cache
-def settings_of(table: type[SettingsTable]) -> Mapping[str, Setting]:
+def settings_of(table: Any) -> Mapping[str, Setting]:
     """Return the settings of a table by name, in the order in which they are declared."""
     kinds = get_type_hints(table)
     attributes = chain.from_iterable(vars(base).items() for base in reversed(table.__mro__))

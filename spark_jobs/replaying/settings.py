@@ -34,7 +34,6 @@ class ReplaySettings(ReplayFields):
             raise ValueError("one of verdicts and findings is missing. Give both: which verdicts, and of which audit.")
         if self.target and is_internal_topic(self.target, self.channel_names()):
             raise ValueError(f"target {self.target} is an internal topic. Choose another topic.")
-        return self
 
     @property
     def name(self) -> str:

@@ -19,8 +19,8 @@ from tests.support.spark import session
 
 
 def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path) -> None:
-    settings = LandSettings.model_validate(
-        {"bootstrap_servers": "localhost:1", "topics": "orders", "output": str(tmp_path), "checkpoint": str(tmp_path)}
+    settings = LandSettings(
+        bootstrap_servers="localhost:1", topics="orders", output=str(tmp_path), checkpoint=str(tmp_path)
     )
     with pytest.raises(SourceError, match=r'no Kafka source\. .* --jars "\$\(outbox land jars\)"') as told:
         JavaAdmin(session(), settings)

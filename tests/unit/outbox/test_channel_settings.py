@@ -10,10 +10,10 @@ import pytest
 
 from checker.settings import CheckerSettings
 from outbox import Settings
-from outbox._cli.options import DoctorSettings, PostgresSettings, TableCommandSettings
+from outbox._cli.options import DoctorSettings, TableCommandSettings
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._settings.channels import load_all, load_channel
-from outbox._settings.declared import KafkaSettings
+from outbox._settings.declared import KafkaSettings, PostgresSettings
 from outbox.errors import ConfigurationError
 from relay.settings import RelaySettings
 

@@ -100,11 +100,7 @@ def _help(one: Setting) -> str:
 
 
 def pairs(flag: str, texts: Iterable[str]) -> dict[str, str] | None:
-    """Return what a repeatable option NAME=VALUE has; None if it was not given.
-
-    Raises:
-        ConfigurationError: A text has no equals sign.
-    """
+    """Return what a repeatable option NAME=VALUE has; None if it was not given."""
     given = list(texts)
     if wrong := [text.partition("=")[0] for text in given if "=" not in text]:
         raise ConfigurationError(f"{flag} {wrong[0]}: write NAME=VALUE")

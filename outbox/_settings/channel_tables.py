@@ -20,11 +20,7 @@ def _of_services() -> dict[str, Setting]:
 
 
 def channel_tables(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables of the channels by name; none: the file is that of one channel.
-
-    Raises:
-        ConfigurationError: They are no tables, a name is not valid, or the file names a channel beside them.
-    """
+    """Return the tables of the channels by name; none: the file is that of one channel."""
     if CHANNELS not in values:
         return {}
     tables = values[CHANNELS]
@@ -46,9 +42,6 @@ def values_of_channel(values: Mapping[str, Any], name: str, rivals: Iterable[Col
     """Return the settings of one channel: its own, and those of the top of the file that it does not have.
 
     The properties in `kafka` are inherited one by one.
-
-    Raises:
-        ConfigurationError: The file has no such channel, or the channel a setting that it may not have.
     """
     tables = channel_tables(values)
     if name not in tables:
@@ -94,12 +87,7 @@ def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> 
     """Refuse settings of a channel that the command line or the environment would replace for all channels.
 
     Args:
-        name: The channel.
-        own: Its settings.
         given: The settings above the file, with where each comes from.
-
-    Raises:
-        ConfigurationError: There is one.
     """
     for key in sorted(given.keys() & set(own)):
         raise ConfigurationError(
@@ -121,9 +109,6 @@ def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]], origin: 
     Args:
         places: Of each channel: what it has, in words, and where each is.
         origin: What above the file names the default database of every channel; empty: nothing does.
-
-    Raises:
-        ConfigurationError: Two channels have the same.
     """
     owners: dict[Hashable, list[tuple[str, str]]] = defaultdict(list)
     for channel, found in places.items():

@@ -17,11 +17,7 @@ def load_all(settings_type: type[S], given: Mapping[str, Any]) -> dict[str, S]:
     """Return the settings of all channels that a command works for, by name; of a single one under an empty name.
 
     Args:
-        settings_type: Their type.
         given: Settings from the command line; None is not given.
-
-    Raises:
-        ConfigurationError: One is wrong or missing, or settings of several channels do not go together.
     """
     names = served_channels(given)
     if not names:
@@ -35,9 +31,6 @@ def load_channel(settings_type: type[S], given: Mapping[str, Any], name: str) ->
     """Return the settings of one channel of several, as the file has them now.
 
     What is wrong with another channel is not looked at: it must not keep this one back.
-
-    Raises:
-        ConfigurationError: One is wrong or missing, or another channel has a table of this one.
     """
     settings = _load(settings_type, given, name)
     own = list(settings.exclusive_tables())
@@ -60,11 +53,7 @@ def _load(settings_type: type[S], given: Mapping[str, Any], name: str) -> S:
 
 
 def served_channels(given: Mapping[str, Any]) -> list[str]:
-    """Return the names of the channels of the file; empty if it has none, or one of them is chosen.
-
-    Raises:
-        ConfigurationError: The file is missing or malformed.
-    """
+    """Return the names of the channels of the file; empty if it has none, or one of them is chosen."""
     return [] if "channel" in above_the_file(given) else sorted(channel_tables(config_file(os.environ)))
 
 

@@ -142,11 +142,7 @@ class PostgresSettings(TablePlace, LayeredSettings):
             raise ValueError("give either postgres_url or postgres_url_file")
 
     def connection_string(self) -> str:
-        """Return the connection string as it is at this moment; empty if no database is named.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is empty.
-        """
+        """Return the connection string as it is at this moment; empty if no database is named."""
         if self.postgres_url_file is not None:
             return read_secret(f"postgres_url_file {self.postgres_url_file}", self.postgres_url_file)
         return self.postgres_url.text if self.postgres_url else ""
@@ -167,11 +163,7 @@ class Database(TablePlace):
             raise ValueError("give either dsn or dsn_file")
 
     def connection_string(self) -> str:
-        """Return the connection string as it is at this moment.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is empty.
-        """
+        """Return the connection string as it is at this moment."""
         if self.dsn_file is None:
             return self.dsn.text if self.dsn else ""
         return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
@@ -286,29 +278,17 @@ class TableSettings(ProducerGroup, Database, reader="a table source"):
         return self.layout != "outbox"
 
     def foreign_name(self) -> QualifiedName:
-        """Return the name of the foreign table.
-
-        Raises:
-            ValueError: It is missing, or not valid.
-        """
+        """Return the name of the foreign table."""
         if not self.message_table:
             raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
         return QualifiedName.parse(self.message_table)
 
     def foreign_layout(self) -> Layout:
-        """Return which column of the foreign table holds what.
-
-        Raises:
-            ValueError: The settings do not fit each other.
-        """
+        """Return which column of the foreign table holds what."""
         return make_layout(self.layout, self.columns, self.topic, self.group, self.additional_placement)
 
     def message_names(self) -> TableNames:
-        """Return where the message table is, for commands that read no foreign table.
-
-        Raises:
-            ConfigurationError: It is a foreign table.
-        """
+        """Return where the message table is, for commands that read no foreign table."""
         if self.is_foreign:
             raise ConfigurationError(
                 f"{self.message_table} is a foreign table, which this command does not read (docs/foreign_tables.md)."

@@ -26,10 +26,6 @@ class LayeredSettings(SettingsTable):
     Args:
         environ: The environment; None: that of the process.
         given: Values from the command line; None is not given.
-
-    Raises:
-        WrongSettingsError: One is wrong or missing.
-        ConfigurationError: The file is missing or malformed, or has several channels and none is chosen.
     """
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()
@@ -73,11 +69,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_channel(table: type[LayeredSettings], values: dict[str, Any], name: object) -> Mapping[str, Any]:
-    """Return what a file has for one channel.
-
-    Raises:
-        ConfigurationError: The file has several channels, and no layer above names one of them.
-    """
+    """Return what a file has for one channel."""
     if not table.OF_ONE_CHANNEL or not (tables := channel_tables(values)):
         return values
     if name is None:
@@ -95,11 +87,7 @@ def above_the_file(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def config_file(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Read the file that `OUTBOX_CONFIG` names; without one there is nothing.
-
-    Raises:
-        ConfigurationError: It is missing or malformed.
-    """
+    """Read the file that `OUTBOX_CONFIG` names; without one there is nothing."""
     path = environ.get(CONFIG_VARIABLE)
     if not path:
         return {}

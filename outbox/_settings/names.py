@@ -101,11 +101,7 @@ class TableNames:
         return schema == self.schema and table in {*callback, *messages, self.inbox}
 
     def check_foreign(self, schema: str, table: str) -> None:
-        """Refuse a foreign table that has a name of the outbox's own tables.
-
-        Raises:
-            ConfigurationError: It has one.
-        """
+        """Refuse a foreign table that has a name of the outbox's own tables."""
         if self.owns(schema, table):
             raise ConfigurationError(
                 f"{schema}.{table} is a name of the outbox's own tables with prefix {self.prefix}. Name the table that "
@@ -114,11 +110,7 @@ class TableNames:
 
 
 def channel_names(name: str) -> Channel:
-    """Return the channel of a name, with the names of its topics.
-
-    Raises:
-        ConfigurationError: The name is not valid.
-    """
+    """Return the channel of a name, with the names of its topics."""
     try:
         return Channel(name)
     except ProtocolError as error:

@@ -15,11 +15,7 @@ _TOPIC_PREFIX = "topic."
 
 
 def usable_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties as a client takes them: with the secrets of files, and the token provider that is named.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or the token provider cannot be loaded.
-    """
+    """Return properties as a client takes them: with the secrets of files, and the token provider that is named."""
     return with_provider(with_secrets(kafka))
 
 
@@ -29,12 +25,8 @@ def refuse_properties(
     """Refuse librdkafka properties that would break the guarantee, under any of their names.
 
     Args:
-        kafka: The application's properties.
         ours: Properties that the application must not set, each with the reason.
         agreed: Values of such properties that are accepted nevertheless.
-
-    Raises:
-        ConfigurationError: One of them is set.
     """
     for given, value in kafka.items():
         if not isinstance(given, str):

@@ -58,9 +58,6 @@ class HangingTransactions(Protocol):
 
         Returns:
             Topics that nothing may be written to now, and why.
-
-        Raises:
-            DeliveryError: The producer failed.
         """
 
     def stop(self) -> None:
@@ -87,11 +84,7 @@ class OwnHangingTransactions:
     """Of an owner that writes Kafka transactions.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
         group: Of the owner, for reading.
-        author: Recognises what the owner wrote.
-        delivery: Its transactional producer.
     """
 
     def __init__(

@@ -28,20 +28,13 @@ class AuditSettings(AuditFields):
 
         Args:
             now: ms since 1970.
-
-        Raises:
-            ConfigurationError: A time is malformed.
         """
         if not self.window_start:
             return last_window(self.last, now, self.grace_ms)
         return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace_ms)
 
     def all_databases(self) -> dict[str, CheckerDatabase]:
-        """Return the databases by name.
-
-        Raises:
-            ConfigurationError: There is none.
-        """
+        """Return the databases by name."""
         if not (found := super().all_databases()):
             raise ConfigurationError(
                 "No database is configured. Give OUTBOX_POSTGRES_URL or OUTBOX_POSTGRES_URL_FILE, "

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from outbox._kafka.topic_contract import Contract
-from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
+from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.settings import ServiceSettings
 from outbox._settings.declared import RelayFields
 from outbox._settings.properties import refuse_properties

@@ -12,8 +12,8 @@ from checker.operator.database_view import DatabaseView
 from checker.operator.timeline import EventKind, Findings, Searched, TimelineEvent, needed
 from checker.rules.verdicts import Row
 from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
-from outbox._kafka.record_headers import headers_of
 from outbox._service.output import utc
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError

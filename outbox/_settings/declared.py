@@ -175,9 +175,6 @@ Durability = Literal["production", "development"]
 class FenceSettings(SettingsTable):
     """How the checker decides in a database; what a table of a database does not have, the top of the file has."""
 
-    read_only: bool = setting(
-        default=False, text="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
-    )
     synchronous_standby: bool = setting(
         default=False, text="Require that each COMMIT waits for a standby; refuse to start otherwise."
     )
@@ -188,15 +185,6 @@ class FenceSettings(SettingsTable):
         unit="transactions",
         least=0,
     )
-
-    def check(self) -> None:
-        """Refuse what excludes each other."""
-        super().check()
-        if self.read_only and self.synchronous_standby:
-            raise ValueError(
-                "read_only and synchronous_standby exclude each other: without a write of its own the checker cannot "
-                "see that a row was replicated"
-            )
 
 
 class CheckerDatabase(FenceSettings, Database, reader="a database of the checker"):
@@ -481,12 +469,13 @@ class CheckerFields(CheckedDatabases, FenceSettings, ServiceFields, reader="chec
     )
 
     purge: bool = setting(default=True, text="Whether rows of settled transactions are deleted.")
-    purge_interval_ms: int = setting(60_000, "Pause between two walks of the purge.", least=100)
+    upkeep_interval_ms: int = setting(
+        600_000, "Pause between two walks over the callback tables, for purge and settlement audit.", least=100
+    )
     keep_settled_ms: int = setting(DAY_MS, "Age up to which rows of settled transactions are kept.", least=1)
     keep_tombstones_ms: int = setting(
         30 * DAY_MS, "Age up to which rollback rows are kept; older ones are deleted.", least=DAY_MS
     )
-    settlement_interval_ms: int = setting(600_000, "Pause between two settlement audits.", least=100)
     settlement_max_age_ms: int = setting(
         600_000, "Age at which a committed transaction that is not delivered is reported.", least=0
     )
@@ -500,7 +489,7 @@ class CheckerFields(CheckedDatabases, FenceSettings, ServiceFields, reader="chec
 
     def all_databases(self) -> dict[str, CheckerDatabase]:
         """Return the databases by name, with all defaults filled in."""
-        ours = {name: getattr(self, name) for name in ("read_only", "synchronous_standby", "breaker_limit")}
+        ours = {name: getattr(self, name) for name in ("synchronous_standby", "breaker_limit")}
         return {
             name: database.replaced(
                 durability=database.durability or self.profile,

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import chain
 from pathlib import Path
 from types import UnionType
@@ -26,6 +25,7 @@ REQUIRED: Any = object()
 READERS: dict[str, type[SettingsTable]] = {}
 """Who reads settings: the library, the services, the jobs; each with all settings that it reads."""
 
+_FOUND: dict[type[SettingsTable], Mapping[str, Setting]] = {}
 _TRUTH = {ON: True, "true": True, "1": True, OFF: False, "false": False, "0": False}
 _UNITS = {"ms": "ms", "seconds": "s", "bytes": "bytes", "days": "days"}
 
@@ -133,15 +133,16 @@ def setting(default: Any, text: str, **more: Any) -> Any:
     return Setting(default, text, **more)
 
 
-@cache
-def settings_of(table: Any) -> Mapping[str, Setting]:
+def settings_of(table: type[SettingsTable]) -> Mapping[str, Setting]:
     """Return the settings of a table by name, in the order in which they are declared."""
+    if table in _FOUND:
+        return _FOUND[table]
     kinds = get_type_hints(table)
     attributes = chain.from_iterable(vars(base).items() for base in reversed(table.__mro__))
     found = {name: one for name, one in attributes if isinstance(one, Setting)}
     for name, one in found.items():
         one.kind = kinds[name]
-    return found
+    return _FOUND.setdefault(table, found)
 
 
 class SettingsTable:

@@ -13,8 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 
 from outbox._settings.of_jobs import CompactSettings
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
-from spark_jobs.runtime.job_logs import configure_job_logs
-from spark_jobs.runtime.stopping import asked_to_stop
+from spark_jobs.runtime.session import asked_to_stop, configure_job_logs
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ from sqlalchemy.engine import Connection
 
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.participant import Participant, Starter
+from outbox._publish.receipts import LocalState, Receipt
 from outbox._publish.seal import begin
 from outbox._publish.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
-from outbox._receipts import LocalState, Receipt
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from outbox.message import Message
 

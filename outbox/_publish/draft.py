@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
+from outbox._publish.receipts import Receipt, TransactionEnd
 from outbox._publish.validation import PlannedHalf
-from outbox._receipts import Receipt, TransactionEnd
 from outbox.errors import MessageRefused
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, HalfOptions, OutgoingHeaders, Truth, control_headers

@@ -27,11 +27,11 @@ from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_p
 from outbox._postgres.table_errors import explained
 from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection
+from outbox._publish.receipts import Receipt
 from outbox._publish.sender import Sender
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import refuse
 from outbox._publish.waiting import Budget
-from outbox._receipts import Receipt
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.message import Message

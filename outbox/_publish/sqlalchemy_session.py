@@ -22,6 +22,7 @@ from sqlalchemy.pool import PoolResetState
 from outbox._kafka.forks import ForkSafeLock
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.participant import Participant, Starter
+from outbox._publish.receipts import Receipt
 from outbox._publish.session_connection import (
     BindArguments,
     commits_itself,
@@ -31,7 +32,6 @@ from outbox._publish.session_connection import (
     two_connections,
     writing_connection,
 )
-from outbox._receipts import Receipt
 from outbox.errors import CommitOutcomeUnknown, UsageError
 from outbox.message import Message
 

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from examples.flights.digest import digest
 from outbox import Message, Outbox, OutboxError, Outcome
 from outbox._failpoints import failpoint
-from outbox._receipts import Receipt
+from outbox._publish.receipts import Receipt
 from outbox._service.process import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
 from outbox.settings import TableNames

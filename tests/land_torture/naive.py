@@ -30,7 +30,7 @@ def append_all(spark: SparkSession, settings: LandSettings) -> StreamingQuery:
 
 def main() -> None:
     """Append until what is there is landed, or until the process is killed."""
-    settings = LandSettings()  # type: ignore[call-arg]  # all of them come from the environment
+    settings = LandSettings()  # all of them come from the environment
     with spark_session(settings.name, settings.spark) as spark:
         append_all(spark, settings).awaitTermination()
 

@@ -13,7 +13,8 @@ from outbox import Settings
 from outbox._cli.options import DoctorSettings, TableCommandSettings
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._settings.channels import load_all, load_channel
-from outbox._settings.declared import KafkaSettings, PostgresSettings
+from outbox._settings.declared import PostgresSettings
+from outbox._settings.layers import LayeredSettings
 from outbox.errors import ConfigurationError
 from relay.settings import RelaySettings
 
@@ -49,7 +50,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def _refusal(text: str, file: Path, settings: type[KafkaSettings] = RelaySettings) -> str:
+def _refusal(text: str, file: Path, settings: type[LayeredSettings] = RelaySettings) -> str:
     file.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         load_all(settings, {})

@@ -16,7 +16,7 @@ from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
-from outbox._settings.declared import ChannelSettings, CheckAge, MessageTables, OperatorName, PostgresSettings
+from outbox._settings.declared import ChannelSettings, CheckAge, MessageTables, OperatorName
 from outbox.errors import UsageError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
@@ -37,7 +37,7 @@ ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": T
 class OperatorSettings(MessageTables, CheckerSettings):
     """Settings of the operator's commands: the checker's, and the relay's message tables."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "postgres_url_file")
 
 
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):

@@ -51,7 +51,7 @@ class ContractSettings(ProfileSettings, ChannelSettings):
 class DoctorSettings(DatabasesSettings, RightsSettings, PostgresSettings):
     """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
 
-    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS, *PostgresSettings.OPTIONS)
+    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS, "postgres_url", "postgres_url_file")
 
     def default_place(self) -> Hashable:
         """Return where the tables are that `postgres_url` names."""

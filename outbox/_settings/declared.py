@@ -226,10 +226,19 @@ class ProducerGroup(SettingsTable):
     )
 
 
-class TableSettings(ProducerGroup, Database, reader="a table source"):
+class KeptSettings(SettingsTable):
+    """How long what is done is kept."""
+
+    keep_settled_ms: int = setting(
+        DAY_MS,
+        "Age up to which rows of settled transactions, or the evidence of delivered messages, are kept.",
+        least=0,
+    )
+
+
+class TableSettings(KeptSettings, ProducerGroup, Database, reader="a table source"):
     """One message table, or foreign table, that the relay delivers from."""
 
-    keep_settled_ms: int = setting(DAY_MS, "Age up to which the evidence of delivered messages is kept.", least=0)
     layout: LayoutName = setting(
         "outbox", "Columns of the table. debezium and mapping are for foreign tables (docs/foreign_tables.md)."
     )
@@ -383,7 +392,13 @@ class LibrarySettings(ProducerGroup, TablePlace, ChannelSettings, reader="the li
             raise ValueError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
 
 
-class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
+class OrderSettings(LayeredSettings):
+    """In which order messages are delivered."""
+
+    ordering: Literal["key", "none"] = setting("key", "Order per (producer group, ordering key), or none.")
+
+
+class RelayFields(OrderSettings, CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
     """What the relay reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers", "profile", "http_port", "log_level")
@@ -431,7 +446,6 @@ class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader=
         "How to end a hanging transaction that blocks a checkpoint. decide: as Kafka decided it. "
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
-    ordering: Literal["key", "none"] = setting("key", "Order per (producer group, ordering key), or none.")
     topic_missing_max_age_ms: int = setting(
         60_000,
         "Maximum wait for a real topic that is missing, has too few partitions or is not authorized.",
@@ -457,22 +471,18 @@ class CheckedDatabases(DatabasesSettings, PostgresSettings):
         return {**self.databases, DEFAULT_DATABASE: CheckerDatabase(**single, **place)}
 
 
-class CheckerFields(CheckedDatabases, FenceSettings, ServiceFields, reader="checker"):
+class CheckerFields(CheckedDatabases, KeptSettings, FenceSettings, ServiceFields, reader="checker"):
     """What the checker reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *RelayFields.OPTIONS,
-        "postgres_url",
         "postgres_url_file",
-        "schema",
-        "table_prefix",
     )
 
     purge: bool = setting(default=True, text="Whether rows of settled transactions are deleted.")
     upkeep_interval_ms: int = setting(
         600_000, "Pause between two walks over the callback tables, for purge and settlement audit.", least=100
     )
-    keep_settled_ms: int = setting(DAY_MS, "Age up to which rows of settled transactions are kept.", least=1)
     keep_tombstones_ms: int = setting(
         30 * DAY_MS, "Age up to which rollback rows are kept; older ones are deleted.", least=DAY_MS
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from outbox._security.secret_files import with_secrets
-from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, matching
+from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, OrderSettings, matching
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.setting import REQUIRED, setting
 from outbox.protocol.names import is_topic_name
@@ -96,6 +96,20 @@ class JobSettings(SparkSettings, KafkaSettings):
         return {"bootstrap.servers": self.bootstrap_servers, **with_secrets(self.kafka_java)}
 
 
+class TopicSettings(LayeredSettings):
+    """Which topics a job reads."""
+
+    topics: str = setting(
+        "",
+        "Topics to land; of the audit: real topics to search besides those that the halves name. Commas between.",
+        check=_check_topics,
+    )
+
+    def topic_names(self) -> tuple[str, ...]:
+        """All topics, each once."""
+        return names_in(self.topics)
+
+
 class SinkSettings(LayeredSettings):
     """How the tables of `land` are written."""
 
@@ -153,15 +167,14 @@ class CompactSettings(OutputSettings, reader="land compact"):
         return f"outbox-{self.job_id}-compact"
 
 
-class LandSettings(SinkSettings, CheckpointSettings, JobSettings, reader="land"):
+class LandSettings(TopicSettings, SinkSettings, CheckpointSettings, JobSettings, reader="land"):
     """What `land` reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds", "parse", "sink"),
-        *("accept_gap", "max_offsets_per_trigger", "prometheus_file", "kafka_java", "job_id", "channel"),
+        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "job_id", "channel"),
     )
 
-    topics: str = setting(REQUIRED, "Topics to land, separated by commas.", check=_check_topics)
     parse: dict[str, str] = setting(
         {},
         "Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",
@@ -196,10 +209,6 @@ class LandSettings(SinkSettings, CheckpointSettings, JobSettings, reader="land")
                     f"{setting_} names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
                 )
 
-    def topic_names(self) -> tuple[str, ...]:
-        """All topics, each once."""
-        return names_in(self.topics)
-
     def internal_names(self) -> tuple[str, ...]:
         """Those of them that are the channel's own."""
         own = {f"{self.channel_names().name}.{name}" for name in INTERNAL}
@@ -211,7 +220,7 @@ class LandSettings(SinkSettings, CheckpointSettings, JobSettings, reader="land")
         return {} if most is None else {"maxOffsetsPerTrigger": str(most)}
 
 
-class AuditFields(CheckedDatabases, OutputSettings, JobSettings, reader="audit"):
+class AuditFields(OrderSettings, CheckedDatabases, TopicSettings, OutputSettings, JobSettings, reader="audit"):
     """What `audit` reads; the databases are those of the checker."""
 
     JOB = "audit"
@@ -237,8 +246,6 @@ class AuditFields(CheckedDatabases, OutputSettings, JobSettings, reader="audit")
     last: Literal["hour", "day"] = setting("hour", "Without a start: the last hour or day that is closed, UTC.")
     grace_ms: int = setting(600_000, "How long a message may take to be decided and delivered.", least=0)
     spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")
-    topics: str = setting("", "Real topics to search besides those that the halves name.", check=_check_topics)
-    ordering: Literal["key", "none"] = setting("key", "Order that the relay keeps: its setting of the same name.")
 
 
 class ReplayFields(SinkSettings, JobSettings, reader="replay"):
@@ -247,7 +254,7 @@ class ReplayFields(SinkSettings, JobSettings, reader="replay"):
     JOB = "replay"
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("replay_id", "table", "ids", "where", "verdicts", "findings", "target", "partition_by", "include_replays"),
-        *("dry_run", "transaction_rows", "sink", "bootstrap_servers", "channel"),
+        *("dry_run", "sink", "bootstrap_servers", "channel"),
     )
 
     replay_id: str = setting(

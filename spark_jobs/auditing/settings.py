@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outbox._settings.declared import CheckerDatabase
-from outbox._settings.of_jobs import AuditFields, names_in
+from outbox._settings.of_jobs import AuditFields
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.window import Window, last_window, parse_time
 
@@ -18,10 +18,6 @@ class AuditSettings(AuditFields):
             raise ValueError("one end of the window is missing. Give both --from and --to, or neither.")
         if self.spans and self.window_start:
             raise ValueError("--spans already names the window. Leave --from and --to out.")
-
-    def topic_names(self) -> tuple[str, ...]:
-        """Real topics to search besides those that the halves name."""
-        return names_in(self.topics)
 
     def window(self, now: int) -> Window:
         """Return the window.

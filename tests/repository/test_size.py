@@ -50,7 +50,9 @@ def _all_commands() -> list[Any]:
 
 
 def _options() -> int:
-    return sum(one.param_type_name == "option" for command in _all_commands() for one in command.params)
+    options = [one for command in _all_commands() for one in command.params if one.param_type_name == "option"]
+    # typer gives those of completion to whatever is loaded alone; in `outbox` they are the root's.
+    return sum(one.name not in {"install_completion", "show_completion"} for one in options)
 
 
 def _settings() -> int:
@@ -64,16 +66,16 @@ def _metrics() -> int:
 
 # A bound may only fall: who makes something smaller lowers it.
 FIGURES: dict[str, tuple[Callable[[], int], int]] = {
-    "lines of the product": (lambda: _lines(*PRODUCT), 57_110),
-    "lines of tests": (lambda: _lines("tests"), 75_397),
+    "lines of the product": (lambda: _lines(*PRODUCT), 52_941),  # the target is 48,000
+    "lines of tests": (lambda: _lines("tests"), 73_640),  # the target is 66,000
     "words of documents": (
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
-        108_061,
+        64_963,  # the target is 60,000
     ),
-    "commands": (lambda: len(_all_commands()), 33),
+    "commands": (lambda: len(_all_commands()), 32),  # the target is 26
     "options": (_options, 220),
-    "settings": (_settings, 95),
-    "metrics": (_metrics, 54),
+    "settings": (_settings, 90),
+    "metrics": (_metrics, 53),  # the target is 50
 }
 
 

@@ -10,9 +10,10 @@ import typer
 from checker import metrics
 from checker.connection import connect_and_verify
 from checker.service import CheckerService
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.run import run_service
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.checks import Examiner, Subject, check_service, examine
 from outbox.operator.checks.finding import Finding
@@ -43,7 +44,7 @@ def examine_checker(settings: CheckerSettings) -> Iterator[Finding]:
         yield Finding("databases", "none is configured", "set OUTBOX_POSTGRES_URL, or databases in the TOML file")
 
 
-def _database(name: str, database: DatabaseSettings, settings: CheckerSettings) -> Finding:
+def _database(name: str, database: CheckerDatabase, settings: CheckerSettings) -> Finding:
     what = f"database {name}"
     try:
         connect_and_verify(name, database, purge=settings.purge).close()

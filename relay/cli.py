@@ -7,10 +7,10 @@ from typing import Any
 import typer
 
 from outbox._cli.setting_options import Check, layers, setting_options
-from outbox._service.channels.channel_settings import load_all
 from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.process import collect_rarely, share_one_arena
 from outbox._service.run import run_service
+from outbox._settings.channels import load_all
 from outbox.operator.checks.checks import check_service
 from relay import metrics
 from relay.figures import RelayProgress

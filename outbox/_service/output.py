@@ -18,8 +18,8 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from outbox._security.redaction import visible
 from outbox._service.periodic import Periodic
-from outbox._service.redaction import visible
 from outbox.errors import UsageError
 
 log = structlog.get_logger()

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from outbox._service.channels.channel_context import in_channel
 from outbox._service.channels.channel_metrics import MetricTable
-from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
 from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads, Service, ServiceControl
 from outbox._service.exit_codes import guarded
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
@@ -21,6 +20,7 @@ from outbox._service.logs import configure_logs
 from outbox._service.output import Figures, show_progress
 from outbox._service.process import reload_on_signal, stop_on_signals
 from outbox._service.settings import ServiceSettings
+from outbox._settings.channels import load_all, load_channel, served_channels
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -57,7 +57,7 @@ def _serve(
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)
-        control = ServiceControl(stop, reload, partial(load_settings, settings_type, given), health)
+        control = ServiceControl(stop, reload, partial(settings_type, **given), health)
         with in_channel(settings.channel):
             metrics.show_ready(health)
             _run(make(settings, control), progress, terminal)

@@ -17,7 +17,7 @@ from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox.errors import UsageError
 from outbox.operator.reading.database_view import DatabaseView
-from outbox.operator.settings import OperatorSettings, connection
+from outbox.operator.settings import OperatorSettings
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
@@ -38,12 +38,12 @@ class OperatorContext:
     """The databases of the settings, and the channel as it is."""
 
     def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
-        self.kafka = connection(settings)
+        self.kafka = settings.client_properties()
         self._operator = operator
         self._admin = admin_client(self.kafka)
         names = settings.channel_names()
         self.channel: ChannelDescription = verify_channel(self._admin, names, FIRST_ANSWER_SECONDS)
-        self.databases = settings.callback_databases()
+        self.databases = settings.all_databases()
 
     def members(self) -> dict[str, int | None]:
         """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""

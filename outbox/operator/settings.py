@@ -1,122 +1,87 @@
-"""Settings that the library's subcommands share, and the connections that they make."""
+"""Settings that the library's subcommands share, and the connection that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from typing import Annotated, Any
+from collections.abc import Hashable
+from typing import Annotated, Any, ClassVar
 
 import psycopg
 import typer
-from pydantic import Field
 
+from outbox._kafka.topic_contract import Contract, contract_of
 from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._service.channels.channel_tables import DEFAULT_DATABASE
-from outbox._service.exit_codes import NO_KAFKA
-from outbox._service.settings import (
+from outbox._settings.declared import (
     AllowedTopics,
+    ChannelSettings,
     CheckAge,
-    CheckerDatabase,
-    Flag,
-    KafkaSettings,
+    CheckedDatabases,
+    DatabasesSettings,
     MessageTables,
-    Milliseconds,
     OperatorName,
     PostgresSettings,
-    SiteSettings,
+    ProfileSettings,
 )
 from outbox.errors import ConfigurationError
 
 
-class ChannelSettings(KafkaSettings):
-    """Settings of the subcommands that need Kafka."""
-
-    # Without it the command names the ways to give it.
-    bootstrap_servers: str = Field("", description="Kafka's bootstrap servers, host:port, separated by commas.")
-
-
-class DatabaseSettings(PostgresSettings):
-    """Settings of the subcommands that need Postgres."""
-
-
-class TableCommandSettings(ChannelSettings, MessageTables):
+class TableCommandSettings(MessageTables, ChannelSettings):
     """Settings of the subcommands that look at message tables, too."""
 
 
-class RightsSettings(ChannelSettings, AllowedTopics, MessageTables):
+class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
     """Settings of the subcommand that prints rights: the names for which a relay needs some."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("channel",)
 
 
 class DecisionSettings(OperatorName, TableCommandSettings):
     """Settings of the subcommands that decide on discarded transactions."""
 
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
+
 
 class SkipSettings(OperatorName, ChannelSettings):
     """Settings of `skip`."""
 
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
 
-class ContractSettings(ChannelSettings, SiteSettings):
+
+class ContractSettings(ProfileSettings, ChannelSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
+    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS)
 
-class DoctorSettings(DatabaseSettings, RightsSettings):
+    def contract(self) -> Contract:
+        """Return the required topic configuration."""
+        return contract_of(self.profile)
+
+
+class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, PostgresSettings):
     """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
 
-    databases: dict[str, CheckerDatabase] = Field(
-        default_factory=dict, description="Databases of the checker, by name, as tables of the TOML file."
-    )
-
-    def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
-        """See `LayeredSettings`: the message tables and foreign tables, and the callback tables of the checker."""
-        yield from super().exclusive_tables()
-        for name, one in self.databases.items():
-            yield f"database {name}", one.place()
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ContractSettings.OPTIONS, "postgres_url", "postgres_url_file")
 
     def default_place(self) -> Hashable:
         """Return where the tables are that `postgres_url` names."""
-        return self.postgres_url, self.postgres_url_file, self.table_schema, self.table_prefix
+        return self.postgres_url, self.postgres_url_file, self.schema, self.table_prefix
 
 
-class OperatorSettings(DoctorSettings):
+class OperatorSettings(CheckedDatabases, TableCommandSettings):
     """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
 
-    def callback_databases(self) -> dict[str, CheckerDatabase]:
-        """Return the databases with callback tables, by name."""
-        if self.postgres_url is None and self.postgres_url_file is None:
-            return self.databases
-        fields = {
-            "dsn": self.postgres_url,
-            "dsn_file": self.postgres_url_file,
-            "schema": self.table_schema,
-            "table_prefix": self.table_prefix,
-        }
-        return self.databases | {DEFAULT_DATABASE: CheckerDatabase.model_validate(fields)}
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "postgres_url_file")
 
 
 class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
     """Settings of `resolve`: those, and the relay's age of a first check."""
 
-    transaction_timeout_ms: Annotated[Milliseconds, Flag("--min-age-ms")] = Field(
-        6_000, ge=0, description="Minimum age of a transaction to decide it. Default: the relay's setting."
-    )
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *OperatorSettings.OPTIONS)
 
-
-SITE_OPTIONS = (
-    *("bootstrap_servers", "channel"),
-    *("postgres_url", "postgres_url_file", "table_schema", "table_prefix"),
-)
-"""Settings that `pending`, `trace` and `resolve` take on the command line."""
 
 PrintSql = Annotated[bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")]
 
 Given = dict[str, Any]
 """Settings that the command line gives."""
-
-
-def connection(settings: KafkaSettings) -> dict[str, Any]:
-    """Return librdkafka properties for a client."""
-    if not settings.bootstrap_servers:
-        raise ConfigurationError(NO_KAFKA)
-    return settings.client_properties()
 
 
 def database(settings: PostgresSettings) -> psycopg.Connection[Any]:

@@ -15,13 +15,7 @@ from outbox._cli.setting_options import layers, setting_options
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail
-from outbox.errors import ConfigurationError
-from spark_jobs.landing.gaps import retire
-from spark_jobs.landing.job import if_deleted, land
-from spark_jobs.runtime.errors import JobFailedError
-from spark_jobs.runtime.jvm import JVM_GONE
-from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
-from spark_jobs.runtime.settings import (
+from outbox._settings.of_jobs import (
     CompactSettings,
     LandSettings,
     OutputSettings,
@@ -29,6 +23,12 @@ from spark_jobs.runtime.settings import (
     SinkName,
     SinkSettings,
 )
+from outbox.errors import ConfigurationError
+from spark_jobs.landing.gaps import retire
+from spark_jobs.landing.job import if_deleted, land
+from spark_jobs.runtime.errors import JobFailedError
+from spark_jobs.runtime.jvm import JVM_GONE
+from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
 from spark_jobs.runtime.source import check_topics
 from spark_jobs.tables.compactor import compact
 

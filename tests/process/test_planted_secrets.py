@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import structlog
 import typer
-from pydantic import BaseModel, SecretStr
 
 from checker.settings import CheckerSettings
 from outbox._cli.main import GROUP, run_subcommand
 from outbox._security.secret_files import SECRET_PROPERTIES
+from outbox._settings.setting import Secret, Setting, SettingsTable, plain, settings_of
 from outbox.operator.settings import DoctorSettings, ResolveSettings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
@@ -91,30 +91,22 @@ def _run(file: Path, command: str) -> tuple[str, int, str]:
     return command, done.returncode, done.stdout + done.stderr
 
 
-def _planted_secrets(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
-    """Yield the names of the settings that hold secrets, those of tables included."""
-    seen.add(model)
-    for name, field in model.model_fields.items():
-        kinds = str(field.annotation)
-        if SecretStr.__name__ in kinds:
-            yield name
-        for inner in getattr(field.annotation, "__args__", ()):
-            if isinstance(inner, type) and issubclass(inner, BaseModel) and inner not in seen:
-                yield from _planted_secrets(inner, seen)
+def _settings_in(table: type[SettingsTable]) -> Iterator[Setting]:
+    """Yield the settings of a table, and those of the tables in it."""
+    for one in settings_of(table).values():
+        yield one
+        for inner in getattr(one.kind, "__args__", ()):
+            if isinstance(inner, type) and issubclass(inner, SettingsTable):
+                yield from _settings_in(inner)
 
 
 @pytest.mark.parametrize("settings", [DoctorSettings, RelaySettings, CheckerSettings, ResolveSettings, AuditSettings])
-def test_secret_settings_are_those_planted_here(settings: type[BaseModel]) -> None:
+def test_secret_settings_are_those_planted_here(settings: type[SettingsTable]) -> None:
     """A new one needs a variant with `_file`, and a place in this test."""
-    found = set(_planted_secrets(settings, set()))
+    names = {one.name: one.kind for one in _settings_in(settings)}
+    found = {name for name, kind in names.items() if plain(kind) is Secret}
     assert found <= {"postgres_url", "dsn"}
-    assert {f"{name}_file" for name in found} <= _all_names(settings)
-
-
-def _all_names(model: type[BaseModel]) -> set[str]:
-    inner = [one for field in model.model_fields.values() for one in getattr(field.annotation, "__args__", ())]
-    models = [one for one in inner if isinstance(one, type) and issubclass(one, BaseModel)]
-    return {*model.model_fields, *(name for one in models for name in _all_names(one))}
+    assert {f"{name}_file" for name in found} <= names.keys()
 
 
 def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> None:

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from outbox._kafka.topic_contract import channel_problems
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_remedy
-from outbox._service.channels.channel_settings import load_all
 from outbox._service.exit_codes import guarded
 from outbox._service.logs import configure_logs
-from outbox._service.settings import CheckerDatabase, ServiceSettings, TableSettings
+from outbox._service.settings import ServiceSettings
+from outbox._settings.channels import load_all
+from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.channel_checks import (
     Topics,
@@ -37,7 +38,7 @@ from outbox.operator.checks.database_checks import (
 )
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.source_checks import examine_sources
-from outbox.operator.settings import DoctorSettings, connection, database
+from outbox.operator.settings import DoctorSettings, database
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -84,7 +85,7 @@ def _settings(subject: Subject) -> Iterator[Finding]:
 def _kafka(subject: Subject) -> Iterator[Finding]:
     settings, channel = subject.settings, subject.settings.channel_names()
     try:
-        subject.kafka = connection(settings) if subject.examiner is Examiner.DOCTOR else settings.connection()
+        subject.kafka = settings.client_properties() if subject.examiner is Examiner.DOCTOR else settings.connection()
         subject.is_silent = False
         topics = describe_channel(subject.kafka, channel)
     except ConfigurationError as error:

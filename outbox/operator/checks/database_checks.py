@@ -14,7 +14,7 @@ from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import source_name
 from outbox._postgres.table_contract import breaches, exists
-from outbox._service.settings import CheckerDatabase, TableSettings
+from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.table_view import TableView
@@ -145,7 +145,7 @@ Place = tuple[str, str, str]
 def named_places(tables: Mapping[str, TableSettings]) -> set[Place]:
     """Return the message tables that the setting `tables` names."""
     return {
-        (database_name(table.connection_string()), table.names().schema, table.names().message)
+        (database_name(table.connection_string()), table.table_names().schema, table.table_names().message)
         for table in tables.values()
         if not table.is_foreign
     }

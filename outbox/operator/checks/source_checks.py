@@ -23,7 +23,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
 from outbox._postgres.table_contract import breaches
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.source_report import SourceReporter
@@ -67,10 +67,12 @@ def examine_sources(
     reporter = SourceReporter(kafka, channel, is_unreachable=is_silent)
     for source, table in tables.items():
         if table.is_foreign:
-            foreign = ForeignSource(table.names(), table.foreign_name())
+            foreign = ForeignSource(table.table_names(), table.foreign_name())
             yield from examine_foreign(source, foreign, table.connection_string(), reporter)
         else:
-            yield from TableDoctor(source, table.names(), table.connection_string()).examine(kafka, channel, reporter)
+            yield from TableDoctor(source, table.table_names(), table.connection_string()).examine(
+                kafka, channel, reporter
+            )
 
 
 class TableDoctor:

@@ -17,8 +17,8 @@ from outbox._rules.role_rights import (
     take_topics,
     takes_sources,
 )
-from outbox._service.channels.channel_settings import load_all
 from outbox._service.exit_codes import warn
+from outbox._settings.channels import load_all
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import Given, RightsSettings
 from outbox.protocol.errors import ProtocolError
@@ -40,7 +40,7 @@ def acl() -> None:
 
 
 @app.command("print")
-@setting_options(RightsSettings, only=("channel",))
+@setting_options(RightsSettings)
 def print_rights(
     given: Given,
     role: Roles,

@@ -14,7 +14,7 @@ from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import warn
 from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import ConfigurationError
-from outbox.operator.settings import ContractSettings, Given, connection
+from outbox.operator.settings import ContractSettings, Given
 
 NEW_PARTITIONS = 4
 _ID_WIDTH = 36
@@ -43,7 +43,7 @@ def create(
     """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
     settings = ContractSettings(**given)
     made = create_channel(
-        connection(settings),
+        settings.client_properties(),
         settings.channel_names(),
         partitions=partitions or NEW_PARTITIONS,
         replication=replication or -1,

@@ -22,7 +22,7 @@ from outbox._service.output import (
     row_table,
     utc,
 )
-from outbox._service.settings import NO_TABLES
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import UsageError
 from outbox.operator.deciding.discarded_places import Choice, Decision, Discards
 from outbox.operator.settings import DecisionSettings, Given, TableCommandSettings

@@ -10,14 +10,14 @@ import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._rules.role_rights import Role, rights_of
-from outbox._service.channels.channel_settings import load_all
 from outbox._service.output import Json
+from outbox._settings.channels import load_all
 from outbox.operator.checks.channel_checks import examine_versions
 from outbox.operator.checks.checks import Examiner, Subject, examine
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.rights_doctor import RightsDoctor
 from outbox.operator.commands.acl import Groups, Sources, Topics, configured_scope
-from outbox.operator.settings import DoctorSettings, Given, connection
+from outbox.operator.settings import DoctorSettings, Given
 
 app = typer.Typer(help="Check broker, channel, tables, grants and versions.")
 
@@ -42,7 +42,7 @@ def doctor(
     for name, settings in channels.items():
         if role:
             rights = rights_of(role, configured_scope(settings, role, topic, group, source))
-            found = RightsDoctor(connection(settings)).examine(rights) if rights else _no_rights(role)
+            found = RightsDoctor(settings.client_properties()).examine(rights) if rights else _no_rights(role)
         else:
             is_shared = defaults[settings.default_place()] > 1
             found = examine(Subject(Examiner.DOCTOR, settings, settings.tables, settings.databases, is_shared))

@@ -11,8 +11,9 @@ from outbox._cli.setting_options import setting_options
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
 from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
+from outbox._settings.declared import PostgresSettings
 from outbox.migration import inbox_ddl, inbox_grants
-from outbox.operator.settings import DatabaseSettings, Given, PrintSql, database
+from outbox.operator.settings import Given, PrintSql, database
 
 app = typer.Typer(help="Create and clean up the inbox table, for consumers.", no_args_is_help=True)
 
@@ -25,7 +26,7 @@ PurgerRoles = Annotated[
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def create(
     given: Given,
     consumer_role: ConsumerRoles = None,
@@ -33,8 +34,8 @@ def create(
     print_sql: PrintSql = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the table and grant privileges on it (idempotent)."""
-    settings = DatabaseSettings(**given)
+    """Create the table and give rights on it. Running it again changes nothing."""
+    settings = PostgresSettings(**given)
     consumers, purgers = consumer_role or (), purger_role or ()
     if print_sql:
         text = inbox_ddl(settings.table_names(), consumer_roles=consumers, purger_roles=purgers)
@@ -52,7 +53,7 @@ def create(
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def purge(
     keep_days: Annotated[
         float, typer.Option(help="Age that is kept, in days: longer than a message can come again, see the guide.")
@@ -63,7 +64,7 @@ def purge(
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Delete what was handled longer ago than a given age, in batches."""
-    settings = DatabaseSettings(**given)
+    settings = PostgresSettings(**given)
     table = InboxTable(settings.table_names())
     with database(settings) as connection:
         count = table.purge(connection, timedelta(days=keep_days), group, batch)

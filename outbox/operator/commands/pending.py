@@ -13,7 +13,7 @@ from outbox._cli.setting_options import setting_options
 from outbox._kafka.groups import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read
-from outbox._service.settings import NO_TABLES
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.commands.channel_text import show_halves, show_tables
 from outbox.operator.context import (
@@ -26,7 +26,7 @@ from outbox.operator.context import (
 )
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.source_report import report_tables
-from outbox.operator.settings import SITE_OPTIONS, OperatorSettings
+from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import ChannelState, RowSeen
 from outbox.operator.state.gap import Gap
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
@@ -40,7 +40,7 @@ app = typer.Typer(help="Show unsettled transactions: undecided, or decided and n
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(OperatorSettings, only=SITE_OPTIONS)
+@setting_options(OperatorSettings)
 def pending(
     given: dict[str, Any],
     group: Annotated[str | None, typer.Option(help="Only transactions of this producer group.")] = None,

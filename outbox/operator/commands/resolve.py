@@ -19,7 +19,7 @@ from outbox.operator.context import (
 from outbox.operator.deciding.resolution import Resolution
 from outbox.operator.reading.database_view import NO_INCARNATION
 from outbox.operator.reading.search import TableSearch
-from outbox.operator.settings import SITE_OPTIONS, ResolveSettings
+from outbox.operator.settings import ResolveSettings
 from outbox.operator.state.story import Findings, advice, conclude
 from outbox.protocol.op import OpKind
 
@@ -27,7 +27,7 @@ app = typer.Typer(help="Decide undecided transactions by hand, in their database
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(ResolveSettings, only=("transaction_timeout_ms", "operator", *SITE_OPTIONS))
+@setting_options(ResolveSettings)
 def resolve(
     given: dict[str, Any],
     transaction: Annotated[str | None, typer.Argument(help="Transaction id.", show_default=False)] = None,
@@ -43,6 +43,9 @@ def resolve(
     every: Annotated[bool, typer.Option("--all", help="All of --group, with --rollback only.")] = False,  # noqa: FBT002 - a flag
     group: Annotated[str | None, typer.Option(help="Producer group, with --all.", show_default=False)] = None,
     older_than: Annotated[str, typer.Option(help="With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
+    min_age_ms: Annotated[
+        int | None, typer.Option(min=0, help="Minimum age of a transaction. Default: the relay's setting.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --all: show what would be decided.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
@@ -61,7 +64,8 @@ def resolve(
     context = OperatorContext(settings, settings.operator)
     if id_ is not None:
         _refuse_rows(settings, id_, as_json=as_json)
-    age = settings.transaction_timeout_ms if id_ else max(settings.transaction_timeout_ms, parse_duration(older_than))
+    least = settings.transaction_timeout_ms if min_age_ms is None else min_age_ms
+    age = least if id_ else max(least, parse_duration(older_than))
     case = Resolution(context, OpKind.COMMIT if commit else OpKind.ROLLBACK, incarnation, age, id_, group)
     case.find()
     if case.possible() and not dry_run:

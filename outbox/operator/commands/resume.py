@@ -13,13 +13,13 @@ from outbox.errors import UsageError
 from outbox.operator.context import ONE_COMMAND, RECORDS, Records
 from outbox.operator.deciding.partition_resumption import ChannelResumption
 from outbox.operator.deciding.source_resumption import Resumption, Rows, Source
-from outbox.operator.settings import Given, TableCommandSettings, connection
+from outbox.operator.settings import Given, TableCommandSettings
 
 app = typer.Typer(help="Let a halted table source, or half partitions without a checkpoint, go on.", **ONE_COMMAND)
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(TableCommandSettings, only=("bootstrap_servers", "channel"))
+@setting_options(TableCommandSettings)
 def resume(
     given: Given,
     source: Annotated[str, typer.Option(help="Table source in the setting tables. Default: the half partitions.")] = "",
@@ -68,7 +68,7 @@ def resume(
 def _case(
     settings: TableCommandSettings, source: str, rows: Rows | None, records: int, trusted: frozenset[str]
 ) -> Resumption | ChannelResumption:
-    kafka, channel = connection(settings), settings.channel_names()
+    kafka, channel = settings.client_properties(), settings.channel_names()
     if not source:
         return ChannelResumption(kafka, channel, records, trusted)
     table = settings.tables.get(source)

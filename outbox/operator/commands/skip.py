@@ -13,7 +13,7 @@ from outbox._kafka.skipping import refuse_readable, send_skip
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import Json, PlainConsole, print_json
 from outbox.errors import UsageError
-from outbox.operator.settings import Given, SkipSettings, connection
+from outbox.operator.settings import Given, SkipSettings
 from outbox.protocol.skip import Skip
 
 MAX_REASON = 500
@@ -38,7 +38,7 @@ def skip(
     if not 0 < len(reason.strip()) <= MAX_REASON:
         raise UsageError(f"--reason has {len(reason.strip())} characters: give 1 to {MAX_REASON}")
     settings = SkipSettings(**given)
-    kafka = connection(settings)
+    kafka = settings.client_properties()
     description = verify_channel(admin_client(kafka), settings.channel_names())
     topic_id, partition = _place(place, description)
     skip = Skip(topic_id, partition, offset, recorded_name(kafka, settings.operator), reason.strip())

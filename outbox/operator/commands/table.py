@@ -13,9 +13,10 @@ from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
+from outbox._settings.declared import PostgresSettings
 from outbox.errors import UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
-from outbox.operator.settings import DatabaseSettings, Given, PrintSql, database
+from outbox.operator.settings import Given, PrintSql, database
 
 app = typer.Typer(help="Create the callback tables and the message table, or print their SQL.", no_args_is_help=True)
 
@@ -59,7 +60,7 @@ def table() -> None:
 
 
 @app.command()
-@setting_options(DatabaseSettings)
+@setting_options(PostgresSettings)
 def create(
     given: Given,
     application_role: ApplicationRoles = None,
@@ -72,8 +73,8 @@ def create(
     print_sql: PrintSql = False,  # noqa: FBT002 - a flag
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the tables and grant privileges on them (idempotent)."""
-    settings = DatabaseSettings(**given)
+    """Create the tables and give rights on them. Running it again changes nothing."""
+    settings = PostgresSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     application, checker, relay, operator = (
         one or () for one in (application_role, checker_role, relay_role, operator_role)

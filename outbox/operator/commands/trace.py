@@ -14,10 +14,10 @@ from rich.text import Text
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.groups import NOT_SEEN
 from outbox._rules.callback_row import Row
+from outbox._security.redaction import visible
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
-from outbox._service.redaction import visible
-from outbox._service.settings import NO_TABLES
+from outbox._settings.declared import NO_TABLES
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.context import (
     ONE_COMMAND,
@@ -28,7 +28,7 @@ from outbox.operator.context import (
     parse_id,
 )
 from outbox.operator.reading.search import SKEW_MS, TableSearch, TopicSearch, search_databases
-from outbox.operator.settings import SITE_OPTIONS, OperatorSettings, connection
+from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.story import Conclusion, Findings, Status, born_ms, conclude, folded
 
 _OF_ROWS = "the id carries the xid of a local transaction: it is one of table mode"
@@ -40,7 +40,7 @@ app = typer.Typer(help="Show the history of a transaction or a message.", **ONE_
 
 
 @app.callback(invoke_without_command=True)
-@setting_options(OperatorSettings, only=SITE_OPTIONS)
+@setting_options(OperatorSettings)
 def trace(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
@@ -100,10 +100,10 @@ def _desk(settings: OperatorSettings, found: Findings) -> tuple[OperatorContext 
 
 def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent: bool) -> Sequence[Row]:
     """Note what message tables hold of a transaction; return its callback rows if it may be one of half mode."""
-    databases = settings.callback_databases()
+    databases = settings.all_databases()
     if not databases and not settings.tables:
         found.miss("databases", "none is configured: OUTBOX_POSTGRES_URL or OUTBOX_CONFIG")
-    kafka = None if is_silent else connection(settings)
+    kafka = None if is_silent else settings.client_properties()
     TableSearch(kafka, settings.channel_names(), found).search(settings.tables)
     if found.is_of_rows:
         found.miss("halves", _OF_ROWS)

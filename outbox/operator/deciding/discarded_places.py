@@ -16,13 +16,13 @@ from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import document, signed
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
 from outbox.operator.deciding.decisions import entry_of, send_decisions
 from outbox.operator.reading.discard_topic import read_discarded, read_manifests
 from outbox.operator.reading.discarded_rows import DiscardedTable, Moved
 from outbox.operator.reading.table_connection import table_connection
-from outbox.operator.settings import TableCommandSettings, connection
+from outbox.operator.settings import TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.errors import ProtocolError
@@ -36,7 +36,7 @@ class _Topic:
     """The discard topic of a channel; the operator's name goes into the records of his decisions."""
 
     def __init__(self, settings: TableCommandSettings, operator: str) -> None:
-        self._kafka = connection(settings)
+        self._kafka = settings.client_properties()
         self._operator = operator
         self._names = settings.channel_names()
         self.unread: set[str] = set()

@@ -17,7 +17,7 @@ from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
 from outbox._rules.callback_row import Row, read_row
-from outbox._service.settings import CheckerDatabase
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.operator.reading.table_connection import operator_session
 from outbox.operator.state.rulings import SourceState, of_row
@@ -80,7 +80,7 @@ class DatabaseView:
     def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
         self._name = name
         self._settings = settings
-        self._table = CallbackTable(settings.tables())
+        self._table = CallbackTable(settings.table_names())
         self._channel = channel
 
     def look(

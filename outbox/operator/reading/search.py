@@ -16,7 +16,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._rules.callback_row import Row
 from outbox._rules.source_progress import Committed, Progress
 from outbox._service.output import utc
-from outbox._service.settings import CheckerDatabase, TableSettings
+from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox._table.table_outcome import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
 from outbox.operator.reading.channel_reader import to_half, to_ops

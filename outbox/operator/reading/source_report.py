@@ -14,11 +14,11 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.reading.table_connection import refusal_to_write, table_connection
 from outbox.operator.reading.table_view import TableView
-from outbox.operator.settings import OperatorSettings, connection
+from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN
 from outbox.operator.state.waiting_rows import (
@@ -45,12 +45,12 @@ LOOKS = 5
 
 def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceState]:
     """Return the states of all table sources of the settings; what does not answer is part of them."""
-    reporter = SourceReporter(connection(settings), settings.channel_names(), is_unreachable=is_unreachable)
+    reporter = SourceReporter(settings.client_properties(), settings.channel_names(), is_unreachable=is_unreachable)
     return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
 
 
 def _table(settings: TableSettings) -> MessageTable | ForeignSource:
-    names = settings.names()
+    names = settings.table_names()
     return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
 
 

@@ -10,7 +10,7 @@ import pytest
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.database_checks import examine_database
 from outbox.operator.commands.doctor import app
@@ -44,7 +44,7 @@ def test_a_standby_with_a_wrong_role_or_name_is_found(site: Site) -> None:
         connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
         messages.create(connection, [messages.relay_grant(role)])
     url = f"postgresql://{role}:secret@{urlsplit(site.postgres_url).netloc.rpartition('@')[2]}/outbox"
-    settings = TableSettings.model_validate({"dsn": url, "table_prefix": site.name})
+    settings = TableSettings(dsn=url, table_prefix=site.name)
     with psycopg.connect(url, autocommit=True) as connection:
         table = SourceTable("shop", settings, connection)
         table.check()

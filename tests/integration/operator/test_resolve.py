@@ -17,7 +17,7 @@ from outbox import Message, Outbox, TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import CheckerDatabase
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable
 from outbox.operator.commands.resolve import app
 from outbox.operator.deciding.decisions import send_decisions
@@ -257,7 +257,7 @@ def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
 
 
 def _rows(site: Site) -> DatabaseView:
-    settings = CheckerDatabase.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    settings = CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
     return DatabaseView("shop", settings, site.name)
 
 

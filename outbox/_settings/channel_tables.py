@@ -7,28 +7,16 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from outbox._security.secret_files import SUFFIX
+from outbox._settings.names import channel_names
+from outbox._settings.setting import READERS, Setting, flat_table, settings_of
 from outbox.errors import ConfigurationError
-from outbox.settings import channel_names, kafka_properties
 
 CHANNELS = "channels"
 """The table of the file that has a table for each channel."""
 
-OF_THE_PROCESS = frozenset({"group_instance_id", "http_host", "http_port", "log_format", "log_level"})
-"""Settings that all channels of a process share."""
 
-OF_A_CHANNEL = frozenset(
-    {
-        *("allowed_topics", "batch_messages", "body_bytes", "bootstrap_servers", "breaker", "breaker_limit"),
-        *("check_interval_max_ms", "check_interval_ms", "check_max", "contract_interval_ms", "databases", "delivery"),
-        *("distrusted_checkpoint", "group_pending_max", "group_pending_max_bytes"),
-        *("hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
-        *("listener_max_age_ms", "ordering", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
-        *("schema", "settlement_max_age_ms", "skip_lost"),
-        *("synchronous_standby", "table_prefix", "tables", "topic_missing_max_age_ms", "transaction_timeout_ms"),
-        *("undecided_max_age_ms", "upkeep_interval_ms"),
-    }
-)
-"""Settings of relay, checker and doctor that the table of a channel may have."""
+def _of_services() -> dict[str, Setting]:
+    return {name: one for reader in ("relay", "checker") for name, one in settings_of(READERS[reader]).items()}
 
 
 def channel_tables(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -54,9 +42,6 @@ def values_of_channel(values: Mapping[str, Any], name: str, rivals: Iterable[Col
     """Return the settings of one channel: its own, and those of the top of the file that it does not have.
 
     The properties in `kafka` are inherited one by one.
-
-    Args:
-        rivals: Settings of which one replaces the others.
     """
     tables = channel_tables(values)
     if name not in tables:
@@ -70,7 +55,7 @@ def values_of_channel(values: Mapping[str, Any], name: str, rivals: Iterable[Col
     inherited = {key: value for key, value in values.items() if key != CHANNELS and key not in replaced}
     merged = {**inherited, **own}
     if "kafka" in own and "kafka" in inherited:
-        merged["kafka"] = _merged_kafka(kafka_properties(inherited["kafka"]), kafka_properties(own["kafka"]))
+        merged["kafka"] = _merged_kafka(flat_table(inherited["kafka"]), flat_table(own["kafka"]))
     return merged
 
 
@@ -81,19 +66,20 @@ def _merged_kafka(inherited: Mapping[str, str], own: Mapping[str, str]) -> dict[
 
 
 def _check_names(name: str, own: Mapping[str, Any]) -> None:
+    settings = _of_services()
     for key in own:
         if key == "channel":
             raise ConfigurationError(
                 f"channels.{name} has the setting channel, and its name is the channel's. Remove the setting."
             )
-        if key in OF_THE_PROCESS:
+        if key not in settings:
+            raise ConfigurationError(
+                f"channels.{name} has the setting {key}, which no channel has. Correct its name, or remove it."
+            )
+        if settings[key].of_process:
             raise ConfigurationError(
                 f"channels.{name} has the setting {key}, which all channels of a process share. "
                 "Move it to the top of the file."
-            )
-        if key not in OF_A_CHANNEL:
-            raise ConfigurationError(
-                f"channels.{name} has the setting {key}, which no channel has. Correct its name, or remove it."
             )
 
 
@@ -101,7 +87,7 @@ def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> 
     """Refuse settings of a channel that the command line or the environment would replace for all channels.
 
     Args:
-        given: The settings above the file, by name, with where each comes from.
+        given: The settings above the file, with where each comes from.
     """
     for key in sorted(given.keys() & set(own)):
         raise ConfigurationError(

@@ -10,13 +10,13 @@ import typer
 from checker import metrics
 from checker.connection import connect_and_verify
 from checker.service import CheckerService
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from outbox._cli.setting_options import Check, layers, setting_options
-from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding
-from outbox._service.findings import examine_channel
-from outbox._service.run import check_service, run_service
+from outbox._service.run import run_service
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
+from outbox.operator.checks.checks import Examiner, Subject, check_service, examine
+from outbox.operator.checks.finding import Finding
 
 app = typer.Typer(
     epilog=layers(CheckerSettings),
@@ -29,24 +29,22 @@ app = typer.Typer(
 def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - a flag
     """Run the checker until SIGTERM."""
     if check:
-        check_service(CheckerSettings, given, examine)
+        check_service(CheckerSettings, given, examine_checker)
     else:
         run_service(CheckerSettings, given, metrics.TABLE, CheckerService)
 
 
-def examine(settings: CheckerSettings) -> Iterator[Finding]:
+def examine_checker(settings: CheckerSettings) -> Iterator[Finding]:
     """Check settings, brokers, topics, encryption and all databases, without joining the group or writing anything."""
-    yield from examine_channel(settings)
     databases = settings.all_databases()
-    kafka = {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
-    yield from examine_encryption(kafka, {f"database {name}": one.connection_string for name, one in databases.items()})
+    yield from examine(Subject(Examiner.CHECKER, settings, databases=databases))
     for name, database in databases.items():
         yield _database(name, database, settings)
     if not databases:
         yield Finding("databases", "none is configured", "set OUTBOX_POSTGRES_URL, or databases in the TOML file")
 
 
-def _database(name: str, database: DatabaseSettings, settings: CheckerSettings) -> Finding:
+def _database(name: str, database: CheckerDatabase, settings: CheckerSettings) -> Finding:
     what = f"database {name}"
     try:
         connect_and_verify(name, database, purge=settings.purge).close()

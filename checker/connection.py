@@ -8,9 +8,9 @@ from typing import Any, LiteralString
 import psycopg
 import structlog
 
-from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem, server_limits
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ class UnreachableError(ConfigurationError):
 
 
 def connect(
-    settings: DatabaseSettings,
+    settings: CheckerDatabase,
     purpose: str = "checker",
     options: str = "",
     *,
@@ -117,7 +117,7 @@ def database_ms(connection: psycopg.Connection[Any]) -> int:
     return int(now)
 
 
-def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = False) -> psycopg.Connection[Any]:
+def connect_and_verify(name: str, settings: CheckerDatabase, *, purge: bool = False) -> psycopg.Connection[Any]:
     """Connect, and verify the tables, the role's rights and the server's settings that the fence needs.
 
     Args:
@@ -147,8 +147,8 @@ def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = F
     return connection
 
 
-def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings, *, purge: bool) -> Iterator[str]:
-    table = CallbackTable(settings.tables())
+def _problems(connection: psycopg.Connection[Any], settings: CheckerDatabase, *, purge: bool) -> Iterator[str]:
+    table = CallbackTable(settings.table_names())
     found = table.problems(connection)
     yield from found
     if not found:

@@ -21,11 +21,12 @@ from checker.connection import connect_and_verify, oldest_prepared
 from checker.fencing.breakers import Breakers
 from checker.fencing.fence import DiscardLookup, Fence
 from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Undecided, Verdict
-from checker.settings import DatabaseSettings
+from checker.settings import policy_of
 from outbox._postgres.callback_table import CallbackTable
-from outbox._rules.patterns import matches, rank
+from outbox._rules.patterns import best_match
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import reason_of
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 
@@ -54,7 +55,7 @@ class Database:
     def __init__(
         self,
         name: str,
-        settings: DatabaseSettings,
+        settings: CheckerDatabase,
         channel: str,
         report: Report,
         in_discard_topic: DiscardLookup | None = None,
@@ -66,7 +67,7 @@ class Database:
         self.failing = ""
         """The unforeseen error, if the newest batch was not answered for one (R81)."""
         self._purge = purge
-        self._table, policy = CallbackTable(settings.tables()), settings.policy()
+        self._table, policy = CallbackTable(settings.table_names()), policy_of(settings)
         table = self._table
         self._breakers = None if policy is None else Breakers(name, table, policy)
         self._fence = Fence(table, channel, self._breakers, in_discard_topic)
@@ -212,18 +213,14 @@ class Database:
 
 
 def by_database(
-    requests: Iterable[CheckRequest], databases: Mapping[str, DatabaseSettings]
+    requests: Iterable[CheckRequest], databases: Mapping[str, CheckerDatabase]
 ) -> tuple[dict[str, list[CheckRequest]], list[CheckRequest]]:
     """Sort requests by the database of their group; the longest pattern wins. The rest is unmapped."""
-    patterns = sorted(
-        ((pattern, name) for name, settings in databases.items() for pattern in settings.groups),
-        key=lambda pair: rank(pair[0]),
-        reverse=True,
-    )
+    patterns = {name: settings.groups for name, settings in databases.items()}
     mapped: dict[str, list[CheckRequest]] = defaultdict(list)
     unmapped: list[CheckRequest] = []
     for request in requests:
-        name = next((name for pattern, name in patterns if matches(request.group, pattern)), None)
+        name = best_match(request.group, patterns)
         (unmapped if name is None else mapped[name]).append(request)
     return mapped, unmapped
 

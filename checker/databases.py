@@ -11,9 +11,9 @@ from checker import metrics
 from checker.connection import CONNECT_SECONDS, UnreachableError
 from checker.database import Database, Report, by_database
 from checker.fencing.fence import DiscardLookup
-from checker.settings import DatabaseSettings
 from checker.upkeep.service import Upkeep
 from outbox._service.channels.channel_context import thread_pool
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 
@@ -33,7 +33,7 @@ class ServedDatabases:
         self._in_discard_topic = in_discard_topic
         self._databases: dict[str, Database] = {}
 
-    def start(self, settings: Mapping[str, DatabaseSettings]) -> None:
+    def start(self, settings: Mapping[str, CheckerDatabase]) -> None:
         """Verify all of them at once, and start.
 
         One that does not answer is tried again by its own thread, unless none does.
@@ -51,7 +51,7 @@ class ServedDatabases:
             log.error("Database not usable yet, the others are served", problem=str(problem))
         self._begin(made)
 
-    def change(self, settings: Mapping[str, DatabaseSettings]) -> None:
+    def change(self, settings: Mapping[str, CheckerDatabase]) -> None:
         """Serve these from now on: add, remove and replace; what did not change goes on undisturbed.
 
         Raises:
@@ -111,7 +111,7 @@ class ServedDatabases:
         """Their names."""
         return sorted(self._databases)
 
-    def _made(self, name: str, settings: DatabaseSettings) -> Database:
+    def _made(self, name: str, settings: CheckerDatabase) -> Database:
         purge = self._upkeep.purges
         return Database(name, settings, self._channel, self._report, self._in_discard_topic, purge=purge)
 

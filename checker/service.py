@@ -25,7 +25,6 @@ from outbox._kafka.admin import checked_properties
 from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
-from outbox._service.exit_codes import one_line
 from outbox._service.membership import Membership, not_joined, refuse_missing_right, require_rights
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
@@ -132,7 +131,7 @@ class CheckerService:
             self._databases.change(self._control.read_again().all_databases())
         except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
             metrics.TABLE.reloaded("refused")
-            problem = one_line(error)  # no traceback: it is one clear line
+            problem = str(error)  # no traceback: it is one clear line
             log.error("New configuration refused, the old one stays in use", problem=problem)  # noqa: TRY400 - as above
             return
         metrics.TABLE.reloaded("taken")

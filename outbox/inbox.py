@@ -175,7 +175,7 @@ class Inbox:
                 raise
             raise ConfigurationError(
                 f"Table {self._table.full_name} does not exist in this database. "
-                "Run `outbox inbox create`, or the SQL of `outbox inbox sql`."
+                "Run `outbox inbox create`, or the SQL of `outbox inbox create --print-sql`."
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The DDL of the tables as text, for a migration of one's own: the SQL of `outbox table sql` and `outbox inbox sql`.
+"""The DDL of the tables as text, for a migration of one's own: what `create --print-sql` of the commands prints.
 
 In a migration of Alembic:
 

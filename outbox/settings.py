@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import logging
 import os
-import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from outbox._security.encryption import is_encrypted, remote_brokers
-from outbox._security.secret_files import with_secrets
-from outbox._security.token_provider import with_provider
+from outbox._settings.declared import LibrarySettings, Mode
+from outbox._settings.names import TableNames, channel_names
+from outbox._settings.properties import refuse_properties, usable_properties
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
+from outbox.protocol.names import Channel, check_group
+
+__all__ = ["Mode", "Settings", "TableNames", "channel_names"]
 
 log = logging.getLogger("outbox")
-
-Mode = Literal["half", "table"]
-"""How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
-
-_SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
-_PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
 
 _ALL_REPLICAS = "all in-sync replicas must store a half before the local transaction commits"
 _BOUNDED = "publish_timeout_seconds sets it"
@@ -73,9 +63,6 @@ _AGREED = {
 }
 """Values of these properties that the library sets itself: properties shared by several programs may have them."""
 
-_TOPIC_PREFIX = "topic."
-"""librdkafka also accepts each topic property with this prefix, and prefers it to the bare name."""
-
 _FILES = (
     "ssl.ca.location",
     "ssl.certificate.location",
@@ -84,122 +71,8 @@ _FILES = (
     "ssl.keystore.location",
 )
 
-_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
-
 _LONGEST = 2_147_483.0
 """Seconds: the largest timeout that librdkafka and Postgres accept (32-bit ms)."""
-
-_NAMES = (
-    "bootstrap_servers",
-    "channel",
-    "close_timeout_seconds",
-    "eager",
-    "eager_idle_timeout_seconds",
-    "group",
-    "kafka",
-    "mode",
-    "publish_timeout_seconds",
-    "reject_transactions",
-    "schema",
-    "table_prefix",
-)
-"""Names that `Settings.from_env()` reads; the services read more from the same file."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableNames:
-    """Schema and name prefix of the callback tables.
-
-    Args:
-        schema: Schema: lower-case letters, digits, `_` and `-`, at most 63 characters. It is quoted in all SQL.
-        prefix: Prefix of the table names: lower-case letters, digits and `_`, at most 50 characters.
-
-    Raises:
-        ConfigurationError: A name is not allowed.
-    """
-
-    schema: str = "public"
-    prefix: str = "outbox"
-
-    def __post_init__(self) -> None:
-        """Check the names."""
-        if not _SCHEMA.fullmatch(self.schema):
-            raise ConfigurationError(
-                f"Schema name {self.schema!r} is not valid. Use at most 63 lower-case letters, digits, '_' and '-'."
-            )
-        if not _PREFIX.fullmatch(self.prefix):
-            raise ConfigurationError(
-                f"Table prefix {self.prefix!r} is not valid. Use at most 50 lower-case letters, digits and '_'."
-            )
-
-    @property
-    def transaction(self) -> str:
-        """Name of the callback table."""
-        return f"{self.prefix}_transaction"
-
-    @property
-    def meta(self) -> str:
-        """Name of the table with incarnation, schema version and purge watermarks."""
-        return f"{self.prefix}_meta"
-
-    @property
-    def fence(self) -> str:
-        """Name of the table for the durability write (R9)."""
-        return f"{self.prefix}_fence"
-
-    @property
-    def message(self) -> str:
-        """Name of the message table of table mode."""
-        return f"{self.prefix}_message"
-
-    @property
-    def message_sequence(self) -> str:
-        """Name that Postgres gives the sequence of the message table's ids."""
-        return f"{self.message[:56]}_id_seq"
-
-    @property
-    def discarded(self) -> str:
-        """Name of the table of messages that the relay could not deliver, in table mode."""
-        return f"{self.prefix}_discarded"
-
-    @property
-    def delivered(self) -> str:
-        """Name of the table with the evidence of what the relay delivered, in table mode."""
-        return f"{self.prefix}_delivered"
-
-    @property
-    def source(self) -> str:
-        """Name of the table with the relay's progress, in table mode."""
-        return f"{self.prefix}_source"
-
-    @property
-    def inbox(self) -> str:
-        """Name of the inbox table."""
-        return f"{self.prefix}_inbox"
-
-    @property
-    def publish_function(self) -> str:
-        """Name of the SQL function that publishes a message in table mode."""
-        return f"{self.prefix}_publish"
-
-    @property
-    def notify_function(self) -> str:
-        """Name of the function of the trigger that notifies the relay of commits."""
-        return f"{self.prefix}_notify"
-
-    def owns(self, schema: str, table: str) -> bool:
-        """Return whether a table with these names is the outbox's own."""
-        callback = (self.transaction, self.meta, self.fence)
-        messages = (self.message, self.discarded, self.delivered, self.source)
-        return schema == self.schema and table in {*callback, *messages, self.inbox}
-
-    def check_foreign(self, schema: str, table: str) -> None:
-        """Refuse a foreign table that has a name of the outbox's own tables."""
-        if self.owns(schema, table):
-            raise ConfigurationError(
-                f"{schema}.{table} is a name of the outbox's own tables with prefix {self.prefix}. Name the table that "
-                "the application made, or set another table_prefix."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,79 +156,27 @@ class Settings:
         Raises:
             ConfigurationError: A setting is missing or malformed.
         """
-        environ = os.environ if environ is None else environ
-        file = environ.get("OUTBOX_CONFIG")
-        values = read_toml(Path(file)) if file else {}
-        _warn_of_misspellings(values)
-        prefix = "OUTBOX_"
-        given = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
-        return cls._from_values(values | given)
-
-    @classmethod
-    def _from_values(cls, values: Mapping[str, Any]) -> Settings:
-        if "group" not in values:
-            raise ConfigurationError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
-        kafka = kafka_properties(values.get("kafka", {}))
-        if "bootstrap_servers" in values:
-            kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
-        if kafka and "mode" not in values:
+        read = LibrarySettings(environ)
+        kafka = dict(read.kafka)
+        if read.bootstrap_servers:
+            kafka["bootstrap.servers"] = read.bootstrap_servers
+        if kafka and "mode" not in read.given:
             raise ConfigurationError(
                 f"Kafka settings are given ({', '.join(sorted(kafka))}), and no mode. Set OUTBOX_MODE, or mode in the "
                 "TOML file, to 'half', or to 'table', which does not use them."
             )
-        is_table_mode = _mode(values) == "table"
         return cls(
-            str(values["group"]),
-            {} if is_table_mode else kafka,
-            channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
-            TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
-            _seconds(values, "publish_timeout_seconds", 5.0),
-            _seconds(values, "close_timeout_seconds", 5.0),
-            _truth(values, "eager"),
-            _truth(values, "reject_transactions"),
-            _seconds(values, "eager_idle_timeout_seconds", 300.0),
-            _mode(values),
+            read.group,
+            {} if read.mode == "table" else kafka,
+            read.channel_names(),
+            read.table_names(),
+            read.publish_timeout_seconds,
+            read.close_timeout_seconds,
+            read.eager,
+            read.reject_transactions,
+            read.eager_idle_timeout_seconds,
+            read.mode,
         )
-
-
-def channel_names(name: str) -> Channel:
-    """Return the channel of a name, with the names of its topics."""
-    try:
-        return Channel(name)
-    except ProtocolError as error:
-        raise ConfigurationError(str(error)) from None
-
-
-def usable_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties as a client takes them: with the secrets of files, and the token provider that is named."""
-    return with_provider(with_secrets(kafka))
-
-
-def refuse_properties(
-    kafka: Mapping[str, Any], ours: Mapping[str, str], agreed: Mapping[str, Collection[str]] = MappingProxyType({})
-) -> None:
-    """Refuse librdkafka properties that would break the guarantee, under any of their names.
-
-    Args:
-        ours: Properties that the application must not set, each with the reason.
-        agreed: Values of such properties that are accepted nevertheless.
-    """
-    for given, value in kafka.items():
-        if not isinstance(given, str):
-            raise ConfigurationError("A name in kafka is not a string. Use the names of librdkafka properties.")
-        name = given.removeprefix(_TOPIC_PREFIX)
-        reason = _always_refused(given) or ours.get(name)
-        if reason is not None and str(value).lower() not in agreed.get(name, ()):
-            raise ConfigurationError(f"Property {given!r} cannot be set: {reason}.")
-
-
-def _always_refused(name: str) -> str | None:
-    """Return why a property is refused by the library and by every service; None if it is not."""
-    if name == "default.topic.config":
-        return "it would override other properties; put its properties beside the others"
-    if name.startswith("test."):
-        return "it replaces the cluster with a mock broker in memory"
-    return None
 
 
 def _check_callables(kafka: Mapping[str, Any]) -> None:
@@ -407,67 +228,3 @@ class _Plaintext:
 
 
 _plaintext = _Plaintext()
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read the TOML file of `OUTBOX_CONFIG`."""
-    try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"The file of OUTBOX_CONFIG, {path}, cannot be read: {error}") from error
-
-
-def kafka_properties(value: Any) -> dict[str, str]:
-    """Return librdkafka properties from a table, or from a JSON object as text; values are converted to text.
-
-    In TOML `ssl.ca.location = "…"` is a nested table. It is flattened to the property of that name.
-    """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ConfigurationError(f"OUTBOX_KAFKA is not a JSON object: {error}.") from None
-    if not isinstance(value, dict):
-        raise ConfigurationError(
-            "kafka is not a table of librdkafka properties. Write [kafka] with one property per line."
-        )
-    return dict(chain.from_iterable(_flat(str(name), one) for name, one in value.items()))
-
-
-def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
-        for inner, one in value.items():
-            yield from _flat(f"{name}.{inner}", one)
-    elif isinstance(value, bool):
-        yield name, str(value).lower()
-    elif isinstance(value, str | int | float):
-        yield name, str(value)
-    else:
-        raise ConfigurationError(f"Property {name!r} is a {type(value).__name__}. Use text, a number, true or false.")
-
-
-def _warn_of_misspellings(values: Mapping[str, Any]) -> None:
-    for name in values.keys() - {*_NAMES, "channels"}:
-        for close in difflib.get_close_matches(name, _NAMES, 1, 0.85):
-            log.warning("Setting %r in the TOML file of OUTBOX_CONFIG ignored. Did you mean %r?", name, close)
-
-
-def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
-    try:
-        return float(values.get(name, default))
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} is not a number. Write seconds, such as 5 or 0.5.") from None
-
-
-def _mode(values: Mapping[str, Any]) -> Mode:
-    mode: Any = str(values.get("mode", "table")).strip().lower()
-    _check_mode(mode, eager=False)
-    checked: Mode = mode
-    return checked
-
-
-def _truth(values: Mapping[str, Any], name: str) -> bool:
-    text = str(values.get(name, False)).strip().lower()
-    if text not in _TRUE | _FALSE:
-        raise ConfigurationError(f"{name} is neither true nor false. Use true, false, yes, no, 1 or 0.")
-    return text in _TRUE

@@ -7,13 +7,14 @@ from typing import Any
 import typer
 
 from outbox._cli.setting_options import Check, layers, setting_options
-from outbox._service.channels.channel_settings import load_all
 from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.process import collect_rarely, share_one_arena
-from outbox._service.run import check_service, run_service
+from outbox._service.run import run_service
+from outbox._settings.channels import load_all
+from outbox.operator.checks.checks import check_service
 from relay import metrics
 from relay.figures import RelayProgress
-from relay.self_check import examine
+from relay.self_check import examine_relay
 from relay.service import RelayService
 from relay.settings import RelaySettings, require_allow_list
 
@@ -29,7 +30,7 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
     """Run the relay until SIGTERM."""
     given = {name: str(value) for name, value in given.items()}
     if check:
-        check_service(RelaySettings, given, examine)
+        check_service(RelaySettings, given, examine_relay)
     else:
         _run(given)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import structlog
 
-from outbox._service.exit_codes import one_line
-from outbox._service.settings import CONFIG_VARIABLE
+from outbox._settings.layers import CONFIG_VARIABLE
+from outbox._settings.setting import settings_of
 from outbox.errors import ConfigurationError
 from relay import metrics
 from relay.batching.allow_list import CurrentAllowList, compare
@@ -53,7 +53,7 @@ class AllowListReload:
                 require_allow_list(profile, settings.allowed_topics)
         except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
             metrics.TABLE.reloaded("refused")
-            problem = one_line(error)  # no traceback: it is one clear line
+            problem = str(error)  # no traceback: it is one clear line
             log.error("New configuration refused, the old allow-list stays in use", problem=problem)  # noqa: TRY400 - as above
             return
         self._name_the_others(settings)
@@ -64,8 +64,8 @@ class AllowListReload:
 
     def _name_the_others(self, settings: RelaySettings) -> None:
         """Log the other settings that changed, without their values."""
-        names = [name for name in RelaySettings.model_fields if name != _SETTING]
-        if changed := [name for name in names if getattr(settings, name) != getattr(self._settings, name)]:
+        names = settings_of(RelaySettings).keys() - {_SETTING}
+        if changed := sorted(name for name in names if getattr(settings, name) != getattr(self._settings, name)):
             log.warning("Changed settings need a restart", settings=changed)
 
     def _take(self, settings: RelaySettings) -> None:

@@ -8,13 +8,10 @@ from confluent_kafka import Consumer, KafkaException
 
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding, is_silent
-from outbox._operations.source_doctor import examine_sources
-from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
+from outbox.operator.checks.checks import Examiner, Subject, examine
+from outbox.operator.checks.finding import Finding
 from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end
 from relay.recovery.held_back import why_unreadable
 from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints
@@ -23,23 +20,16 @@ from relay.settings import RelaySettings
 _UNREAD = "grant the right that is named, or look at the group's coordinator"
 
 
-def examine(settings: RelaySettings) -> Iterator[Finding]:
+def examine_relay(settings: RelaySettings) -> Iterator[Finding]:
     """Yield settings, broker, contract, encryption, the checkpoints of all partitions, and the table sources."""
-    found = list(examine_channel(settings))
-    if lacks_list(settings.profile, settings.allowed_topics):
-        found.append(Finding("allowed topics", NO_LIST, NO_LIST_FIX))
-    yield from found
-    kafka = {"bootstrap.servers": settings.bootstrap_servers, **settings.kafka}
-    tables = {f"table source {name}": table.connection_string for name, table in settings.tables.items()}
-    yield from examine_encryption(kafka, tables)
-    if all(finding.fine for finding in found):
-        channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
-        yield from _checkpoints(settings, channel)
-    silent = is_silent(found)
-    yield from examine_sources(settings.tables, settings.connection(), settings.channel_names(), is_silent=silent)
+    yield from examine(Subject(Examiner.RELAY, settings, settings.tables), [_checkpoints])
 
 
-def _checkpoints(settings: RelaySettings, channel: ChannelDescription) -> Iterator[Finding]:
+def _checkpoints(subject: Subject) -> Iterator[Finding]:
+    if subject.topics is None:
+        return
+    settings: RelaySettings = subject.settings
+    channel = verify_channel(admin_client(settings.connection()), settings.channel_names())
     with checked_properties():
         consumer = Consumer(
             {

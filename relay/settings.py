@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
-
-from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
 from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
-from outbox._service.settings import (
-    AllowedTopics,
-    Bytes,
-    CheckAge,
-    MessageTables,
-    Milliseconds,
-    ServiceSettings,
-    Unit,
-    refuse_ours,
-)
+from outbox._service.settings import ServiceSettings
+from outbox._settings.declared import RelayFields
+from outbox._settings.properties import refuse_properties
 from outbox.errors import ConfigurationError
 from relay.batching.allow_list import AllowList
 from relay.batching.pacing import BatchPolicy
@@ -44,91 +34,17 @@ _OURS = {
 }
 
 
-class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
-    """Settings of the relay; see `ServiceSettings` for where they come from."""
-
-    MOST_USED = (
-        "bootstrap_servers",
-        "channel",
-        "profile",
-        "http_port",
-        "delivery",
-        "ordering",
-        "transaction_timeout_ms",
-        "check_interval_ms",
-        "batch_messages",
-        "log_level",
-    )
-
-    check_interval_ms: Milliseconds = Field(
-        30_000, ge=1, description="Interval after the first check; doubles after each one."
-    )
-    check_interval_max_ms: Milliseconds = Field(600_000, ge=1, description="Maximum interval between checks.")
-    check_max: Annotated[int, Unit("answers")] = Field(
-        15, ge=1, description="UNKNOWN answers after which a transaction is parked."
-    )
-    undecided_max_age_ms: Milliseconds = Field(
-        86_400_000, ge=1, description="Age at which an undecided transaction is parked."
-    )
-    listener_max_age_ms: Milliseconds = Field(
-        7_200_000,
-        ge=1,
-        description="As undecided_max_age_ms, for transactions that a listener decides; the lower one applies.",
-    )
-    group_pending_max: Annotated[int, Unit("halves")] = Field(
-        100_000,
-        ge=1,
-        description="Maximum pending halves of a producer group per partition. Above it, its oldest are parked "
-        "and further ones deferred.",
-    )
-    group_pending_max_bytes: Bytes = Field(
-        268_435_456, ge=1, description="Approximate size of a producer group's pending halves per partition."
-    )
-    pending_max: Annotated[int, Unit("halves")] = Field(
-        200_000, ge=1, description="Maximum pending halves of all groups per partition. At the limit, reading pauses."
-    )
-    body_bytes: Bytes = Field(
-        16_777_216, ge=0, description="Approximate size of the bodies kept in memory per partition."
-    )
-    delivery: Literal["exactly_once", "at_least_once"] = Field(
-        "exactly_once",
-        description="at_least_once: without Kafka transactions. Must be the same for all relays of a channel.",
-    )
-    distrusted_checkpoint: Literal["stop", "deliver_again"] = Field(
-        "stop",
-        description="What to do with a damaged or foreign checkpoint. deliver_again: redeliver its topic (duplicates).",
-    )
-    skip_lost: str = Field(
-        "",
-        pattern=r"^(\d+(,\d+)*)?$",
-        description="Half partitions, such as 0,3, that continue although halves were deleted from the topic.",
-    )
-    hanging_transaction: Literal["decide", "abort", "commit"] = Field(
-        "decide",
-        description="How to end a hanging transaction that blocks a checkpoint. decide: as Kafka decided it. "
-        "abort or commit: for one start, if Kafka no longer has its outcome.",
-    )
-    ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
-    topic_missing_max_age_ms: Milliseconds = Field(
-        60_000,
-        ge=0,
-        description="Maximum wait for a real topic that is missing, has too few partitions or is not authorized.",
-    )
-    batch_messages: Annotated[int, Unit("messages")] = Field(
-        5_000, ge=1, description="Approximate number of messages in one Kafka transaction."
-    )
-    group_instance_id: str = Field(
-        "", description="Static member name (KIP-345), unique per process: a restart moves no partitions."
-    )
+class RelaySettings(RelayFields, ServiceSettings):
+    """Settings of the relay, with what derives from them."""
 
     def skips_lost(self, partition: int) -> bool:
         """Return whether a half partition goes on without halves that are gone from the topic."""
         return str(partition) in self.skip_lost.split(",")
 
-    @field_validator("kafka")
-    @classmethod
-    def _refuse_ours(cls, kafka: dict[str, str]) -> dict[str, str]:
-        return refuse_ours(kafka, _OURS)
+    def check(self) -> None:
+        """Refuse properties for Kafka that the relay sets itself."""
+        super().check()
+        refuse_properties(self.kafka, _OURS)
 
     def allow_list(self) -> AllowList:
         """Return which producer groups may write to which topics."""

@@ -65,29 +65,24 @@ def up(
 
 
 @app.command()
-def fetch() -> None:
+def fetch(
+    *,
+    resolve: Annotated[
+        bool, typer.Option("--resolve", help="Resolve the roots in the lock files first, and write these files.")
+    ] = False,
+) -> None:
     """Fetch the jars of Kafka and Spark into the user's cache. What is there already is only checked."""
 
     def run() -> None:
         console = Console(stderr=True)
         for lock in all_locks():
+            if resolve:
+                make_lock(lock)
             what = f"{lock.stem}'s jars"
             with shown(console, what) as progress:
                 jars = fetch_jars(lock, progress=progress)
             megabytes = sum(jar.stat().st_size for jar in jars) / 1e6
             console.print(f"{what}: {len(jars)} files, {megabytes:.0f} MB, in {jar_cache()}", highlight=False)
-
-    guarded(run)
-
-
-@app.command()
-def lock() -> None:
-    """Resolve the jars of Kafka and Spark again from the roots in their lock files, and write the lock files."""
-
-    def run() -> None:
-        for path in all_locks():
-            made = make_lock(path)
-            Console(stderr=True).print(f"{path}: {len(made.sha256)} files", highlight=False)
 
     guarded(run)
 

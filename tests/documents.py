@@ -22,13 +22,15 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import LayeredSettings, ServiceSettings, TableSettings
-from outbox._service.settings_help import DescribedSetting, describe_field, describe_settings
+from outbox._settings.declared import CheckerDatabase, LibrarySettings, ServiceFields, TableSettings
+from outbox._settings.describe import DescribedSetting, describe_settings
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.of_jobs import CompactSettings, LandSettings
+from outbox._settings.setting import SettingsTable
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import CompactSettings, LandSettings
 from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
@@ -73,7 +75,7 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 
 def _tables() -> dict[str, str]:
-    common = {setting.name for setting in describe_settings(ServiceSettings)}
+    common = {setting.name for setting in describe_settings(ServiceFields)}
     landed = {setting.name for setting in describe_settings(LandSettings)}
     jobs = _common(LandSettings, AuditSettings, ReplaySettings) - {"job_id"}
     return {
@@ -82,11 +84,11 @@ def _tables() -> dict[str, str]:
         "contract of the tables": _table(("a table must be or have", "which", "else"), _conditions()),
         "rights in Kafka": "\n".join(f"### {role}\n\n{_rights(role)}" for role in Role),
         "rights in Postgres": _grants(),
-        "settings of both": _settings(describe_settings(ServiceSettings)),
+        "settings of both": _settings(describe_settings(ServiceFields)),
         "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
-        "settings of a table source": _table(
-            ("in the file", "default", "unit or words", "meaning"), _settings_of_a_table_source()
-        ),
+        "settings of a table source": _settings_of_a_table(TableSettings),
+        "settings of a database": _settings_of_a_table(CheckerDatabase),
+        "settings of the library": _settings(describe_settings(LibrarySettings)),
         "settings of the checker": _settings(
             row for row in describe_settings(CheckerSettings) if row.name not in common
         ),
@@ -180,7 +182,7 @@ def _stopped(attacks: Sequence[Attack]) -> str:
 
 
 def _settings(settings: Iterable[DescribedSetting]) -> str:
-    rows = ((setting_names(row), row.default, row.unit, row.meaning.replace("|", "\\|")) for row in settings)
+    rows = ((setting_names(row), row.default, row.unit, row.text.replace("|", "\\|")) for row in settings)
     return _table(("setting", "default", "unit or words", "meaning"), rows)
 
 
@@ -191,10 +193,9 @@ def setting_names(row: DescribedSetting) -> str:
     return ", ".join(f"`{name}`" for name in (row.name, *others))
 
 
-def _settings_of_a_table_source() -> Iterator[tuple[str, str, str, str]]:
-    for name, field in TableSettings.model_fields.items():
-        row = describe_field(name, field)
-        yield f"`{field.alias or name}`", row.default, row.unit, row.meaning.replace("|", "\\|")
+def _settings_of_a_table(table: type[SettingsTable]) -> str:
+    rows = ((f"`{row.name}`", row.default, row.unit, row.text) for row in describe_settings(table))
+    return _table(("in the file", "default", "unit or words", "meaning"), rows)
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:

@@ -15,9 +15,9 @@ from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
 from checker.connection import connect
 from checker.rules.settlement import Ages
-from checker.settings import DatabaseSettings
 from checker.upkeep.walk import OPTIONS, PACE, PAGE, Purged, Walk
 from outbox._postgres.callback_table import CallbackTable
+from outbox._settings.declared import CheckerDatabase
 from tests.support.harness import Site, wait_until
 from tests.support.settling import settled_to
 
@@ -183,7 +183,7 @@ def _fill(site: Site, rows: int) -> None:
 
 def connect_as_checker(site: Site, options: str) -> psycopg.Connection[Any]:
     """Return a connection as the checker makes it, with options of the server."""
-    database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    database = CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
     return connect(database, "benchmark", options)
 
 

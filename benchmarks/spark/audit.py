@@ -117,7 +117,7 @@ def _audited(spark: SparkSession, site: Site, span: Span) -> float:
     """Seconds of an audit."""
     with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
         began = time.monotonic()
-        code = audit(spark, AuditSettings.model_validate(_settings(site, span, folder)))
+        code = audit(spark, AuditSettings(**_settings(site, span, folder)))
         seconds = time.monotonic() - began
     if code is not Exit.OK:
         raise RuntimeError(f"the audit ended with {code.name}")
@@ -141,7 +141,7 @@ def _copy(spark: SparkSession, site: Site, topic: str) -> float:
 
 
 def _records(spark: SparkSession, site: Site, topic: str) -> DataFrame:
-    settings = AuditSettings.model_validate({"bootstrap_servers": site.bootstrap_servers, "output": "nowhere"})
+    settings = AuditSettings(bootstrap_servers=site.bootstrap_servers, output="nowhere")
     topics = [site.channel.half_topic, site.channel.op_topic, topic]
     return spark.read.format("kafka").options(**source_options(settings, topics)).load()
 

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from benchmarks.environment import CORES
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
+from outbox._settings.of_jobs import LandSettings
 from spark_jobs.landing.job import land, read
-from spark_jobs.runtime.settings import LandSettings
 from spark_jobs.tables.layout import MANIFESTS, RECORDS
 from tests.land_torture.naive import append_all
 from tests.support.harness import Site
@@ -95,7 +95,7 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
 def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
     """Return records per second and core of a whole run, from start to end; what it did is counted afterwards."""
     with tempfile.TemporaryDirectory(prefix="outbox-land-") as folder:
-        settings = LandSettings.model_validate({**_settings(site, topic, folder), "available_now": True})
+        settings = LandSettings(**_settings(site, topic, folder), available_now=True)
         began = time.monotonic()
         count = job(settings)
         seconds = time.monotonic() - began

@@ -13,9 +13,9 @@ from typing import Any, LiteralString, Self
 
 import psycopg
 
-from checker.rules.verdicts import Row, read_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
+from outbox._rules.callback_row import Row, read_row
 from outbox.protocol.check import CheckRequest
 
 _INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"

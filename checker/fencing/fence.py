@@ -22,9 +22,10 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import TransactionStatus
 
 from checker.fencing.callback_rows import OvertakenError, RowLookup, foreign, place_rollback_rows, read_rows
-from checker.rules.verdicts import Answers, Row, Verdict, of_row
+from checker.rules.verdicts import Answers, Verdict, of_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
+from outbox._rules.callback_row import Row
 from outbox.errors import OutboxError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number

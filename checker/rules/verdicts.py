@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
+from outbox._rules.callback_row import Row, decision_entry
 from outbox.protocol.check import CheckRequest
-from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import created_ms
-from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, fit
-from outbox.protocol.positions import Positions
+from outbox.protocol.op import OpEntry, OpKind
 
 
 class Verdict(enum.StrEnum):
@@ -46,40 +44,6 @@ NEEDS_SOMEBODY = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of the callback table.
-
-    Args:
-        committed: True for the application's row (C), False for the checker's rollback row (R).
-        damage: Why the row cannot be read; empty if it can.
-    """
-
-    committed: bool
-    topic_id: str
-    partition: int
-    first_offset: int
-    last_offset: int
-    positions: Positions
-    damage: str = ""
-
-
-def read_row(state: str, topic_id: str, partition: int, first_offset: int, last_offset: int, positions: str) -> Row:
-    """Return a row of the callback table; what an application wrote there may be anything (R53).
-
-    Args:
-        state: `C` or `R`.
-        positions: Which messages count, as text.
-    """
-    try:
-        found, damage = Positions.parse(positions), ""
-    except ProtocolError as error:
-        found, damage = Positions(()), str(error)
-    if not damage and not fit(found, first_offset, last_offset):
-        damage = f"positions {str(found)[:40]!r} do not fit the offsets {first_offset} to {last_offset}"
-    return Row(state == "C", topic_id, partition, first_offset, last_offset, found, damage)
-
-
 def of_row(row: Row, topic_id: str) -> Verdict:
     """Return the verdict of a row on a transaction whose halves are in a half topic.
 
@@ -108,17 +72,7 @@ def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntr
     topic, this topic may be a mirror or the other one's successor; an operator must decide.
     """
     kind = CONSEQUENCES[verdict]
-    if kind is OpKind.ROLLBACK:
-        return _answer(request, kind, request.positions, request.first_offset, request.last_offset)
-    if kind is None or row is None or not row.committed or row.topic_id != request.topic_id:
-        return None
-    if row.partition != request.partition:
-        return _answer(request, kind, Positions(()), NO_OFFSET, NO_OFFSET)
-    return _answer(request, kind, row.positions, row.first_offset, row.last_offset)
-
-
-def _answer(request: CheckRequest, kind: OpKind, positions: Positions, first: int, last: int) -> OpEntry:
-    return OpEntry(kind, request.transaction_id, request.topic_id, request.partition, positions, first, last)
+    return None if kind is None else decision_entry(request, kind, row)
 
 
 FORGET_MS = 1_200_000

@@ -15,11 +15,12 @@ import structlog
 from checker import metrics
 from checker.connection import connect
 from checker.rules.settlement import Ages, ChannelProgress, Delay
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.walk import OPTIONS, Purged, Undelivered, Walk
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.periodic import Periodic
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, KafkaUnreachable
 
 log = structlog.get_logger()
@@ -28,13 +29,11 @@ log = structlog.get_logger()
 class DatabaseUpkeep:
     """Purge and settlement audit of one database."""
 
-    def __init__(
-        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader
-    ) -> None:
+    def __init__(self, name: str, database: CheckerDatabase, settings: CheckerSettings, reader: DeliveryReader) -> None:
         self._name = name
         self._database = database
         self._reader = reader
-        self._table = CallbackTable(database.tables())
+        self._table = CallbackTable(database.table_names())
         self._stopped = threading.Event()
         self._walk = Walk(
             self._table,
@@ -145,7 +144,7 @@ class Upkeep:
         self._reader = reader
         self._databases: dict[str, DatabaseUpkeep] = {}
 
-    def begin(self, name: str, database: DatabaseSettings) -> None:
+    def begin(self, name: str, database: CheckerDatabase) -> None:
         """Start the upkeep of a database."""
         one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
         one.start()

@@ -18,12 +18,9 @@ _EXTRAS = {
     "audit": "spark",
     "checker": "checker",
     "land": "spark",
-    "pending": "checker",
     "relay": "relay",
     "replay": "spark",
-    "resolve": "checker",
     "stack": "stack",
-    "trace": "checker",
 }
 
 
@@ -57,7 +54,7 @@ def run_subcommand() -> None:
 
 def _hide_passwords() -> None:
     """Remove connection strings from tracebacks, and refuse one where the parser would quote it."""
-    from outbox._service.redaction import is_connection_string, redact  # noqa: PLC0415 - services only
+    from outbox._security.redaction import is_connection_string, redact  # noqa: PLC0415 - services only
 
     def write(*error: Any) -> None:
         sys.stderr.write(redact("".join(traceback.format_exception(*error))))

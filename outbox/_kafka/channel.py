@@ -144,5 +144,5 @@ def _lost_checkpoints(group: str, used: Sequence[tuple[str, int]]) -> str:
         f"{places}: group {group} has no checkpoint, although records were written there. "
         "Kafka deletes the offsets of a group that has had no member for offsets.retention.minutes. "
         "Nothing was changed there: an initial checkpoint would deliver every message again that the half topic still "
-        "has. `outbox channel resume` finds out what was delivered; see docs/operations/recovery.md, 'Lost checkpoints'"
+        "has. `outbox resume` finds out what was delivered; see docs/operations/recovery.md, 'Lost checkpoints'"
     )

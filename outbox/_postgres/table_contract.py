@@ -187,14 +187,14 @@ CONTRACT = (
         _ALL,
         lambda facts, _: "" if facts.exists else "does not exist",
         "nothing can be written or delivered",
-        "run `outbox table create`, or the SQL of `outbox table sql`; `outbox inbox create` makes an inbox",
+        "run `outbox table create`, or the SQL of its `--print-sql`; `outbox inbox create` makes an inbox",
     ),
     Condition(
         "an ordinary table; a callback table may be hash-partitioned by transaction_id, a foreign table in any way",
         _ALL,
         _is_no_table,
         "its rows are not unique, or not its own",
-        "make it one, as `outbox table sql` does",
+        "make it one, as `outbox table create --print-sql` does",
     ),
     Condition(
         "no parents and no children",
@@ -215,14 +215,14 @@ CONTRACT = (
         _OURS,
         _lacks,
         "rows could not be read or written",
-        "run `outbox table create`, which adds new columns; compare the others with `outbox table sql`",
+        "run `outbox table create`, which adds new columns; compare the others with `outbox table create --print-sql`",
     ),
     Condition(
         "its primary key, not deferrable",
         _OURS,
         _has_another_key,
         "a row could be there twice, and a fence would be void",
-        "make it as `outbox table sql` does, NOT DEFERRABLE",
+        "make it as `outbox table create --print-sql` does, NOT DEFERRABLE",
     ),
     Condition(
         "no trigger but `outbox_notify`",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from outbox.protocol.names import PLATFORM_PREFIXES, PLATFORM_SUFFIXES
 
@@ -15,6 +15,12 @@ def matches(name: str, pattern: str) -> bool:
 def rank(pattern: str) -> tuple[bool, int]:
     """Return the rank of a pattern; the highest one that matches applies: an exact name, else the longest prefix."""
     return not pattern.endswith("*"), len(pattern)
+
+
+def best_match(name: str, patterns: Mapping[str, Collection[str]]) -> str | None:
+    """Return the key of the highest pattern that matches a name; None: none does."""
+    found = [(rank(pattern), key) for key, some in patterns.items() for pattern in some if matches(name, pattern)]
+    return max(found)[1] if found else None
 
 
 EVERY_NAME = "*"

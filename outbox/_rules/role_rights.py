@@ -61,11 +61,11 @@ _MEANINGS = {
     Role.RELAY: "`outbox relay`, with the table sources that are named",
     Role.CHECKER: "`outbox checker`",
     Role.VIEWER: "an operator who looks: `outbox pending`, `trace`, `discarded list`, `doctor`",
-    Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `table resume`",
+    Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `resume`",
     Role.LAND: "`outbox land`",
     Role.AUDIT: "`outbox audit`",
     Role.REPLAY: "`outbox replay`; the topics are those that it writes to",
-    Role.ADMINISTRATOR: "`outbox channel create` and `verify`; together with `viewer`, `outbox channel resume`",
+    Role.ADMINISTRATOR: "`outbox channel create`; together with `viewer`, `outbox resume` of half partitions",
 }
 
 

@@ -8,15 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn, Self
 
-from pydantic import ValidationError
-from pydantic_settings import SettingsError
-
-from outbox._service.redaction import redact, visible
+from outbox._security.redaction import redact, visible
 from outbox.errors import ConfigurationError, OutboxError
 from outbox.protocol.errors import ProtocolError
-
-NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers"
-"""Error if no bootstrap servers are given."""
 
 
 class Exit(enum.IntEnum):
@@ -66,22 +60,10 @@ def guarded(command: Callable[[], None]) -> None:
     """Run a command; an expected error ends it with one clear line instead of a traceback."""
     try:
         command()
-    except (ValidationError, SettingsError) as error:
-        fail(one_line(error))
     except UnsafeError as error:
         fail(str(error), Exit.UNSAFE)
     except (OutboxError, ProtocolError) as error:
         fail(str(error))
-
-
-def one_line(error: Exception) -> str:
-    """Return an error as one sentence; of wrong settings the names and the reasons, never the values."""
-    if isinstance(error, ValidationError):
-        return "; ".join(
-            _setting(detail["loc"], _LIST if detail["type"] == "tuple_type" else detail["msg"])
-            for detail in error.errors(include_input=False)
-        )
-    return str(error)
 
 
 def is_foreseen(error: BaseException) -> bool:
@@ -100,23 +82,3 @@ def reason_of(error: BaseException) -> str:
 def traceback_of(error: BaseException) -> BaseException | None:
     """Return what the log shows the traceback of; None for an error whose text suffices."""
     return None if is_foreseen(error) else error
-
-
-_LIST = 'this is not a list of names. Write it as ["orders", "shop.*"]'
-"""Problem of a setting whose value is no list."""
-
-
-def _missing(name: str) -> str:
-    """Return one sentence about a required setting that is not given."""
-    if name == "bootstrap_servers":
-        return NO_KAFKA
-    return f"setting {name} is missing: set OUTBOX_{name.upper()}"
-
-
-def _setting(location: tuple[int | str, ...], message: str) -> str:
-    """Return one sentence about one setting, or about several of them, which have no common location."""
-    what = message.removeprefix("Value error, ")
-    name, variable = ".".join(map(str, location)), str(location[0]).upper() if location else ""
-    if message == "Field required":
-        return _missing(name)
-    return f"setting {name} (OUTBOX_{variable}): {what}" if name else what

@@ -14,7 +14,7 @@ import structlog
 from rich.console import Console
 from rich.text import Text
 
-from outbox._service.redaction import printable, redact
+from outbox._security.redaction import printable, redact
 
 LIBRDKAFKA = "librdkafka"
 

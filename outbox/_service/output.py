@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -14,10 +15,11 @@ import typer
 from rich.console import Console
 from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
 
+from outbox._security.redaction import visible
 from outbox._service.periodic import Periodic
-from outbox._service.redaction import visible
 from outbox.errors import UsageError
 
 log = structlog.get_logger()
@@ -48,19 +50,58 @@ def print_entry(console: Console, head: str, *details: str) -> None:
         console.print("    " + detail.replace("\n", " "), soft_wrap=True, highlight=False)
 
 
+def field_table(title: str, content: Any) -> Table:
+    """Return a table with a line for each field of a document that has a value; lists are left to tables of their own.
+
+    A field whose name ends in `_ms` has a time.
+    """
+    table = Table(show_header=False, title=title)
+    for name, value in document(content).items():
+        if value is not None and not isinstance(value, list):
+            shown = utc(value) if name.endswith("_ms") else str(value)
+            table.add_row(name.removesuffix("_ms").replace("_", " "), shown)
+    return table
+
+
+def row_table(rows: Sequence[Any]) -> Table:
+    """Return a table of rows that all have the same fields; what is not known is a question mark."""
+    listed = document(rows)
+    table = Table(*(name.replace("_", " ") for name in (listed[0] if listed else ())))
+    for row in listed:
+        table.add_row(*(_word(value) for value in row.values()))
+    return table
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "?" if value is None else str(value)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 
 
-def print_json(document: Mapping[str, Any]) -> None:
+def document(value: Any) -> Any:
+    """Return a value as JSON has it: dataclasses and named tuples by their fields, without those that `repr` omits."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: document(getattr(value, one.name)) for one in fields(value) if one.repr}
+    if isinstance(value, Mapping):
+        return {name: document(one) for name, one in value.items()}
+    if hasattr(value, "_asdict"):
+        return document(value._asdict())
+    return [document(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
+def print_json(content: Any) -> None:
     """Print a document; times in it are ms since 1970, offsets are numbers, and what is not known is null.
 
     A document with characters that a terminal acts on is printed in ASCII.
     """
-    sys.stdout.write(_to_text(document) + "\n")
+    sys.stdout.write(_to_text(document(content)) + "\n")
 
 
 def print_json_rows(
-    document: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]], tail: Callable[[], Mapping[str, Any]]
+    head: Mapping[str, Any], name: str, rows: Iterable[Any], tail: Callable[[], Mapping[str, Any]]
 ) -> None:
     """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
 
@@ -68,17 +109,17 @@ def print_json_rows(
         tail: Returns the fields behind the list. It is called after the last row.
     """
     separator = "\n"
-    sys.stdout.write(_to_text({**document, name: []}).removesuffix("]\n}"))
+    sys.stdout.write(_to_text({**head, name: []}).removesuffix("]\n}"))
     for row in rows:
-        sys.stdout.write(separator + "    " + _to_text(row, None))
+        sys.stdout.write(separator + "    " + _to_text(document(row), None))
         separator = ",\n"
     sys.stdout.write(("" if separator == "\n" else "\n  ") + "],\n" + _to_text(tail()).removeprefix("{\n") + "\n")
 
 
-def _to_text(document: Mapping[str, Any], indent: int | None = 2) -> str:
+def _to_text(content: Mapping[str, Any], indent: int | None = 2) -> str:
     """Return a document as JSON, in ASCII if it has characters that a terminal acts on."""
-    text = json.dumps(document, ensure_ascii=False, indent=indent)
-    return text if visible(text) == text else json.dumps(document, indent=indent)
+    text = json.dumps(content, ensure_ascii=False, indent=indent)
+    return text if visible(text) == text else json.dumps(content, indent=indent)
 
 
 @contextmanager

@@ -11,18 +11,16 @@ from typing import Any, Generic, TypeVar
 from prometheus_client import disable_created_metrics
 from rich.console import Console
 
-from outbox._operations.finding import Finding
 from outbox._service.channels.channel_context import in_channel
 from outbox._service.channels.channel_metrics import MetricTable
-from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
 from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads, Service, ServiceControl
 from outbox._service.exit_codes import guarded
-from outbox._service.findings import of_channel, show_findings
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
 from outbox._service.output import Figures, show_progress
 from outbox._service.process import reload_on_signal, stop_on_signals
 from outbox._service.settings import ServiceSettings
+from outbox._settings.channels import load_all, load_channel, served_channels
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -59,7 +57,7 @@ def _serve(
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)
-        control = ServiceControl(stop, reload, partial(load_settings, settings_type, given), health)
+        control = ServiceControl(stop, reload, partial(settings_type, **given), health)
         with in_channel(settings.channel):
             metrics.show_ready(health)
             _run(make(settings, control), progress, terminal)
@@ -112,18 +110,3 @@ class _Several(Generic[S]):
             return self._make(read(), ServiceControl(stop, reload, read, health))
 
         return ChannelThread(name, make, stop, health, self._metrics)
-
-
-def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Callable[[S], Iterable[Finding]]) -> None:
-    """Look at everything that a service needs, print what was found, and end.
-
-    Args:
-        given: Settings from the command line; None is not given.
-    """
-
-    def check() -> None:
-        channels = load_all(settings_type, given)
-        configure_logs("error", next(iter(channels.values())).log_format)
-        show_findings(found for name, settings in channels.items() for found in of_channel(name, examine(settings)))
-
-    guarded(check)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from outbox._rules.waiting_rows import OrderingKey, behind_those
+from outbox._rules.row_order import OrderingKey, behind_those
 from outbox.protocol.names import Channel
 from relay.batching.preflight import LookAgain, inspect, refused
 from relay.batching.topic_gate import Gate

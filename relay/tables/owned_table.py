@@ -22,7 +22,7 @@ from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from relay import metrics
 from relay.tables.rows import Local, Row, RowTransaction

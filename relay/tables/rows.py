@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from outbox._rules.waiting_rows import OrderingKey
+from outbox._rules.row_order import OrderingKey
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import (
     ANY_PARTITION,

@@ -15,7 +15,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import PROGRESS
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.tables.id_floor import IdFloor
@@ -95,7 +95,7 @@ class SourceTable(OwnedTable):
     """A message table, as its owner uses it."""
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
-        table = MessageTable(settings.names())
+        table = MessageTable(settings.table_names())
         super().__init__(name, table.names, connection, table.places)
         self._table = table
         self._keep_ms = settings.keep_settled_ms

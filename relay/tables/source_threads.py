@@ -17,7 +17,7 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.dsn import query_problem
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import UnsafeError, reason_of, traceback_of
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import OutboxError
 from relay import metrics
 from relay import telemetry as report

@@ -36,6 +36,9 @@ from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
 
+OPEN_TRANSACTIONS_MS = 30_000
+"""How long to wait for Kafka transactions that are open at the end of a topic."""
+
 SAMPLES = 10
 """Samples of each verdict in the report. No setting: all findings are in a table beside it."""
 
@@ -105,8 +108,7 @@ class Audit:
         window.check_closed(now)
         channel = self._settings.channel_names()
         with KafkaOffsets(self._spark, self._settings) as kafka:
-            patience = self._settings.open_transactions_ms
-            plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, patience)
+            plan = InputPlan(kafka, channel, window, now, BROKER_SKEW_MS, OPEN_TRANSACTIONS_MS)
             halves = self._halves(plan.begun())
             tables, named = self._tables(window)
             searched = merged([*searches(halves, self._settings.topic_names(), window.start), *named])
@@ -117,7 +119,7 @@ class Audit:
         progress, searched = dict[str, TableProgress](), list[Search]()
         for name, database in self._databases.items():
             with open_snapshot(name, database) as connection:
-                if (found := read_progress(connection, MessageTable(database.tables()), window)) is not None:
+                if (found := read_progress(connection, MessageTable(database.table_names()), window)) is not None:
                     progress[name], topics = found
                     searched += topics
         return progress, searched
@@ -159,7 +161,7 @@ class Audit:
                 with open_snapshot(name, database) as connection:
                     state = take_snapshot(connection, name, database, inputs.half_topic_id, inputs.halves, file)
                     if (progress := inputs.tables.get(name)) is not None:
-                        messages = MessageTable(database.tables())
+                        messages = MessageTable(database.table_names())
                         tables = write_table_rows(connection, messages, inputs.window, progress, table_file)
                         state = replace(state, tables=tables)
                 found.append(state)

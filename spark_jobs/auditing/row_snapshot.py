@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn, connection_problem, server_limits
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
-from spark_jobs.auditing.settings import AuditedDatabase
 from spark_jobs.runtime.spans import Span
 
 AT_ONCE = 50_000
@@ -61,7 +61,7 @@ _INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 def take_snapshot(
     connection: psycopg.Connection[Any],
     name: str,
-    database: AuditedDatabase,
+    database: CheckerDatabase,
     half_topic_id: str,
     window: Mapping[int, Span],
     file: Path,
@@ -74,7 +74,7 @@ def take_snapshot(
         connection: In a snapshot of the database.
         window: Spans of half offsets.
     """
-    table = CallbackTable(database.tables())
+    table = CallbackTable(database.table_names())
     table.verify(connection)
     topic = {"topic": half_topic_id}
     purged = connection.execute(table.compose(_PURGED), topic).fetchall()
@@ -87,7 +87,7 @@ def take_snapshot(
 
 
 @contextmanager
-def open_snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
+def open_snapshot(name: str, database: CheckerDatabase) -> Iterator[psycopg.Connection[Any]]:
     """Connect to a database's primary, and read one snapshot of it in the block.
 
     Raises:

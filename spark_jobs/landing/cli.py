@@ -1,4 +1,4 @@
-"""`outbox land` and its commands: `compact`, `retire`, and `jars` and `java-home` for clusters."""
+"""`outbox land` and its commands: `compact`, `retire`, and `jars` for clusters."""
 
 from __future__ import annotations
 
@@ -14,14 +14,8 @@ from pyspark.sql import SparkSession
 from outbox._cli.setting_options import layers, setting_options
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
-from outbox._service.exit_codes import Exit, fail, guarded
-from outbox.errors import ConfigurationError
-from spark_jobs.landing.gaps import retire
-from spark_jobs.landing.job import if_deleted, land
-from spark_jobs.runtime.errors import JobFailedError
-from spark_jobs.runtime.jvm import JVM_GONE
-from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
-from spark_jobs.runtime.settings import (
+from outbox._service.exit_codes import Exit, fail
+from outbox._settings.of_jobs import (
     CompactSettings,
     LandSettings,
     OutputSettings,
@@ -29,6 +23,12 @@ from spark_jobs.runtime.settings import (
     SinkName,
     SinkSettings,
 )
+from outbox.errors import ConfigurationError
+from spark_jobs.landing.gaps import retire
+from spark_jobs.landing.job import if_deleted, land
+from spark_jobs.runtime.errors import JobFailedError
+from spark_jobs.runtime.jvm import JVM_GONE
+from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
 from spark_jobs.runtime.source import check_topics
 from spark_jobs.tables.compactor import compact
 
@@ -86,15 +86,17 @@ def run_retire(
 
 @app.command("jars")
 @setting_options(SinkSettings)
-def show_jars(given: dict[str, Any]) -> None:
+def show_jars(
+    given: dict[str, Any],
+    java_home: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--java-home", help="Print the JAVA_HOME instead: of an installed Java, or of a wheel's.")
+    ] = False,
+) -> None:
     """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
-    typer.echo(",".join(str(jar) for lock in _locks(SinkSettings(**given).sink) for jar in fetch(lock)))
-
-
-@app.command("java-home")
-def show_java_home() -> None:
-    """Print the JAVA_HOME to run spark-submit with: of the Java that is installed, or of the one of a wheel."""
-    guarded(lambda: typer.echo(spark_java_home(find_java())))
+    if java_home:
+        typer.echo(spark_java_home(find_java()))
+    else:
+        typer.echo(",".join(str(jar) for lock in _locks(SinkSettings(**given).sink) for jar in fetch(lock)))
 
 
 def _locks(sink: SinkName) -> list[Path]:

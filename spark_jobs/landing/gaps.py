@@ -13,9 +13,9 @@ import structlog
 from pyspark.sql import SparkSession
 
 from outbox._failpoints import failpoint
+from outbox._settings.of_jobs import RetireSettings, SinkName
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import RetireSettings, SinkName
 from spark_jobs.runtime.spans import Gap, Offsets, behind, needed_text
 from spark_jobs.tables.delta import DeltaSink
 from spark_jobs.tables.layout import manifest_file, retired_file

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from outbox._settings.of_jobs import LandSettings, SinkName, names_in
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
 from spark_jobs.landing.gaps import GapWriter, catch_up
@@ -20,7 +21,6 @@ from spark_jobs.landing.parsing import parse_schema
 from spark_jobs.runtime.errors import JobFailedError, LostRecordsError, is_data_loss, reason
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JVM_GONE
-from spark_jobs.runtime.settings import LandSettings, SinkName, names_in
 from spark_jobs.runtime.source import KafkaView, source_options
 from spark_jobs.runtime.spans import Offsets, behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
 from spark_jobs.tables.delta import DeltaSink
@@ -138,7 +138,7 @@ def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets, way_on: Callabl
 def read(spark: SparkSession, settings: LandSettings) -> DataFrame:
     """Return the topics' records as a stream, as Spark's Kafka source gives them."""
     reader = spark.readStream.format("kafka").options(**source_options(settings, settings.topic_names()))
-    return reader.options(**settings.rate_options()).option("startingOffsets", settings.starting_offsets).load()
+    return reader.options(**settings.rate_options()).option("startingOffsets", "earliest").load()
 
 
 def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> StreamingQuery:

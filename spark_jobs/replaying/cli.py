@@ -11,13 +11,13 @@ from rich.table import Table
 from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit, fail
 from outbox._service.output import PlainConsole, utc
+from outbox._settings.of_jobs import SinkName
 from outbox.errors import ConfigurationError
 from spark_jobs.replaying.job import Prepared, replay
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.errors import JobFailedError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, configure_job_logs, spark_session
-from spark_jobs.runtime.settings import SinkName
 
 _LAST_MS = 250_000_000_000_000
 """Times whose year Python can print."""

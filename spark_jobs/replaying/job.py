@@ -35,7 +35,7 @@ from spark_jobs.runtime.source import refuse_missing
 from spark_jobs.tables.table_reader import accepted_gaps, read_table
 
 TRANSACTION_BYTES = 16 * 1024 * 1024
-"""Most bytes in a Kafka transaction. No setting: `transaction_rows` is the one that decides, and this bounds memory."""
+"""Most bytes in a Kafka transaction: it bounds memory."""
 
 log = structlog.get_logger()
 

@@ -6,12 +6,12 @@ partition, offset).
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
+from outbox._settings.of_jobs import PartitionBy
 from outbox.protocol.partitioner import partition_for_key
 from spark_jobs.replaying.plan import Lane, Part
 from spark_jobs.tables.checksums import hash_sums
@@ -24,13 +24,6 @@ ORDER = ("_target", "_lane", "topic", "partition", "offset")
 
 OUTGOING = (*ORDER, "_timestamp", "_size", "_hash", "key", "value", "headers")
 """What a task that writes is given of each record."""
-
-
-class PartitionBy(enum.StrEnum):
-    """Which partition of its target topic a record goes to."""
-
-    KEY = "key"
-    ORIGINAL = "original"
 
 
 def with_lanes(records: DataFrame, target: str, partitions: Mapping[str, int], by: PartitionBy) -> DataFrame:

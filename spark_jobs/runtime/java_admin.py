@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from pyspark.sql import SparkSession
 
+from outbox._settings.of_jobs import JobSettings
 from outbox.protocol.names import Place
 from spark_jobs.runtime.errors import SourceError, reason, root_name
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE, JavaPackage, jvm
-from spark_jobs.runtime.settings import JobSettings
 
 ANSWER_SECONDS = 10
 _REFUSALS = {"TopicAuthorizationException", "GroupAuthorizationException"}

@@ -23,10 +23,10 @@ from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.logs import configure_logs
 from outbox._service.process import stop_on_signals
+from outbox._settings.of_jobs import SparkSettings
 from outbox.errors import ConfigurationError
 from spark_jobs.runtime.errors import JobFailedError, OutputError, SourceError
 from spark_jobs.runtime.jvm import JVM_GONE, is_stopped
-from spark_jobs.runtime.settings import SparkSettings
 
 log = structlog.get_logger()
 

@@ -8,9 +8,9 @@ from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
 from outbox._kafka.admin import admin_client
+from outbox._settings.of_jobs import READ_COMMITTED, JobSettings
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.java_admin import JavaAdmin
-from spark_jobs.runtime.settings import READ_COMMITTED, JobSettings
 from spark_jobs.runtime.spans import Offsets, by_topic
 
 FETCH = {

@@ -26,10 +26,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from outbox._failpoints import failpoint
+from outbox._settings.of_jobs import CompactSettings, SinkName
 from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.folder import Folder, read_texts
 from spark_jobs.runtime.jvm import JAVA_ERRORS
-from spark_jobs.runtime.settings import CompactSettings, SinkName
 from spark_jobs.tables.checksums import identities, rows_checksum
 from spark_jobs.tables.compaction import Compaction, Folders, due, live_folders, origin
 from spark_jobs.tables.delta import is_delta_table, optimize
@@ -48,6 +48,12 @@ from spark_jobs.tables.manifest import Checksum, Manifest
 from spark_jobs.tables.pairing import last_manifest, sink_of
 from spark_jobs.tables.sinks import FILES, tables_of
 from spark_jobs.tables.table_reader import read_folders
+
+CLOSED = timedelta(days=1)
+"""What is between a day and today, by UTC, before it is compacted."""
+
+TARGET_FILE_BYTES = 256 * 1024 * 1024
+"""Size that a file is to have."""
 
 MIN_FOLDERS = 2
 """Folders of a day that are worth a compaction. No setting: one folder alone is compact already."""
@@ -71,16 +77,14 @@ def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: C
         JobFailedError: Spark failed.
     """
     output = Folder(spark, settings.output)
-    closed = today - timedelta(days=settings.closed_days)
+    closed = today - CLOSED
     is_delta = sink_of(output, last_manifest(output)) is SinkName.DELTA
-    done = (_optimize if is_delta else _swap)(spark, settings, output, closed, stop)
+    done = _optimize(spark, output, closed, stop) if is_delta else _swap(spark, settings, output, closed, stop)
     log.info("Compacted", output=settings.output, **{"tables" if is_delta else "units": done})
     return done
 
 
-def _optimize(
-    spark: SparkSession, settings: CompactSettings, output: Folder, before: date, stop: Callable[[], bool]
-) -> int:
+def _optimize(spark: SparkSession, output: Folder, before: date, stop: Callable[[], bool]) -> int:
     done = 0
     for table in tables_of(output):
         if stop():
@@ -89,7 +93,7 @@ def _optimize(
             continue
         began = time.monotonic()
         try:
-            removed, added = optimize(spark, output.path(table), before, settings.target_file_bytes)
+            removed, added = optimize(spark, output.path(table), before, TARGET_FILE_BYTES)
         except JAVA_ERRORS as error:
             raise JobFailedError(f"OPTIMIZE of {table} in {output} failed: {reason(error)}") from error
         seconds = round(time.monotonic() - began, 2)
@@ -101,7 +105,7 @@ def _optimize(
 def _swap(
     spark: SparkSession, settings: CompactSettings, output: Folder, before: date, stop: Callable[[], bool]
 ) -> int:
-    compactor = Compactor(spark, output, settings.target_file_bytes)
+    compactor = Compactor(spark, output, TARGET_FILE_BYTES)
     compactor.tidy()  # also where nothing may be compacted: what a killed run left is what readers read twice
     if not settings.manifest_readers_only:
         raise OutputError(

@@ -10,11 +10,11 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from outbox._settings.of_jobs import SinkName
 from outbox.errors import ConfigurationError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JavaPackage, jvm
 from spark_jobs.runtime.session import DELTA_SETTINGS
-from spark_jobs.runtime.settings import SinkName
 from spark_jobs.tables.layout import PARTITIONED_BY
 from spark_jobs.tables.sinks import tables_of
 

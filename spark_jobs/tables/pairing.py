@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+from outbox._settings.of_jobs import SinkName
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import SinkName
 from spark_jobs.runtime.spans import Offsets, needed_text
 from spark_jobs.tables.delta import is_delta_table
 from spark_jobs.tables.layout import MANIFESTS, OWNER, RECORDS, manifest_file, retired_file

@@ -13,8 +13,8 @@ from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
+from outbox._settings.of_jobs import SinkName
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import SinkName
 from spark_jobs.tables.layout import PARSED, PARTITIONED_BY, QUARANTINE, RECORDS, WRITING, batch_folder, parsed_table
 
 FILES = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}

@@ -20,8 +20,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 from typer.main import get_command
 
-from outbox._cli import acl
 from outbox._rules.role_rights import Role
+from outbox.operator.commands import acl
 from stack.errors import StartError
 
 Rule = Mapping[str, str]

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from outbox._cli import skip
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import skip
 from outbox.protocol.names import OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEADER
 from outbox.protocol.op import OpSource
 from tests.attacks.attack import DONE, Attack, By, refusal

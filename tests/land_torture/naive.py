@@ -9,10 +9,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from outbox._failpoints import failpoint
+from outbox._settings.of_jobs import LandSettings
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.job import read
 from spark_jobs.runtime.session import spark_session
-from spark_jobs.runtime.settings import LandSettings
 from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
 
 
@@ -30,7 +30,7 @@ def append_all(spark: SparkSession, settings: LandSettings) -> StreamingQuery:
 
 def main() -> None:
     """Append until what is there is landed, or until the process is killed."""
-    settings = LandSettings()  # type: ignore[call-arg]  # all of them come from the environment
+    settings = LandSettings()  # all of them come from the environment
     with spark_session(settings.name, settings.spark) as spark:
         append_all(spark, settings).awaitTermination()
 

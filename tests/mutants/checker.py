@@ -24,7 +24,7 @@ from checker.rules.settlement import (
     settled_below,
     why_undelivered,
 )
-from checker.rules.verdicts import CONSEQUENCES, Row, Verdict, _answer, of_row, op_entry, read_row
+from checker.rules.verdicts import CONSEQUENCES, Verdict, of_row, op_entry
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.discarded_ids import DiscardIndex
 from outbox._kafka.admin import end_offsets
@@ -32,6 +32,7 @@ from outbox._kafka.consumed_records import seek_to_end
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import server_limits
 from outbox._rules.broker_clock import STALE_MS, RequestAges
+from outbox._rules.callback_row import Row, answer, read_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.positions import Positions
@@ -161,7 +162,7 @@ def r26_outages_do_not_count(request: CheckRequest, verdict: Verdict, row: Row |
     answer UNKNOWN, a database that is down for a while uses up the checks of everything that waits: all of it is given
     up undecided, out of its order, though its rows say COMMIT."""
     if CONSEQUENCES[verdict] is None:
-        return _answer(request, OpKind.UNKNOWN, request.positions, request.first_offset, request.last_offset)
+        return answer(request, OpKind.UNKNOWN, request.positions, request.first_offset, request.last_offset)
     return op_entry(request, verdict, row)
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 import psycopg
 
-from checker.operator.database_view import DatabaseStatus, DatabaseView
-from checker.operator.rulings import SourceState
-from checker.rules.verdicts import Row
 from outbox._cli.process_end import run_and_end
 from outbox._kafka.range_reader import Span
-from outbox._operations.discarded_rows import DiscardedTable, DiscardedTransaction
-from outbox._operations.partition_resumption import ChannelResumption
-from outbox._operations.table_view import Owner, TableView
 from outbox._postgres.source_statements import OWNER
-from outbox._rules.repairs import StoredHalf, first_checkpoint
+from outbox._rules.callback_row import Row
+from outbox.operator.deciding.partition_resumption import ChannelResumption
+from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
+from outbox.operator.reading.discarded_rows import DiscardedTable
+from outbox.operator.reading.table_view import Owner, TableView
+from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.operator.state.repairs import StoredHalf, first_checkpoint
+from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.identifiers import xid_of
@@ -26,27 +27,34 @@ from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 
 
-@mutant(DatabaseView._try_lock, "R32", Harm.PHANTOM)
+@mutant(DatabaseView._lock, "R32", Harm.PHANTOM)
 @fails("integration/operator/test_resolve.py::test_an_open_local_transaction_is_left_alone_at_the_last_moment_too")
-def r32_open_local_transaction(self: DatabaseView, connection: psycopg.Connection[Any], request: CheckRequest) -> bool:
+def r32_open_local_transaction(
+    self: DatabaseView, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]
+) -> set[str]:
     """An operator decides nothing on a transaction whose local transaction is open. With a COMMIT of the operator's in
     its place, the row of the application meets it: the application rolls back, tries again, and its message is
     delivered twice, once for a change that never happened."""
-    return True
+    return {request.transaction_id for request in requests}
 
 
 @mutant(DatabaseView.decide, "R32", Harm.LOST)
 @fails("integration/operator/test_resolve.py::test_an_application_that_commits_after_a_rollback_is_fenced")
 def r32_row_before_the_op_marker(
-    self: DatabaseView, request: CheckRequest, kind: OpKind, *, alive: Callable[[], bool], gone: str | None
-) -> DatabaseStatus:
+    self: DatabaseView, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
+) -> dict[str, DatabaseStatus]:
     """An operator's decision becomes the row first, and only then an op marker. An op marker alone is a guess: an
     application that is still about to write its row commits it, and its message is lost, as its half is settled."""
     committed = kind is OpKind.COMMIT
-    place = (request.topic_id, request.partition, request.first_offset, request.last_offset, request.positions)
-    return DatabaseStatus(
-        SourceState.COMMITTED if committed else SourceState.ROLLED_BACK, self._name, Row(committed, *place)
-    )
+    standing = SourceState.COMMITTED if committed else SourceState.ROLLED_BACK
+    return {
+        one.transaction_id: DatabaseStatus(
+            standing,
+            self._name,
+            Row(committed, one.topic_id, one.partition, one.first_offset, one.last_offset, one.positions),
+        )
+        for one in requests
+    }
 
 
 @mutant(run_and_end, "R64", Harm.STUCK)
@@ -74,15 +82,15 @@ def r74_evidence_of_decisions(self: DiscardedTable, transaction: DiscardedTransa
     """An operator who drops a discarded transaction leaves evidence that it committed. Without it `outcome()` calls the
     transaction rolled back, and the application runs it again: its change is made twice."""
     delete = self._table.compose("DELETE FROM {discarded} WHERE xid = CAST(%s AS xid8)")
-    self._connection.execute(delete, (str(xid_of(transaction.transaction_id)),))
+    self._connection.execute(delete, (str(xid_of(transaction.transaction)),))
 
 
 @mutant(ChannelResumption._refusal, "R84", Harm.LOST)
 @fails("integration/relay/test_grown_channel.py::test_what_real_topics_cannot_prove_is_refused")
-def r84_beginning_of_the_half_partition(self: ChannelResumption, span: Span, discards: int | None) -> str:
+def r84_beginning_of_the_half_partition(self: ChannelResumption, span: Span, discards: int | None) -> str | None:
     """Only a half partition that begins at offset 0, and never had a discard, is resumed by what real topics show.
     Without it halves that are gone, or that were discarded and dropped by an operator, count as never seen."""
-    return ""
+    return None
 
 
 @mutant(first_checkpoint, "R84", Harm.DOUBLED)

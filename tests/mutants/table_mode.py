@@ -12,7 +12,6 @@ import psycopg
 from psycopg import sql
 
 from outbox import Message
-from outbox._operations.delivered_search import Gap, unprovable
 from outbox._postgres import dsn, table_contract
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import Notifications
@@ -25,6 +24,8 @@ from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
+from outbox.operator.reading.delivered_search import unprovable
+from outbox.operator.state.gap import Gap
 from outbox.settings import TableNames
 from relay.recovery.authors import Found, Own
 from relay.tables import rows as module

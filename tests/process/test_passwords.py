@@ -11,19 +11,18 @@ from pathlib import Path
 import psycopg
 import pytest
 import structlog
-from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from checker.connection import connect_and_verify
-from checker.operator.database_view import DatabaseView
-from checker.settings import DatabaseSettings
-from outbox._cli import doctor, inbox, table
 from outbox._postgres.dsn import connection_problem, libpq_dsn
-from outbox._service.exit_codes import fail, one_line
+from outbox._service.exit_codes import fail
 from outbox._service.logs import configure_logs
-from outbox.errors import ConfigurationError
+from outbox._settings.declared import CheckerDatabase
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.operator.checks import checks
+from outbox.operator.commands import doctor, inbox, table
+from outbox.operator.reading.database_view import DatabaseView
 from spark_jobs.auditing.row_snapshot import open_snapshot
-from spark_jobs.auditing.settings import AuditedDatabase
 
 PARTS = ("s3cr", "pa55", "w0rd")
 """Every part of the password; none may be printed."""
@@ -61,9 +60,13 @@ def assert_hidden(text: str) -> None:
     assert not found, text
 
 
+def _does_not_answer(*_: object) -> None:
+    raise KafkaUnreachable("Kafka does not answer")
+
+
 def command(app: object) -> Callable[[str, pytest.MonkeyPatch], str]:
     def run(url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-        monkeypatch.setattr(doctor, "examine_kafka", lambda *_: [])
+        monkeypatch.setattr(checks, "describe_channel", _does_not_answer)
         monkeypatch.setenv("OUTBOX_POSTGRES_URL", url)
         monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "127.0.0.1:9")
         result = CliRunner().invoke(app, [] if app is doctor.app else ["create"])  # type: ignore[arg-type]  # a Typer
@@ -75,20 +78,20 @@ def command(app: object) -> Callable[[str, pytest.MonkeyPatch], str]:
 
 def checker(url: str, _: pytest.MonkeyPatch) -> str:
     with pytest.raises(ConfigurationError) as raised:
-        connect_and_verify("shop", DatabaseSettings.model_validate({"dsn": url}))
+        connect_and_verify("shop", CheckerDatabase(dsn=url))
     return str(raised.value)
 
 
 def operator(url: str, _: pytest.MonkeyPatch) -> str:
     with pytest.raises(ConfigurationError) as raised:
-        DatabaseView("shop", DatabaseSettings.model_validate({"dsn": url}), "outbox").look([])
+        DatabaseView("shop", CheckerDatabase(dsn=url), "outbox").look([])
     return str(raised.value)
 
 
 def audit(url: str, _: pytest.MonkeyPatch) -> str:
     with (
         pytest.raises(ConfigurationError) as raised,
-        open_snapshot("shop", AuditedDatabase.model_validate({"dsn": url})),
+        open_snapshot("shop", CheckerDatabase(dsn=url)),
     ):
         pass
     return str(raised.value)
@@ -106,9 +109,9 @@ def test_password_after_slip_is_hidden(
 
 @pytest.mark.parametrize("url", SLIPS[:-1], ids=range(len(SLIPS) - 1))
 def test_password_in_place_of_path_is_hidden(url: str) -> None:
-    with pytest.raises(ValidationError) as raised:
-        DatabaseSettings.model_validate({"dsn_file": Path(url)})
-    assert_hidden(one_line(raised.value))
+    with pytest.raises(ConfigurationError) as raised:
+        CheckerDatabase(dsn_file=Path(url))
+    assert_hidden(str(raised.value))
 
 
 @pytest.mark.parametrize("url", SLIPS[:-1], ids=range(len(SLIPS) - 1))

@@ -16,13 +16,12 @@ from typing import Any
 import pytest
 import structlog
 import typer
-from pydantic import BaseModel, SecretStr
 
-from checker.operator.options import ResolveSettings
 from checker.settings import CheckerSettings
 from outbox._cli.main import GROUP, run_subcommand
-from outbox._cli.options import DoctorSettings
 from outbox._security.secret_files import SECRET_PROPERTIES
+from outbox._settings.setting import Secret, Setting, SettingsTable, plain, settings_of
+from outbox.operator.settings import DoctorSettings, ResolveSettings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.planting_secrets import MARK, Planted, dsn, secret
@@ -30,10 +29,7 @@ from tests.support.planting_secrets import MARK, Planted, dsn, secret
 ID = "01937b5e-0000-7000-8000-000000000000"
 COMMANDS = [
     "channel create",
-    "channel resume",
-    "channel verify",
     "table create",
-    "table verify",
     "inbox create",
     "inbox purge --keep-days 30",
     "doctor",
@@ -43,7 +39,8 @@ COMMANDS = [
     f"discarded deliver {ID} --yes",
     f"discarded drop {ID} --yes",
     "skip half/0 --offset 0 --reason x",
-    "table resume --source shop --dry-run",
+    "resume --dry-run",
+    "resume --source shop --dry-run",
     "pending",
     f"trace {ID}",
     f"resolve {ID} --commit --yes --reason x",
@@ -94,30 +91,22 @@ def _run(file: Path, command: str) -> tuple[str, int, str]:
     return command, done.returncode, done.stdout + done.stderr
 
 
-def _planted_secrets(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[str]:
-    """Yield the names of the settings that hold secrets, those of tables included."""
-    seen.add(model)
-    for name, field in model.model_fields.items():
-        kinds = str(field.annotation)
-        if SecretStr.__name__ in kinds:
-            yield name
-        for inner in getattr(field.annotation, "__args__", ()):
-            if isinstance(inner, type) and issubclass(inner, BaseModel) and inner not in seen:
-                yield from _planted_secrets(inner, seen)
+def _settings_in(table: type[SettingsTable]) -> Iterator[Setting]:
+    """Yield the settings of a table, and those of the tables in it."""
+    for one in settings_of(table).values():
+        yield one
+        for inner in getattr(one.kind, "__args__", ()):
+            if isinstance(inner, type) and issubclass(inner, SettingsTable):
+                yield from _settings_in(inner)
 
 
 @pytest.mark.parametrize("settings", [DoctorSettings, RelaySettings, CheckerSettings, ResolveSettings, AuditSettings])
-def test_secret_settings_are_those_planted_here(settings: type[BaseModel]) -> None:
+def test_secret_settings_are_those_planted_here(settings: type[SettingsTable]) -> None:
     """A new one needs a variant with `_file`, and a place in this test."""
-    found = set(_planted_secrets(settings, set()))
+    names = {one.name: one.kind for one in _settings_in(settings)}
+    found = {name for name, kind in names.items() if plain(kind) is Secret}
     assert found <= {"postgres_url", "dsn"}
-    assert {f"{name}_file" for name in found} <= _all_names(settings)
-
-
-def _all_names(model: type[BaseModel]) -> set[str]:
-    inner = [one for field in model.model_fields.values() for one in getattr(field.annotation, "__args__", ())]
-    models = [one for one in inner if isinstance(one, type) and issubclass(one, BaseModel)]
-    return {*model.model_fields, *(name for one in models for name in _all_names(one))}
+    assert {f"{name}_file" for name in found} <= names.keys()
 
 
 def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> None:
@@ -131,7 +120,7 @@ def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> Non
     assert {name for properties in logins for name in properties} & SECRET_PROPERTIES == SECRET_PROPERTIES - java
 
 
-OFFLINE = {"acl print", "inbox sql", "table sql"}
+OFFLINE = {"acl print"}
 """Commands that only print, and need no secret."""
 
 SERVERS = {"audit", "land", "replay", "stack"}
@@ -178,7 +167,7 @@ def test_no_command_prints_a_secret_if_nothing_answers(planted: Planted) -> None
 def test_no_secret_of_any_login_is_printed_if_nothing_answers(planted: Planted) -> None:
     logins = planted.kafka().values()
     files = [_file(planted, planted.in_files(login, names)) for login in logins for names in (SECRET_PROPERTIES, ())]
-    _run_all(planted, [(file, "channel verify") for file in files])
+    _run_all(planted, [(file, "channel create") for file in files])
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------
@@ -214,7 +203,7 @@ WRONG_KAFKA: list[tuple[dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize("command", ["channel verify", "relay", "checker"])
+@pytest.mark.parametrize("command", ["channel create", "relay", "checker"])
 @pytest.mark.parametrize(("kafka", "said"), WRONG_KAFKA)
 def test_wrong_property_is_named_without_a_secret(
     planted: Planted, outbox: Callable[..., str], command: str, kafka: dict[str, str], said: str
@@ -228,7 +217,7 @@ MALFORMED = ["postgresql://x:hush-a@[db/x", "postgresql://x:hush-b@db:port/x", "
 
 
 @pytest.mark.parametrize("url", MALFORMED)
-@pytest.mark.parametrize("command", ["table verify", "inbox create"])
+@pytest.mark.parametrize("command", ["table create", "inbox create"])
 def test_malformed_connection_string_is_not_printed(
     planted: Planted, outbox: Callable[..., str], command: str, url: str
 ) -> None:
@@ -257,7 +246,7 @@ def test_malformed_variable_is_not_printed(outbox: Callable[..., str], command: 
 def test_malformed_file_is_not_printed(planted: Planted, outbox: Callable[..., str]) -> None:
     file = planted.folder / "malformed.toml"
     file.write_text(f'[kafka]\nsasl.password = "{secret("x")}\n')
-    for command in ("relay", "checker", "table verify"):
+    for command in ("relay", "checker", "table create"):
         printed = outbox(command, OUTBOX_CONFIG=str(file))
         assert "cannot be read" in printed
         assert MARK not in printed

@@ -62,7 +62,6 @@ EXTRAS = [
     "prometheus_client",
     "psycopg_pool",
     "pydantic",
-    "pydantic_settings",
     "pyspark",
     "pytest",
     "rich",

@@ -25,7 +25,7 @@ ROLES = {"cli", "settings", "service", "metrics", "job", "options", "errors", "s
 """File names that stand for one role, which several parts have."""
 
 COMMANDS = {"acl", "channel", "discarded", "doctor", "inbox", "skip", "table"}
-"""A command in `outbox/_cli` has the name of what it works on."""
+"""A command in `outbox/operator/commands` has the name of what it works on."""
 
 DOUBLES = {"outbox", "participant", "sender"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
@@ -38,7 +38,7 @@ LARGE: dict[str, str] = {
 
 
 def _is_double(path: Path) -> bool:
-    return (path.parts[:2] == ("outbox", "_cli") and path.stem in COMMANDS) or (
+    return (path.parts[:3] == ("outbox", "operator", "commands") and path.stem in COMMANDS) or (
         path.parts[:3] == ("outbox", "testing", "_memory") and path.stem in DOUBLES
     )
 

@@ -194,14 +194,15 @@ def test_rows_that_were_written_wrong_replace_nothing(landing: Landing, monkeypa
 
 
 @pytest.mark.long
-def test_all_tables_are_compacted_to_files_of_a_size(tmp_path: Path) -> None:
+def test_all_tables_are_compacted_to_files_of_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     landing = Landing(tmp_path)
     landing.schemas = {"orders": "id bigint, tags map<string,string>"}
     landing.restart()
     for batch_id in range(2):
         landing.plan(batch_id, batch_id + 1)
         landing.land(batch_id, Record(batch_id, value=b'{"id": 1, "tags": {"a": "b"}}'), Record(batch_id + 10))
-    assert run(landing, target_file_bytes=1024) == 3
+    monkeypatch.setattr(compact_module, "TARGET_FILE_BYTES", 1024)
+    assert run(landing) == 3
     assert len(landing.places()) == 4
     parsed = read_table(session(), str(landing.table), "parsed/orders").collect()
     assert [(row.value.id, row.value.tags, row.batch_id) for row in parsed] == [(1, {"a": "b"}, -1)] * 2

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as f
 
+from outbox._settings.of_jobs import SinkName
 from spark_jobs.landing.gaps import GapWriter
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import SinkName
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.delta import is_version
 from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from outbox._settings.of_jobs import RetireSettings, SinkName
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.landing import gaps
 from spark_jobs.landing.gaps import GapWriter, catch_up, retire
 from spark_jobs.landing.metrics import write_metrics
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import RetireSettings, SinkName
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.manifest import Manifest
 from spark_jobs.tables.pairing import way_without
@@ -62,7 +62,7 @@ def retire_stock(landing: Landing) -> None:
 
 def settings(landing: Landing) -> RetireSettings:
     given = {"output": str(landing.table), "checkpoint": str(landing.checkpoint.parent), "job_id": "checkpoint"}
-    return RetireSettings.model_validate(given)
+    return RetireSettings(**given)
 
 
 @contextmanager

@@ -7,20 +7,20 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ConfigurationError
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.java_admin import JavaAdmin
 from spark_jobs.runtime.session import SPARK_LOCK, spark_session
-from spark_jobs.runtime.settings import LandSettings
 from spark_jobs.tables import delta
 from spark_jobs.tables.delta import DeltaSink
 from tests.support.spark import session
 
 
 def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path) -> None:
-    settings = LandSettings.model_validate(
-        {"bootstrap_servers": "localhost:1", "topics": "orders", "output": str(tmp_path), "checkpoint": str(tmp_path)}
+    settings = LandSettings(
+        bootstrap_servers="localhost:1", topics="orders", output=str(tmp_path), checkpoint=str(tmp_path)
     )
     with pytest.raises(SourceError, match=r'no Kafka source\. .* --jars "\$\(outbox land jars\)"') as told:
         JavaAdmin(session(), settings)

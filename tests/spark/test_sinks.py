@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from outbox._settings.of_jobs import SinkName
 from outbox.errors import ConfigurationError
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
-from spark_jobs.runtime.settings import LandSettings, SinkName
 from spark_jobs.tables.compactor import compact
 from spark_jobs.tables.layout import QUARANTINE
 from spark_jobs.tables.manifest import Manifest
@@ -257,6 +257,6 @@ def test_job_without_sink_over_killed_parquet_batch_is_refused(tmp_path: Path, m
         with pytest.raises(KilledError):
             landing.land(0, *span(0, 2))
     (landing.table / "_owner.json").unlink()
-    landing.kind = LandSettings.model_fields["sink"].default
+    landing.kind = SinkName.DELTA
     with pytest.raises(OutputError, match=r"has parquet tables, .* Go on with --sink parquet"):
         landing.restart()

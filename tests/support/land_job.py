@@ -13,7 +13,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from outbox._service.exit_codes import Exit
-from spark_jobs.runtime.settings import SinkName
+from outbox._settings.of_jobs import SinkName
 from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.support.harness import Site, wait_until
 from tests.support.relaying import RelayedTopics

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from outbox._settings.of_jobs import CompactSettings, SinkName
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
 from spark_jobs.landing.parsing import parse_schema
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.settings import CompactSettings, SinkName
 from spark_jobs.runtime.spans import Offsets
 from spark_jobs.tables.delta import DeltaSink
 from spark_jobs.tables.query_checkpoint import Checkpoint

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import relay.state.unsettled
-from checker.rules.verdicts import Row, Verdict, op_entry
+from checker.rules.verdicts import Verdict, op_entry
+from outbox._rules.callback_row import Row
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint, runs_of

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
 from checker.rules.settlement import Ages, ChannelProgress, HalfPartition
-from checker.settings import DatabaseSettings
 from checker.upkeep.walk import OPTIONS, Purged, Undelivered, Walk
 from outbox._kafka.admin import end_offset
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.callback_table import CallbackTable
+from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
@@ -117,9 +117,9 @@ def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> N
     assert producer.flush(10) == 0
 
 
-def database_of(site: Site) -> DatabaseSettings:
+def database_of(site: Site) -> CheckerDatabase:
     """The site's database as the checker's settings name it."""
-    return DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    return CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
 
 
 def purge(

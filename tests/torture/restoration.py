@@ -217,7 +217,7 @@ class SourceCruelty:
     def _resume(self) -> dict[str, Any]:
         """Run the command; its document, empty if it has none."""
         tables = {SOURCE: {"dsn": self._world.site.postgres_url, "table_prefix": self._world.site.name}}
-        words = ("table", "resume", "--source", SOURCE, "--skip-delivered", "--yes", "--json")
+        words = ("resume", "--source", SOURCE, "--skip-delivered", "--yes", "--json")
         try:
             result = run_command(self._world.site, *words, environ={"OUTBOX_TABLES": json.dumps(tables)})
         except subprocess.TimeoutExpired:

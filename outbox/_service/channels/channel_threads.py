@@ -11,11 +11,11 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from outbox._security.redaction import redact, visible
 from outbox._service.channels.channel_context import enter_channel
 from outbox._service.channels.channel_metrics import MetricTable
-from outbox._service.exit_codes import one_line, traceback_of
+from outbox._service.exit_codes import traceback_of
 from outbox._service.health import ChannelsHealth, Health
-from outbox._service.redaction import redact, visible
 from outbox.errors import ConfigurationError
 
 log = structlog.get_logger()
@@ -99,7 +99,7 @@ class ChannelThread(threading.Thread):
     def _stopped(self, error: Exception, seconds: float) -> float:
         self._stops_in_a_row = 1 if seconds >= STEADY_SECONDS else self._stops_in_a_row + 1
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (self._stops_in_a_row - 1), LONGEST_PAUSE_SECONDS)
-        reason = visible(redact(one_line(error)))
+        reason = visible(redact(str(error)))
         self._metrics.restarted()
         self._health.stopped(reason)
         log.error("Channel stopped, it is started again", reason=reason, pause=pause, exc_info=traceback_of(error))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client
-from outbox._service.settings import KafkaSettings
+from outbox._settings.declared import KafkaSettings
 
 ConnectionKey = tuple[tuple[str, str], ...]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import LiteralString
 
-from outbox._postgres.foreign_layout import Layout
+from outbox._rules.foreign_layout import Layout
 from outbox.errors import ConfigurationError
 
 ID_ARRAYS: Mapping[str, LiteralString] = {

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from outbox._postgres.foreign_layout import Layout
+from outbox._rules.foreign_layout import Layout
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import ANY_PARTITION, Header

@@ -11,8 +11,8 @@ from typing import LiteralString, NamedTuple
 
 from psycopg import sql
 
-from outbox._postgres.foreign_layout import Layout
 from outbox._postgres.source_statements import COUNTED
+from outbox._rules.foreign_layout import Layout
 from outbox._rules.qualified_name import QualifiedName
 from outbox.settings import TableNames
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES

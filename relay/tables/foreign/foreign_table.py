@@ -13,7 +13,7 @@ from psycopg import sql
 from outbox._failpoints import failpoint
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.source_progress import Progress
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.tables.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
@@ -59,8 +59,8 @@ class ForeignTable(OwnedTable):
     origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
-        self._source = ForeignSource(settings.names(), settings.foreign_name())
-        super().__init__(name, settings.names(), connection, self._source.places)
+        self._source = ForeignSource(settings.table_names(), settings.foreign_name())
+        super().__init__(name, settings.table_names(), connection, self._source.places)
         self._layout = settings.foreign_layout()
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements | None = None

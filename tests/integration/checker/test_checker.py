@@ -18,8 +18,8 @@ from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
 from checker.connection import connect
-from checker.settings import DatabaseSettings
 from outbox import Message, Outbox
+from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_kill_relay import is_stopped
 from tests.support.bulk import publish_bulk, send_halves
@@ -185,7 +185,7 @@ def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: Outbox
 
 @pytest.mark.parametrize(("purpose", "writes"), [("checker", True), ("purge", True), ("operator", False)])
 def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, writes: bool) -> None:  # noqa: FBT001
-    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url})
+    settings = CheckerDatabase(dsn=site.postgres_url)
     with connect(settings, purpose, writes=writes) as connection:
         query = "SELECT name, setting::int FROM pg_settings WHERE name = ANY (%s)"
         found = dict(connection.execute(query, (list(LIMITS_MS),)).fetchall())

@@ -144,7 +144,7 @@ def test_group_without_commits_is_fenced_only_after_reset(site: Site, outbox: Ou
     site.wait_visible(1, "orders")
     wait_until(lambda: metric(configured.port, "outbox_checker_breakers_open", database="shop") == 1)
     assert len(_fenced(site)) <= 5
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker = "off"')
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 0')
     checker.process.send_signal(signal.SIGHUP)
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
     assert _kept_up(configured.port) == {"shop"}

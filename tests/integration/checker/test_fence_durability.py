@@ -17,9 +17,9 @@ import pytest
 from checker.connection import UnreachableError, connect, connect_and_verify, oldest_prepared
 from checker.fencing.fence import Fence, NotReplicatedError
 from checker.rules.verdicts import Answers, Verdict
-from checker.settings import DatabaseSettings
 from outbox import TableNames
 from outbox._postgres.callback_table import CallbackTable
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
@@ -64,8 +64,8 @@ def primary(pair: tuple[Postgres, Postgres]) -> Postgres:
     return pair[0]
 
 
-def _database(server: Postgres, **settings: object) -> DatabaseSettings:
-    return DatabaseSettings.model_validate({"dsn": server.url, "durability": "production", **settings})
+def _database(server: Postgres, **settings: object) -> CheckerDatabase:
+    return CheckerDatabase(dsn=server.url, durability="production", **settings)
 
 
 def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:

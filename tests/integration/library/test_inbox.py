@@ -285,7 +285,7 @@ def test_the_command_makes_and_cleans_the_table(site: Site) -> None:
 
 
 def test_the_printed_sql_makes_the_table(site: Site) -> None:
-    sql = _command(site, "sql").stdout
+    sql = _command(site, "create", "--print-sql").stdout
     with site.connect() as connection:
         for _ in range(2):
             connection.execute(sql.encode())

@@ -42,9 +42,9 @@ from outbox import (
     TypedTopic,
     UsageError,
 )
-from outbox._operations.discarded_rows import DiscardedTable
 from outbox._postgres.message_table import STARTED_US, MessageTable
 from outbox.message import HeadersInput
+from outbox.operator.reading.discarded_rows import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.testing import InMemoryOutbox
@@ -339,10 +339,10 @@ def test_a_row_proves_the_commit_wherever_it_is(lone: Place) -> None:
         _discard(lone, connection, ids[1:])
         assert {lone.outbox.outcome(id_, connection) for id_ in ids} == {Outcome.COMMITTED}
         table = DiscardedTable(MessageTable(lone.site.tables), connection)
-        found = {one.transaction_id: one for one in table.read()}
+        found = {one.transaction: one for one in table.read()}
         moved = table.deliver(found[ids[1]])
         table.drop(found[ids[2]])
-        assert [one.transaction_id for one in table.read()] == [ids[3]]
+        assert [one.transaction for one in table.read()] == [ids[3]]
         assert moved is not None
         assert {lone.outbox.outcome(id_, connection) for id_ in [*ids, moved.transaction_id]} == {Outcome.COMMITTED}
 

@@ -39,11 +39,11 @@ from outbox import (
     TypedTopic,
     ddl,
 )
-from outbox._cli.acl import scope_of
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox.cloudevents import event_message
+from outbox.operator.commands.acl import scope_of
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
 from outbox.testing import InMemoryOutbox
@@ -657,15 +657,15 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "purge in a transaction": (_purge_in_a_transaction, "takes a connection outside a transaction"),
     # --- the command ------------------------------------------------------------------------------------------------
     "command without Kafka": (
-        lambda w: w.run("channel", "verify", OUTBOX_BOOTSTRAP_SERVERS=""),
+        lambda w: w.run("channel", "create", OUTBOX_BOOTSTRAP_SERVERS=""),
         "set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers",
     ),
     "command without database": (
-        lambda w: w.run("table", "verify", OUTBOX_POSTGRES_URL=""),
+        lambda w: w.run("table", "create", OUTBOX_POSTGRES_URL=""),
         "set OUTBOX_POSTGRES_URL or give --postgres-url",
     ),
     "command without its database": (
-        lambda w: w.run("table", "verify", OUTBOX_POSTGRES_URL="postgresql://u@127.0.0.1:9/x"),
+        lambda w: w.run("table", "create", OUTBOX_POSTGRES_URL="postgresql://u@127.0.0.1:9/x"),
         "The database cannot be reached. ",
     ),
     "channel with other numbers": (
@@ -673,7 +673,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         "out, or change the topics",
     ),
     "channel that is missing": (
-        lambda w: w.run("channel", "verify", OUTBOX_CHANNEL=f"{w.site.name}none"),
+        lambda w: w.run("pending", OUTBOX_CHANNEL=f"{w.site.name}none"),
         "outbox channel create",
     ),
     "discarded: nothing named": (

@@ -9,8 +9,8 @@ from confluent_kafka import Producer
 
 from outbox import Message, Outbox
 from outbox._kafka.channel import verify_channel
-from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
+from outbox.operator.reading.discard_topic import read_manifests
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from tests.support.bulk import publish_bulk, send_halves

@@ -8,9 +8,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox._cli.discarded import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.discarded import app
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting

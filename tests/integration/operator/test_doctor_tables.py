@@ -13,9 +13,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from outbox._cli.doctor import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.doctor import app
 from outbox.settings import TableNames
 from stack import Stack
 from tests.support.commands import call_for_json, run_command
@@ -76,7 +76,7 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
     ("statement", "problem", "fix"),
     [
         ("DROP TABLE {source}", "does not exist", "outbox table create"),
-        ("ALTER TABLE {discarded} DROP COLUMN detail", "lacks the columns detail text", "outbox table sql"),
+        ("ALTER TABLE {discarded} DROP COLUMN detail", "lacks the columns detail text", "--print-sql"),
         ("DROP INDEX {message}_xid", "no index on xid", "outbox table create"),
         ("ALTER TABLE {message} SET UNLOGGED", "is not logged", "SET LOGGED"),
         ("ALTER TABLE {message} RESET (autovacuum_vacuum_threshold)", "vacuumed too late", "threshold = 10000"),

@@ -9,17 +9,17 @@ import psycopg
 import pytest
 import typer
 
-from checker.operator.pending import app as pending
-from checker.operator.resolve import app as resolve
-from checker.operator.trace import app as trace
-from outbox._cli.discarded import app as discarded
-from outbox._cli.doctor import app as doctor
-from outbox._cli.table import app as table
-from outbox._operations.foreign_doctor import examine_foreign
-from outbox._operations.source_report import SourceReporter
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
+from outbox.operator.checks.source_checks import examine_foreign
+from outbox.operator.commands.discarded import app as discarded
+from outbox.operator.commands.doctor import app as doctor
+from outbox.operator.commands.pending import app as pending
+from outbox.operator.commands.resolve import app as resolve
+from outbox.operator.commands.resume import app as resume
+from outbox.operator.commands.trace import app as trace
+from outbox.operator.reading.source_report import SourceReporter
 from outbox.settings import TableNames
 from tests.support.commands import call_command, call_for_json
 from tests.support.foreign_tables import Kind, relay_settings, run
@@ -90,7 +90,7 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     code, printed = _call(doctor, shop)
     assert code == Exit.FINDINGS
     assert "halted: Kafka is at batch 1, the database at batch 0" in printed
-    code, printed = _call(table, shop, "resume", "--source", SOURCE, "--deliver-again", "--yes")
+    code, printed = _call(resume, shop, "--source", SOURCE, "--deliver-again", "--yes")
     assert (code, NOT_READ in printed) == (Exit.CONFIGURATION, True)
     _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, {AS_MADE}")
     shop.wait_visible(2, "orders")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from outbox._cli import channel, discarded, doctor, inbox, table
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import channel, discarded, doctor, inbox, table
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.envelope import Envelope
 from outbox.protocol.half import Truth
@@ -30,7 +30,7 @@ def place(servers: Servers) -> Iterator[Site]:
 
 def _discard(site: Site, reason: DiscardReason) -> str:
     """A manifest as a relay writes it; the id of its transaction."""
-    id_, topic_id = str(uuid.uuid4()), call_for_json(channel.app, site, "verify")[1]["topics"][0]["topic_id"]
+    id_, topic_id = str(uuid.uuid4()), call_for_json(channel.app, site, "create")[1]["topics"][0]["topic_id"]
     decision = None if reason is DiscardReason.UNDECIDED else OpKind.COMMIT
     manifest = Manifest(
         id_, "orders", Truth.ROW, topic_id, 0, reason, "why", decision, Positions.first(1), ((0, 7),), 5_000
@@ -42,9 +42,8 @@ def _discard(site: Site, reason: DiscardReason) -> str:
 
 
 def test_channel_and_tables(place: Site) -> None:
-    for verb in ("create", "verify"):
-        words = ("--partitions", "1") if verb == "create" else ()
-        code, made = call_for_json(channel.app, place, verb, *words)
+    for words in (("--partitions", "1"), ()):
+        code, made = call_for_json(channel.app, place, "create", *words)
         assert (code, made["channel"]) == (Exit.OK, place.name)
         assert [one["topic"] for one in made["topics"]] == [
             place.channel.half_topic,
@@ -54,15 +53,14 @@ def test_channel_and_tables(place: Site) -> None:
             place.channel.discard_topic,
         ]
         assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
-    for verb, state in (("create", "ready"), ("verify", "fine")):
-        code, told = call_for_json(table.app, place, verb)
-        names = place.tables
-        message_tables = [names.message, names.discarded, names.delivered, names.source, names.publish_function]
-        more = [f"public.{name}" for name in message_tables]
-        assert (code, told) == (
-            Exit.OK,
-            {"table": f"public.{names.transaction}", "state": state, "table_mode": more},
-        )
+    code, told = call_for_json(table.app, place, "create")
+    names = place.tables
+    message_tables = [names.message, names.discarded, names.delivered, names.source, names.publish_function]
+    more = [f"public.{name}" for name in message_tables]
+    assert (code, told) == (
+        Exit.OK,
+        {"table": f"public.{names.transaction}", "state": "ready", "table_mode": more},
+    )
     assert call_for_json(inbox.app, place, "create")[1]["state"] == "ready"
     assert call_for_json(inbox.app, place, "purge", "--keep-days", "1")[1]["rows_deleted"] == 0
 
@@ -153,9 +151,9 @@ def test_a_program_is_not_asked(place: Site) -> None:
 
 
 def test_the_topics_of_a_channel_are_shown_whole_on_a_narrow_terminal(place: Site) -> None:
-    topics = call_for_json(channel.app, place, "verify")[1]["topics"]
+    topics = call_for_json(channel.app, place, "create")[1]["topics"]
     assert len(topics) == 5
-    code, printed = call_command(channel.app, place, "verify", environ={"COLUMNS": "80"})
+    code, printed = call_command(channel.app, place, "create", environ={"COLUMNS": "80"})
     assert code == Exit.OK
     assert all(one["topic_id"] in printed for one in topics)
     assert "…" not in printed

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import checker.operator.pending
-import checker.operator.trace
-import outbox._cli.doctor
+import outbox.operator.commands.doctor
+import outbox.operator.commands.pending
+import outbox.operator.commands.trace
 from outbox import Message
 from outbox._service.exit_codes import Exit
 from tests.support.bulk import publish_bulk
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 
-DOCTOR = outbox._cli.doctor.app
-PENDING = checker.operator.pending.app
-TRACE = checker.operator.trace.app
+DOCTOR = outbox.operator.commands.doctor.app
+PENDING = outbox.operator.commands.pending.app
+TRACE = outbox.operator.commands.trace.app
 
 
 def of(site: Site, service: str) -> tuple[int, dict[str, object]]:

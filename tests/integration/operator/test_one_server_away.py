@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-import checker.operator.pending
-import checker.operator.trace
-import outbox._cli.discarded
-import outbox._cli.doctor
+import outbox.operator.commands.discarded
+import outbox.operator.commands.doctor
+import outbox.operator.commands.pending
+import outbox.operator.commands.trace
 from outbox import Message, Outbox
 from outbox._service.exit_codes import Exit
 from stack import Stack
@@ -20,10 +20,10 @@ from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
 
-DOCTOR = outbox._cli.doctor.app
-DISCARDED = outbox._cli.discarded.app
-PENDING = checker.operator.pending.app
-TRACE = checker.operator.trace.app
+DOCTOR = outbox.operator.commands.doctor.app
+DISCARDED = outbox.operator.commands.discarded.app
+PENDING = outbox.operator.commands.pending.app
+TRACE = outbox.operator.commands.trace.app
 
 AWAY_SECONDS = 15.0
 """For a whole command, of which Kafka's silence takes about a third; a question for each thing took 44 s."""

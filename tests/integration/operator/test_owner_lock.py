@@ -12,11 +12,10 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from checker.operator import pending
 from outbox import Message
-from outbox._cli import doctor
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import TRY_OWN, source_name
+from outbox.operator.commands import doctor, pending
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from checker.operator.pending import app
-from checker.operator.unsettled_transactions import Gathering
 from outbox import Message, Outbox
 from outbox._kafka.channel import verify_channel
 from outbox._kafka.groups import committed_checkpoints
-from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.pending import app
+from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.unsettled_transactions import Gathering
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import call_command, call_for_json, run_command
@@ -137,7 +137,7 @@ def test_what_is_left_out_is_said(site: Site, outbox: Outbox, monkeypatch: pytes
     assert ages == sorted(ages, reverse=True)
     assert _pending(site, "--group", "others")["transactions"] == []
     assert _pending(site, "--older-than", "1h")["transactions"] == []
-    monkeypatch.setattr("checker.operator.pending.HALVES", 4)  # of two partitions
+    monkeypatch.setattr("outbox.operator.commands.pending.HALVES", 4)  # of two partitions
     document = _pending(site)
     assert len(document["transactions"]) == 4
     (first, _second) = document["not_read"]
@@ -224,7 +224,7 @@ def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: Outbox, monkeyp
         made.append(Gathering(*given))
         return made[-1]
 
-    monkeypatch.setattr("checker.operator.pending.Gathering", gathering)
+    monkeypatch.setattr("outbox.operator.commands.pending.Gathering", gathering)
     document = _pending(site, "--limit", "3")
     assert sum(sum_["undecided"] for sum_ in document["sums"]) == 200
     assert (len(document["transactions"]), document["not_listed"]) == (3, 197)

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from checker.operator.pending import app
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.pending import app
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings

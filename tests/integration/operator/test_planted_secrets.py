@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from checker.operator import pending, trace
 from outbox import AsyncOutbox, Message, OutboxError
-from outbox._cli import channel, discarded, doctor, table
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import discarded, doctor, pending, table, trace
 from stack import Stack
 from stack.ports import Ports
 from tests.support import message_rows
@@ -115,8 +114,6 @@ def _reports(site: SecuredSite) -> str:
     operator = site.user(Role.VIEWER, Role.OPERATOR, **_names(site))
     with site.acting(operator):
         for app, words in (
-            (channel.app, ["verify"]),
-            (table.app, ["verify"]),
             (doctor.app, []),
             (doctor.app, ["--json"]),
             (pending.app, ["--json"]),
@@ -146,7 +143,7 @@ def test_wrong_password_for_kafka_is_named_and_not_shown(site: SecuredSite) -> N
         command = [sys.executable, "-m", "outbox", *words]
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
-    cases = (["relay"], ["checker"], ["channel", "verify"], ["pending"], ["relay", "--check"])
+    cases = (["relay"], ["checker"], ["channel", "create"], ["pending"], ["relay", "--check"])
     with ThreadPoolExecutor(len(cases)) as pool:
         for done in pool.map(lambda words: run(*words), cases):
             said = done.stdout + done.stderr
@@ -170,7 +167,7 @@ def test_library_with_a_wrong_password_shows_none(site: SecuredSite, caplog: pyt
 def test_wrong_password_for_postgres_is_named_and_not_shown(site: SecuredSite) -> None:
     wrong = _secret_files(site, url=site.postgres_url.replace(site.stack.postgres.password, WRONG))
     said = ""
-    for app, words in ((table.app, ["verify"]), (doctor.app, [])):
+    for app, words in ((table.app, ["create"]), (doctor.app, [])):
         code, printed = call_command(app, site, *words, environ=wrong)
         assert code in {Exit.CONFIGURATION, Exit.FINDINGS}
         assert "password authentication failed" in printed

@@ -30,7 +30,7 @@ def test_wrong_password_is_named() -> None:
             "sasl.username": "shop",
             "sasl.password": "wr0ng-pa55",
         }
-        for words in (["channel", "verify"], ["relay"], ["doctor"]):
+        for words in (["channel", "create"], ["relay"], ["doctor"]):
             result = subprocess.run(
                 [sys.executable, "-m", "outbox", *words],
                 env={

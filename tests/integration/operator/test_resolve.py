@@ -13,17 +13,17 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
-from checker.operator.database_view import DatabaseView
-from checker.operator.resolve import app
-from checker.operator.rulings import SourceState
-from checker.settings import DatabaseSettings
 from outbox import Message, Outbox, TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
-from outbox._operations.decisions import send_decisions
-from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable
+from outbox.operator.commands.resolve import app
+from outbox.operator.deciding.decisions import send_decisions
+from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
@@ -158,7 +158,7 @@ def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
         raise KafkaUnreachable("Kafka does not answer")
 
     id_ = _undecided(still, outbox).transaction_id
-    monkeypatch.setattr("checker.operator.resolution.send_decisions", fail)
+    monkeypatch.setattr("outbox.operator.deciding.resolution.send_decisions", fail)
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
     assert (code, still.rows().get(id_)) == (Exit.CONFIGURATION, "R")
     assert "the row is ROLLBACK and is final" in printed
@@ -228,13 +228,13 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
     """The row is read after the operator's own was tried, in a statement of its own (R8)."""
     entry = _undecided(still, outbox)
 
-    def commit(_self: object, _connection: object, _request: object) -> bool:
+    def commit(_self: object, _connection: object, _requests: object) -> set[str]:
         place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset)
         query = f"INSERT INTO {still.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')"
         _execute(still, query, entry.transaction_id, still.name, *place)
-        return True
+        return {entry.transaction_id}
 
-    monkeypatch.setattr("checker.operator.database_view.DatabaseView._try_lock", commit)
+    monkeypatch.setattr("outbox.operator.reading.database_view.DatabaseView._lock", commit)
     code, document = call_for_json(app, still, entry.transaction_id, "--rollback", *AT_ONCE)
     assert (code, document["standing"]) == (Exit.FINDINGS, "committed")
     assert still.rows()[entry.transaction_id] == "C"
@@ -250,14 +250,14 @@ def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
     rows, request = _rows(still), _request(still, entry)
     with still.connect() as application, application.transaction():
         application.execute("SELECT pg_advisory_xact_lock(%s)", (lock_number(entry.transaction_id),))
-        seen = rows.decide(request, kind, alive=lambda: False, gone=None)
+        (seen,) = rows.decide([request], kind, alive=lambda _: (), gone=None).values()
         assert (seen.standing, seen.holder) == (SourceState.OPEN, application.info.backend_pid)
     assert entry.transaction_id not in still.rows()
-    assert rows.decide(request, kind, alive=lambda: False, gone=None).placed
+    assert rows.decide([request], kind, alive=lambda _: (), gone=None)[entry.transaction_id].placed
 
 
 def _rows(site: Site) -> DatabaseView:
-    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    settings = CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
     return DatabaseView("shop", settings, site.name)
 
 
@@ -275,8 +275,10 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
-    monkeypatch.setattr("checker.operator.database_view._is_purged", lambda *_: next(looks))
-    seen = _rows(still).decide(_request(still, entry), OpKind.ROLLBACK, alive=lambda: next(reads), gone=None)
+    monkeypatch.setattr("outbox.operator.reading.database_view._is_purged", lambda *_: next(looks))
+    view, request = _rows(still), _request(still, entry)
+    found = view.decide([request], OpKind.ROLLBACK, alive=lambda ids: ids if next(reads) else (), gone=None)
+    seen = found[entry.transaction_id]
     assert (seen.standing, seen.placed) == (SourceState.PURGED, False)
     assert entry.transaction_id not in still.rows()
 
@@ -524,7 +526,7 @@ def test_resolve_all_asks_before_it_decides(still: Site) -> None:
 
 
 def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checker.operator.bulk.AT_ONCE", 2)
+    monkeypatch.setattr("outbox.operator.deciding.resolution.AT_ONCE", 2)
     gone = str(uuid.uuid4())
     today = _incarnation(still)
     _execute(still, f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'", gone)

@@ -10,7 +10,7 @@ import pytest
 
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
-from spark_jobs.runtime.settings import SinkName
+from outbox._settings.of_jobs import SinkName
 from spark_jobs.tables.table_reader import read_landed
 from stack import Stack
 from tests.support.auditing import QUICK, ROLLED_BACK, TRANSACTIONS, Audited, findings_of, summary_of

@@ -10,12 +10,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from checker.operator import resolve
 from outbox import KafkaUnreachable, Message
-from outbox._cli import channel, doctor, table
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import channel, doctor, resolve, table
 from stack import Stack
 from tests.support.async_shop import AsyncShop
 from tests.support.bulk import send_halves

@@ -1,4 +1,4 @@
-"""`outbox table resume`: a halted table source goes on as the operator decides (R55)."""
+"""`outbox resume`: a halted table source goes on as the operator decides (R55)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, not
     ResourceType,
 )
 
-from outbox._cli.table import app
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.resume import app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
@@ -43,7 +43,7 @@ def _run(site: Site, statement: str) -> None:
 
 
 def _resume(site: Site, *words: str, typed: str = "") -> tuple[int, str]:
-    return call_command(app, site, "resume", "--source", SOURCE, *words, environ=relay_settings(site), typed=typed)
+    return call_command(app, site, "--source", SOURCE, *words, environ=relay_settings(site), typed=typed)
 
 
 def _document(site: Site, *words: str, code: int = Exit.OK) -> Any:
@@ -140,7 +140,7 @@ def test_a_source_whose_offset_was_deleted_goes_on(shop: Site) -> None:
 
 
 def test_a_source_with_an_owner_is_refused(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox._operations.source_resumption.LOCK_SECONDS", 0.5)
+    monkeypatch.setattr("outbox.operator.deciding.source_resumption.LOCK_SECONDS", 0.5)
     _restored(shop)
     with shop.connect() as owner:
         lock = "SELECT pg_advisory_lock(1869967458, ((%s::regclass)::oid::bigint - 2147483648)::integer)"

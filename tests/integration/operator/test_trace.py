@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from checker.operator.trace import app
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.trace import app
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from tests.support.bulk import send_halves

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from checker.operator.resolve import app as resolve
-from checker.operator.trace import app
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.resolve import app as resolve
+from outbox.operator.commands.trace import app
 from outbox.protocol.identifiers import table_transaction_id
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from checker.operator import pending, resolve, trace
 from outbox import HalfMessage, LocalTransactionState, Message, Outbox, TransactionCheck, TransactionListener
-from outbox._cli.discarded import app as discarded
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import pending, resolve, trace
+from outbox.operator.commands.discarded import app as discarded
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_halts import commit_damaged, key_of
 from tests.integration.relay.test_poison import NEWER, Headers, store_compressed, write_packed

@@ -13,7 +13,7 @@ import pytest
 from outbox import CallbackTableError
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from relay.tables.owned_table import open_session
 from relay.tables.source_table import SourceTable
 from tests.integration.relay.test_table_source import relay, run
@@ -122,12 +122,12 @@ def test_row_security_that_appears_halts_the_source_and_hides_nothing(shop: Site
 
 
 def _settings(site: Site) -> TableSettings:
-    return TableSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+    return TableSettings(dsn=site.postgres_url, table_prefix=site.name)
 
 
 def test_rows_are_never_hidden_from_the_role_of_a_relay(shop: Site, role: str) -> None:
     _publish(shop)
-    settings = TableSettings.model_validate({"dsn": role, "table_prefix": shop.name})
+    settings = TableSettings(dsn=role, table_prefix=shop.name)
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         for change in ("ALTER TABLE {message} ENABLE ROW LEVEL SECURITY", "CREATE POLICY s ON {message} USING (true)"):
             run(shop, change)
@@ -140,7 +140,7 @@ def test_rows_are_never_hidden_from_the_role_of_a_relay(shop: Site, role: str) -
 def test_ids_that_start_again_are_found_at_take_over(shop: Site, role: str) -> None:
     """Also by a role that has only what a relay needs: it may read the sequence."""
     _publish(shop)
-    settings = TableSettings.model_validate({"dsn": role, "table_prefix": shop.name})
+    settings = TableSettings(dsn=role, table_prefix=shop.name)
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         source.verify()
         run(shop, "ALTER TABLE {message} ALTER COLUMN id RESTART")

@@ -15,7 +15,7 @@ import pytest
 
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._rules.qualified_name import QualifiedName
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from outbox.testing import VisibleRecord, read_committed
 from relay.tables.foreign.foreign_table import ForeignTable
@@ -85,7 +85,7 @@ def test_rows_that_wait_are_found_by_whatever_a_header_has(shop: Site, kind: Kin
     """The relay looks them up by the origin header of a record that a Kafka transaction left open (R31)."""
     kind.create(shop)
     insert(shop, kind, "orders", "one", "two")
-    settings = TableSettings.model_validate(kind.settings(shop))
+    settings = TableSettings(**kind.settings(shop))
     with closing(ForeignTable(SOURCE, settings, open_session(settings))) as table:
         table.progress()
         first, second = table.window(10, 1_000_000, ()).rows

@@ -14,8 +14,9 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from outbox import Message, Outbox
-from outbox._cli.channel import app
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.channel import app as channel_app
+from outbox.operator.commands.resume import app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 
@@ -88,7 +89,7 @@ def _grow(site: Site) -> None:
 
 
 def _resume(site: Site, *words: str) -> tuple[int, str]:
-    return call_command(app, site, "resume", *words)
+    return call_command(app, site, *words)
 
 
 def _document(site: Site, *words: str, code: int = Exit.OK) -> Any:
@@ -122,8 +123,8 @@ def test_a_channel_that_grew_while_applications_ran_goes_on(grown: Site) -> None
     wait_until(lambda: len(applications[1].committed) > 60)
     unknown = grown.relay()
     wait_until(lambda: "has no checkpoint" in unknown.output(), explain=grown.logs)
-    code, created = call_command(app, grown, "create")
-    assert (code, "outbox channel resume" in created) == (Exit.CONFIGURATION, True)
+    code, created = call_command(channel_app, grown, "create")
+    assert (code, "outbox resume" in created) == (Exit.CONFIGURATION, True)
     code, said = _resume(grown, "--yes")
     assert (code, "stop the relays of the channel" in said) == (Exit.CONFIGURATION, True), said
     unknown.terminate()

@@ -10,11 +10,11 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
-from outbox._cli.table import app
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.notifications import Notifications, has_trigger
 from outbox._postgres.source_statements import source_name
 from outbox._rules.qualified_name import QualifiedName
+from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 from tests.support.commands import call_command
 from tests.support.foreign_tables import Kind
@@ -147,10 +147,10 @@ def test_the_command_creates_keeps_and_drops_the_trigger(shop: Site) -> None:
     assert not after()
     assert after("--notify")
     assert after()
-    code, printed = call_command(app, shop, "sql", "--notify")
+    code, printed = call_command(app, shop, "create", "--print-sql", "--notify")
     assert code == 0
     assert "TRIGGER outbox_notify AFTER INSERT" in printed
-    assert "outbox_notify" not in call_command(app, shop, "sql")[1]
+    assert "outbox_notify" not in call_command(app, shop, "create", "--print-sql")[1]
 
 
 # --- the relay

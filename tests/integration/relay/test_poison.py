@@ -15,8 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 
 from outbox._kafka.channel import verify_channel
-from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
+from outbox.operator.reading.discard_topic import read_manifests
 from outbox.protocol.discard import DiscardReason, Manifest
 from tests.integration.relay.test_halts import publish, start_halted, values
 from tests.support.commands import run_command

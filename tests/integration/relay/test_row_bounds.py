@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from outbox._postgres.message_table import MessageTable
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from relay.tables.owned_table import open_session
 from relay.tables.source_table import SourceTable
 from tests.support.harness import Site
@@ -54,7 +54,7 @@ def test_headers_count_in_the_window(shop: Site) -> None:
     """However well Postgres compresses them: the relay unpacks all rows of a window at once."""
     headers = f"ARRAY['h'], ARRAY[convert_to(repeat('x', {HEADERS}), 'UTF8')]"
     _insert(shop, ", header_names, header_values", f"SELECT 'g', 't', {headers} FROM generate_series(1, 40)")
-    settings = TableSettings.model_validate({"dsn": shop.postgres_url, "table_prefix": shop.name})
+    settings = TableSettings(dsn=shop.postgres_url, table_prefix=shop.name)
     with open_session(settings) as connection:
         window = SourceTable("shop", settings, connection).window(1_000, 10 * MEGABYTE, ())
     assert 1 <= len(window.rows) <= 10 * MEGABYTE // HEADERS

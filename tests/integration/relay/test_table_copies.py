@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox._cli.table import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.resume import app
 from outbox.settings import TableNames
 from tests.support.commands import call_command
 from tests.support.harness import Service, Site, wait_until
@@ -59,8 +59,8 @@ def insert(site: Site, *keys: str, schema: str = "public") -> None:
 
 
 def resume(site: Site, variables: dict[str, str | None], *words: str, code: int = Exit.OK) -> Any:
-    """Call `outbox table resume`."""
-    found, printed = call_command(app, site, "resume", "--source", SOURCE, *words, "--yes", "--json", environ=variables)
+    """Call `outbox resume`."""
+    found, printed = call_command(app, site, "--source", SOURCE, *words, "--yes", "--json", environ=variables)
     assert found == code, printed
     return json.loads(printed)
 

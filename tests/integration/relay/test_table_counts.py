@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outbox._cli.discarded import app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.discarded import app
 from tests.support.commands import call_command
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (

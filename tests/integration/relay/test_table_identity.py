@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox._cli.discarded import app as discarded_app
-from outbox._cli.table import app as table_app
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands.discarded import app as discarded_app
+from outbox.operator.commands.resume import app as resume_app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
@@ -61,12 +61,12 @@ def test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted(shop: Site) -> 
     wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
     assert "0 of 3 rows of batch 1, which Kafka has, are in the table" in relay.output()
     assert waiting(shop) == 3
-    resume = ("resume", "--source", SOURCE, "--skip-delivered", "--yes")
-    document = call(shop, table_app, *resume)
+    resume = ("--source", SOURCE, "--skip-delivered", "--yes")
+    document = call(shop, resume_app, *resume)
     assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 3, 0)
     wait_empty(shop)
     assert keys(shop) == [b"five", b"four", b"one", b"six", b"three", b"two"]
-    assert call(shop, table_app, *resume)["outcome"] == "not halted"
+    assert call(shop, resume_app, *resume)["outcome"] == "not halted"
 
 
 def test_a_row_of_a_delivered_batch_that_is_gone_is_settled_by_resuming(shop: Site) -> None:
@@ -77,7 +77,7 @@ def test_a_row_of_a_delivered_batch_that_is_gone_is_settled_by_resuming(shop: Si
     execute(shop, "DELETE FROM {message} WHERE key = 'two'")
     relay = shop.relay(extra=relay_settings(shop))
     wait_until(lambda: "2 of 3 rows" in relay.output(), explain=shop.logs)
-    document = call(shop, table_app, "resume", "--source", SOURCE, "--skip-delivered", "--yes")
+    document = call(shop, resume_app, "--source", SOURCE, "--skip-delivered", "--yes")
     assert (document["outcome"], document["in_delivery"], document["rows_deleted"]) == ("resumed", 2, 2)
     wait_empty(shop)
     assert keys(shop) == [b"one", b"three", b"two"]

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from outbox._postgres.message_table import MessageTable
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from relay.tables.owned_table import Refusal, open_session
 from relay.tables.rows import transactions
@@ -54,7 +54,7 @@ def test_a_row_without_topic_or_group_is_no_message_and_fails_no_statement(shop:
         run(shop, f"ALTER TABLE {{message}} ALTER {column} DROP NOT NULL")
     for row in ("'orders', NULL, -1", "NULL, 'orders', -1", "'orders', 'orders', NULL"):
         run(shop, f"INSERT INTO {{message}} (producer_group, topic, partition) VALUES ({row})")
-    settings = TableSettings.model_validate({"dsn": shop.postgres_url, "table_prefix": shop.name})
+    settings = TableSettings(dsn=shop.postgres_url, table_prefix=shop.name)
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         progress, window = source.progress(), source.window(10, 10_000, ())
         halves = [half for found in transactions(window.rows) for half in found.halves.values()]

@@ -17,9 +17,9 @@ from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit
+from outbox._settings.of_jobs import SinkName
 from spark_jobs import land as land_module
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
-from spark_jobs.runtime.settings import SinkName
 from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import RUN_SECONDS, Land, commands, finish, start
@@ -235,7 +235,9 @@ def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land
         database.commit()
     job.site.relay()
     job.site.wait_visible(4, "orders")
-    options = ("--internal", "half,op,discard", "--channel", job.site.name, "--parse", f"{job.topic}=id bigint")
+    channel = job.site.channel
+    topics = f"{job.topic},{channel.half_topic},{channel.op_topic},{channel.discard_topic}"
+    options = ("--topics", topics, "--channel", channel.name, "--parse", f"{job.topic}=id bigint")
     job.run(*options, "--max-offsets-per-trigger", "3")
     halves = [row for row in read_landed(str(job.table)).to_pylist() if row["topic"] == job.site.channel.half_topic]
     real = job.visible()

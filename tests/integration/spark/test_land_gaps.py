@@ -72,8 +72,8 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     said = job.run(*job.both(), code=Exit.UNSAFE).splitlines()[-1]
     assert f"start the job once with --accept-gap {job.topic}. Or end the landing of {job.topic}: " in said
     figures = tmp_path / "land.prom"
-    options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20", "--prometheus-file", str(figures))
-    said = job.run(*job.both(*options))
+    options = ("--accept-gap", job.topic, "--max-offsets-per-trigger", "20")
+    said = job.run(*job.both(*options), extra={"OUTBOX_PROMETHEUS_FILE": str(figures)})
     assert '"event": "Gap accepted"' in said
     assert job.offsets(job.topic) == sorted([*landed, *job.visible_offsets("orders")])
     assert job.offsets(job.stock) == job.visible_offsets("stock")
@@ -85,7 +85,7 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     assert figures_of(figures) == counted
     before = job.landed()
     job.write_stock(3)
-    job.run(*job.both("--prometheus-file", str(figures)))
+    job.run(*job.both(), extra={"OUTBOX_PROMETHEUS_FILE": str(figures)})
     assert figures_of(figures) == counted
     assert len(job.landed()) == len(before) + 3
 

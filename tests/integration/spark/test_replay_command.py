@@ -41,7 +41,7 @@ def replaying(site: Site, tmp_path: Path) -> Replaying:
 
 def arguments(replaying: Replaying, *more: str) -> list[str]:
     places = ["--table", str(replaying.landing.table), "--bootstrap-servers", replaying.site.bootstrap_servers]
-    names = ["--replay-id", "again", "--channel", replaying.site.name, "--transaction-rows", "10"]
+    names = ["--replay-id", "again", "--channel", replaying.site.name]
     return [*places, *names, "--where", "topic like '%.orders'", "--partition-by", "original", *more]
 
 
@@ -49,7 +49,7 @@ def start(
     replaying: Replaying, *more: str, extra: Mapping[str, str] | None = None, command: Sequence[str] = ()
 ) -> subprocess.Popen[str]:
     words = [*(command or [sys.executable, "-m", "outbox", "replay"]), *arguments(replaying, *more)]
-    return land_job.start(words, {"COLUMNS": "200", **(extra or {})})
+    return land_job.start(words, {"COLUMNS": "200", "OUTBOX_TRANSACTION_ROWS": "10", **(extra or {})})
 
 
 def sources(replaying: Replaying) -> list[tuple[int, int]]:
@@ -105,7 +105,7 @@ def test_a_driver_killed_at_random_leaves_each_record_once_and_in_order(replayin
         before = len(sources(replaying))
         if before == RECORDS:
             break
-        process = start(replaying, "--transaction-rows", "2")
+        process = start(replaying, extra={"OUTBOX_TRANSACTION_ROWS": "2"})
         wait_until(lambda before=before: len(sources(replaying)) > before)  # type: ignore[misc]
         time.sleep(chance.uniform(0, 0.3))  # where it dies is the point, and left to chance
         process.kill()

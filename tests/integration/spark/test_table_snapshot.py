@@ -15,7 +15,7 @@ from pyarrow import parquet
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.source_progress import Progress
-from outbox._service.settings import TableSettings
+from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from relay.tables.owned_table import Refusal, open_session
@@ -24,7 +24,6 @@ from relay.tables.source_table import SourceTable
 from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import open_snapshot
-from spark_jobs.auditing.settings import AuditedDatabase
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import TableProgress, Window
 from tests.support.auditing import now
@@ -49,7 +48,7 @@ def own(table: TableSettings) -> SourceTable:
 
 
 def settings(site: Site, **more: int) -> TableSettings:
-    return TableSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name, **more})
+    return TableSettings(dsn=site.postgres_url, table_prefix=site.name, **more)
 
 
 def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
@@ -79,8 +78,8 @@ def rows(site: Site, before: TableProgress, file: Path) -> tuple[MessageTables, 
     return state, parquet.read_table(file).sort_by("first").to_pylist()
 
 
-def audited(site: Site) -> AuditedDatabase:
-    return AuditedDatabase.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
+def audited(site: Site) -> CheckerDatabase:
+    return CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
 
 
 def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTable], tmp_path: Path) -> None:
@@ -165,7 +164,7 @@ def test_a_role_without_rights_is_told_what_to_do(place: tuple[Site, SourceTable
         for statement in CallbackTable(names).checker_grant(role).statements():
             connection.execute(statement)
     dsn = make_conninfo(site.postgres_url, user=role, password="poor")
-    poor = AuditedDatabase.model_validate({"dsn": dsn, "table_prefix": site.name})
+    poor = CheckerDatabase(dsn=dsn, table_prefix=site.name)
     with (
         pytest.raises(ConfigurationError, match="--checker-role"),
         open_snapshot("one", poor) as connection,

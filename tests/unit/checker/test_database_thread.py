@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from checker.database import Database
 from checker.rules.verdicts import Answers
-from checker.settings import DatabaseSettings
+from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions
@@ -18,7 +18,7 @@ from tests.support.harness import wait_until
 from tests.support.protocol_documents import TOPIC, TRANSACTION
 
 REQUEST = CheckRequest(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, Positions.first(1), 100, 100, 4)
-NOWHERE = DatabaseSettings.model_validate({"dsn": "postgresql://nobody@127.0.0.1:1/none"})
+NOWHERE = CheckerDatabase(dsn="postgresql://nobody@127.0.0.1:1/none")
 
 
 def test_a_batch_that_fails_unforeseen_leaves_the_next_one() -> None:

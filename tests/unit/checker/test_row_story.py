@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.operator.row_story import RowFindings, advice, conclude_rows
-from checker.operator.timeline import EventKind, Findings, Status, TimelineEvent
-from outbox.outcome import Outcome
+from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, advice, conclude
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 
 
@@ -14,15 +12,17 @@ def _event(what: EventKind, id_: int) -> TimelineEvent:
     return TimelineEvent(1, what, "shop", None, None, id_, "d")
 
 
-def _found(*events: tuple[EventKind, int], position: int | None = None) -> Findings:
-    found = Findings("id", position)
+def _found(
+    *events: tuple[EventKind, int],
+    position: int | None = None,
+    outcome: Status = Status.COMMITTED,
+    delivered: set[int] | None = None,
+) -> Findings:
+    """Return what was found of a transaction whose rows are of one source."""
+    found = Findings("id", position, outcomes={"shop": outcome}, sources={"shop"}, delivered=delivered or set())
     for event in events:
         found.note(_event(*event))
     return found
-
-
-def _rows(outcome: Outcome = Outcome.COMMITTED, *, delivered: set[int] | None = None) -> RowFindings:
-    return RowFindings({"shop": outcome}, {"shop"}, delivered=delivered or set())
 
 
 W, B, D, V = EventKind.WAITS, EventKind.IN_BATCH, EventKind.REFUSED, EventKind.VISIBLE
@@ -47,51 +47,50 @@ E = EventKind.DELIVERED
     ],
 )
 def test_what_follows_from_rows_and_records(events: list[tuple[EventKind, int]], expected: Status) -> None:
-    assert conclude_rows(_found(*events), _rows()).state is expected
+    assert conclude(_found(*events)).state is expected
 
 
 @pytest.mark.parametrize(
     ("outcome", "expected"),
     [
-        (Outcome.COMMITTED, Status.NOT_FOUND),
-        (Outcome.ROLLED_BACK, Status.ROLLED_BACK),
-        (Outcome.OPEN, Status.OPEN),
-        (Outcome.TOO_OLD, Status.NOT_FOUND),
+        (Status.COMMITTED, Status.NOT_FOUND),
+        (Status.ROLLED_BACK, Status.ROLLED_BACK),
+        (Status.OPEN, Status.OPEN),
+        (Status.NOT_FOUND, Status.NOT_FOUND),
     ],
 )
-def test_without_rows_postgres_has_the_outcome(outcome: Outcome, expected: Status) -> None:
-    rows = RowFindings({"shop": outcome}, backends={"shop": 77})
-    conclusion = conclude_rows(_found(), rows)
+def test_without_rows_postgres_has_the_outcome(outcome: Status, expected: Status) -> None:
+    conclusion = conclude(Findings("id", outcomes={"shop": outcome}, backends={"shop": 77}))
     assert conclusion.state is expected
-    assert ("77" in conclusion.sentence) is (outcome is Outcome.OPEN)
+    assert ("77" in conclusion.sentence) is (outcome is Status.OPEN)
 
 
 def test_what_has_no_row_may_belong_to_another_channel() -> None:
-    sentence = conclude_rows(_found(), RowFindings({"shop": Outcome.TOO_OLD})).sentence
+    sentence = conclude(Findings("id", outcomes={"shop": Status.NOT_FOUND})).sentence
     assert "another channel, table or server" in sentence
     assert "--channel" in sentence
 
 
 def test_a_visible_message_of_a_rollback_is_a_contradiction() -> None:
-    assert conclude_rows(_found((V, 1)), _rows(Outcome.ROLLED_BACK)).state is Status.CONTRADICTION
+    assert conclude(_found((V, 1), outcome=Status.ROLLED_BACK)).state is Status.CONTRADICTION
 
 
 def test_an_xid_of_several_databases_proves_nothing() -> None:
-    rows = RowFindings({"shop": Outcome.COMMITTED, "pay": Outcome.ROLLED_BACK})
-    assert rows.applies
-    assert conclude_rows(_found(), rows).state is Status.NOT_FOUND
-    rows.sources.add("pay")
-    assert rows.outcome() is Outcome.ROLLED_BACK
+    found = Findings("id", outcomes={"shop": Status.COMMITTED, "pay": Status.ROLLED_BACK})
+    assert found.is_of_rows
+    assert conclude(found).state is Status.NOT_FOUND
+    found.sources.add("pay")
+    assert found.outcome() is Status.ROLLED_BACK
 
 
 def test_a_batch_that_kafka_has_is_delivered() -> None:
-    assert "Kafka has its batch" in conclude_rows(_found((B, 1)), _rows(delivered={1})).sentence
-    assert "Kafka does not have" in conclude_rows(_found((B, 1)), _rows()).sentence
+    assert "Kafka has its batch" in conclude(_found((B, 1), delivered={1})).sentence
+    assert "Kafka does not have" in conclude(_found((B, 1))).sentence
 
 
 def test_one_message_is_judged_alone() -> None:
-    assert conclude_rows(_found((V, 1), (W, 2), position=1), _rows()).state is Status.VISIBLE
-    assert conclude_rows(_found((V, 1), (W, 2), position=2), _rows()).state is Status.WAITING
+    assert conclude(_found((V, 1), (W, 2), position=1)).state is Status.VISIBLE
+    assert conclude(_found((V, 1), (W, 2), position=2)).state is Status.WAITING
 
 
 def test_advice_names_what_can_be_done_instead() -> None:

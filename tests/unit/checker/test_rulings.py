@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from checker.operator.rulings import RULINGS, DecisionStep, SourceState, of_listener, of_row
-from checker.operator.unsettled_transactions import RecordedDecision, UnsettledTransaction
-from checker.rules.verdicts import Row
+from outbox._rules.callback_row import Row
+from outbox.operator.state.rulings import RULINGS, DecisionStep, SourceState, of_listener, of_row
+from outbox.operator.state.unsettled_transactions import RecordedDecision, UnsettledTransaction
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions

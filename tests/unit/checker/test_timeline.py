@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
-from checker.operator.timeline import (
+from outbox._kafka.range_reader import Span, cut_spans
+from outbox.operator.state.story import (
     EventKind,
     Findings,
     Status,
@@ -16,7 +18,6 @@ from checker.operator.timeline import (
     folded,
     needed,
 )
-from outbox._kafka.range_reader import Span, cut_spans
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -94,8 +95,8 @@ def test_one_message_can_be_of_interest_alone() -> None:
 
 
 def test_the_timeline_is_in_the_order_of_time_then_of_what_comes_before_what() -> None:
-    late, early = _visible(0), HALVES[0]._replace(time_ms=4)
-    op, some_time = _op(OpKind.COMMIT)._replace(time_ms=4), _visible(1)._replace(time_ms=None)
+    late, early = _visible(0), replace(HALVES[0], time_ms=4)
+    op, some_time = replace(_op(OpKind.COMMIT), time_ms=4), replace(_visible(1), time_ms=None)
     assert _found(some_time, late, op, early, HALVES[1]).timeline() == [HALVES[1], early, op, late, some_time]
 
 

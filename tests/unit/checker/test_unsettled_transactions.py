@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from checker.operator.channel_reader import NEAR, _spans
-from checker.operator.options import parse_duration
-from checker.operator.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, Sum
 from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
+from outbox.operator.context import parse_duration
+from outbox.operator.reading.channel_reader import NEAR, _spans
+from outbox.operator.state.unsettled_transactions import Choice, Gathering, GroupSum, Half, RecordedDecision
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
@@ -144,9 +144,9 @@ def test_gathering_counts_by_group_and_half_partition() -> None:
     gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 1, 1, TOPIC)
     gathering.add_op(_entry(OpKind.COMMIT), OpSource.CHECKER, 2, 1, TOPIC)
     assert gathering.sums == {
-        ("orders", 0): Sum(1, 1, 1_003),
-        ("orders", 1): Sum(1, 0, 1_001),
-        ("others", 0): Sum(1, 0, 1_002),
+        ("orders", 0): GroupSum("orders", 0, 1, 1, 1_003),
+        ("orders", 1): GroupSum("orders", 1, 1, 0, 1_001),
+        ("others", 0): GroupSum("others", 0, 1, 0, 1_002),
     }
     assert [one.id for one in gathering.oldest()] == ["c", "d", "b", "a"]
     assert gathering.since() == {0: 1_002, 1: 1_001}
@@ -172,7 +172,7 @@ def test_gathering_keeps_few_in_full_and_counts_all() -> None:
     for kind in (OpKind.ROLLBACK, OpKind.COMMIT):  # a second decision counts no second time
         for id_ in ("half0", "half9", "p5"):
             gathering.add_op(_entry(kind, id_), OpSource.PRODUCER, 1, 1, TOPIC)
-    assert gathering.sums == {("orders", 0): Sum(10, 3, 3)}
+    assert gathering.sums == {("orders", 0): GroupSum("orders", 0, 10, 3, 3)}
     assert gathering.found["half0"].disputed
 
 

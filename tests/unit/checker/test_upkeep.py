@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import cast
 
 from checker import metrics
-from checker.settings import CheckerSettings, DatabaseSettings
+from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.service import DatabaseUpkeep, Upkeep
+from outbox._settings.declared import CheckerDatabase
 
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
 READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None, rolled_back=None))
@@ -21,7 +22,7 @@ FIGURES = {
 
 
 def settings() -> CheckerSettings:
-    return CheckerSettings.model_validate({"bootstrap_servers": "127.0.0.1:1", "channel": "c"})
+    return CheckerSettings(bootstrap_servers="127.0.0.1:1", channel="c")
 
 
 def shown(database: str) -> set[str]:
@@ -32,7 +33,7 @@ def shown(database: str) -> set[str]:
 
 def test_figures_of_a_database_come_and_go_with_it() -> None:
     upkeep = Upkeep(settings(), READER)
-    database = DatabaseSettings.model_validate(DATABASE)
+    database = CheckerDatabase(**DATABASE)
     upkeep.begin("shop", database)
     assert shown("shop") == FIGURES
     upkeep.end("shop")
@@ -40,7 +41,7 @@ def test_figures_of_a_database_come_and_go_with_it() -> None:
 
 
 def test_what_ends_late_leaves_no_figure_behind() -> None:
-    database = DatabaseSettings.model_validate(DATABASE)
+    database = CheckerDatabase(**DATABASE)
     one = DatabaseUpkeep("late", database, settings(), READER)
     one._show(lambda: metrics.purged("late", {"C": 3}))
     labels = {"channel": "", "database": "late", "state": "C"}

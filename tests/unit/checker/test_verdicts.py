@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Row, Verdict, of_row, op_entry, read_row
+from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Verdict, of_row, op_entry
+from outbox._rules.callback_row import Row, read_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource, encode_op, parse_op

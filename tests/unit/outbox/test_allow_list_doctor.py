@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox._operations.doctor import examine_allow_list
+from outbox.operator.checks.channel_checks import examine_allow_list
 
 DENIED = ("denied topics", True, "unless an entry names them: _*, connect-*, *-changelog, *-repartition")
 OPEN = "warning: a producer group without an entry may write to every topic"

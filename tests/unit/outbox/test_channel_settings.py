@@ -10,12 +10,12 @@ import pytest
 
 from checker.settings import CheckerSettings
 from outbox import Settings
-from outbox._cli.options import DatabaseSettings, DoctorSettings, TableCommandSettings
-from outbox._service.channels.channel_settings import load_all, load_channel, load_settings
-from outbox._service.channels.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
 from outbox._service.channels.shared_admin import shared_admin
-from outbox._service.settings import KafkaSettings
+from outbox._settings.channels import load_all, load_channel
+from outbox._settings.declared import PostgresSettings
+from outbox._settings.layers import LayeredSettings
 from outbox.errors import ConfigurationError
+from outbox.operator.settings import DoctorSettings, TableCommandSettings
 from relay.settings import RelaySettings
 
 TOP = """
@@ -50,7 +50,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def _refusal(text: str, file: Path, settings: type[KafkaSettings] = RelaySettings) -> str:
+def _refusal(text: str, file: Path, settings: type[LayeredSettings] = RelaySettings) -> str:
     file.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         load_all(settings, {})
@@ -71,7 +71,7 @@ def test_a_setting_of_a_channel_replaces_its_rival_of_the_top() -> None:
     channels = load_all(CheckerSettings, {})
     a, b = (one.all_databases()["default"] for one in channels.values())
     assert a.dsn is not None
-    assert (a.dsn.get_secret_value(), a.table_schema) == ("postgresql://db/all", "team_a")
+    assert (a.dsn.text, a.schema) == ("postgresql://db/all", "team_a")
     assert (b.dsn, b.dsn_file) == (None, Path("/run/secrets/team-b"))
 
 
@@ -114,15 +114,15 @@ def test_one_channel_can_be_chosen(where: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("OUTBOX_BATCH_MESSAGES", "9")
     ((name, settings),) = load_all(RelaySettings, given).items()
     assert (name, settings.channel, settings.batch_messages) == ("", "team-a", 9)
-    assert load_settings(TableCommandSettings, given).kafka["sasl.username"] == "team-a"
+    assert TableCommandSettings(**given).kafka["sasl.username"] == "team-a"
 
 
 def test_a_command_for_one_channel_needs_its_name() -> None:
     with pytest.raises(ConfigurationError, match=r"several channels: team-a, team-b\. Choose one of them with --chan"):
-        load_settings(TableCommandSettings, {})
+        TableCommandSettings()
     with pytest.raises(ConfigurationError, match=r"'team-c' is not in the file of OUTBOX_CONFIG, which has team-a, te"):
-        load_settings(TableCommandSettings, {"channel": "team-c"})
-    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://db/all"
+        TableCommandSettings(channel="team-c")
+    assert PostgresSettings().connection_string() == "postgresql://db/all"
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,6 @@ def test_a_table_of_another_channel_is_refused_when_read_again(file: Path) -> No
     with pytest.raises(ConfigurationError, match="database default is given to the channels team-a, team-c"):
         load_channel(CheckerSettings, {}, "team-a")
     assert load_channel(CheckerSettings, {}, "team-b").channel == "team-b"
-
-
-def test_a_table_may_have_each_setting_of_the_services() -> None:
-    types = (RelaySettings, CheckerSettings, DoctorSettings)
-    names = {"schema" if name == "table_schema" else name for one in types for name in one.model_fields}
-    assert names == OF_A_CHANNEL | OF_THE_PROCESS | {"channel"}
 
 
 def test_the_library_passes_over_the_table(file: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbox._operations.discard_topic import entry_of, why_not
+from outbox.operator.deciding.decisions import entry_of
+from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import OP_HEADER
@@ -33,5 +34,5 @@ def test_a_decision_is_on_what_the_manifest_lists(kind: OpKind) -> None:
 @pytest.mark.parametrize("reason", list(DiscardReason))
 def test_only_what_is_decided_and_can_be_parsed_is_an_operators_affair(reason: DiscardReason) -> None:
     undecided, malformed = reason is DiscardReason.UNDECIDED, reason is DiscardReason.MALFORMED
-    assert bool(why_not(manifest(reason), OpKind.DELIVER)) is (undecided or malformed)
-    assert bool(why_not(manifest(reason), OpKind.ROLLBACK)) is undecided
+    assert bool(DiscardedTransaction.of(manifest(reason)).why_not(OpKind.DELIVER)) is (undecided or malformed)
+    assert bool(DiscardedTransaction.of(manifest(reason)).why_not(OpKind.ROLLBACK)) is undecided

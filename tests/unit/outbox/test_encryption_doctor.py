@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Iterator
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,12 +16,13 @@ from typer.testing import CliRunner
 
 import checker.cli
 import relay.cli
-import relay.self_check
 from outbox import ConfigurationError
-from outbox._cli import doctor
-from outbox._operations.doctor import examine_encryption
-from outbox._operations.finding import Finding
 from outbox._postgres.dsn import unverified_hosts
+from outbox.errors import KafkaUnreachable
+from outbox.operator.checks import checks
+from outbox.operator.checks.channel_checks import examine_encryption
+from outbox.operator.checks.finding import Finding
+from outbox.operator.commands import doctor
 
 LOCAL = {"bootstrap.servers": "127.0.0.1:9092"}
 REMOTE = {"bootstrap.servers": "kafka-1:9092,localhost:9092,kafka-2:9092"}
@@ -120,8 +120,8 @@ def _nothing(*_: object, **__: object) -> Iterator[Finding]:
     return iter(())
 
 
-def _dead(*_: object) -> Iterator[Finding]:
-    yield Finding("broker", "does not answer", "start it")
+def _dead(*_: object) -> None:
+    raise KafkaUnreachable("does not answer")
 
 
 @pytest.fixture
@@ -136,23 +136,22 @@ def root_logger() -> Iterator[None]:
 
 @pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize(
-    ("module", "app", "words", "names"),
+    ("app", "words", "names"),
     [
-        (doctor, doctor.app, [], ["Postgres", "table source rows", "database shop"]),
-        (relay.self_check, relay.cli.app, ["--check"], ["table source rows"]),
-        (checker.cli, checker.cli.app, ["--check"], ["database shop", "database default"]),
+        (doctor.app, [], ["Postgres", "table source rows", "database shop"]),
+        (relay.cli.app, ["--check"], ["table source rows"]),
+        (checker.cli.app, ["--check"], ["database shop", "database default"]),
     ],
 )
 def test_commands_warn_of_remote_servers(
-    module: ModuleType, app: Typer, words: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch
+    app: Typer, words: list[str], names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connections themselves are not tried."""
-    monkeypatch.setattr(module, "examine_channel", _dead, raising=False)
-    monkeypatch.setattr(module, "examine_kafka", _nothing, raising=False)
-    monkeypatch.setattr(module, "examine_sources", _nothing, raising=False)
-    monkeypatch.setattr(module, "examine_checker_database", _nothing, raising=False)
-    answer = Finding("database", "", "fine") if module is checker.cli else iter(())
-    monkeypatch.setattr(module, "_database", lambda *_, **__: answer, raising=False)
+    monkeypatch.setattr(checks, "describe_channel", _dead)
+    monkeypatch.setattr(checks, "database", _dead)
+    monkeypatch.setattr(checks, "examine_sources", _nothing)
+    monkeypatch.setattr(checks, "examine_checker_database", _nothing)
+    monkeypatch.setattr(checker.cli, "_database", lambda *_: Finding("database", "", "fine"))
     said = CliRunner().invoke(app, words, env=VARIABLES).output
     assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]
     assert "secret" not in said

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import ConfigurationError
-from outbox._cli.options import SkipSettings
 from outbox._security.own_principal import own_principal, recorded_name, subject_of
+from outbox.operator.settings import SkipSettings
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
@@ -163,4 +163,4 @@ def test_user_without_a_name_is_recorded_by_number(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["User:anna", "anna (User:ops)", "a\nb", "a" * 101])
 def test_given_name_cannot_look_like_a_principal(name: str) -> None:
     with pytest.raises(ValueError, match="operator"):
-        SkipSettings.model_validate({"operator": name})
+        SkipSettings(operator=name)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from outbox._cli import discarded
-from outbox._cli.discard_stores import HalfEntry
 from outbox._service.output import PlainConsole, print_json
+from outbox.operator.commands import discarded
+from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions
@@ -57,7 +57,7 @@ def test_discarded_table_prints_hostile_detail(
         positions=Positions.parse("0"),
         offsets=((0, 0),),
     )
-    discarded._show([HalfEntry(manifest)], "title")
+    discarded._show([DiscardedTransaction.of(manifest)], "title")
     assert_plain(capsys.readouterr().out)
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox._operations.rights_doctor import RightsDoctor, findings
 from outbox._rules.role_rights import NEEDS, Kind, Operation, Right, Role, Scope, names_missing, rights_of
+from outbox.operator.checks.rights_doctor import RightsDoctor, findings
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("shop")
@@ -142,7 +142,7 @@ def _refusing_admin(monkeypatch: pytest.MonkeyPatch) -> None:
     refused: Future[object] = Future()
     refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     admin = SimpleNamespace(describe_topics=lambda *_given, **_options: {"orders": refused})
-    monkeypatch.setattr("outbox._operations.rights_doctor.admin_client", lambda _kafka: admin)
+    monkeypatch.setattr("outbox.operator.checks.rights_doctor.admin_client", lambda _kafka: admin)
 
 
 @pytest.mark.parametrize(

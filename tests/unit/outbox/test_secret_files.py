@@ -9,8 +9,8 @@ import pytest
 
 from outbox import ConfigurationError, Settings
 from outbox._security.secret_files import SECRET_PROPERTIES, with_secrets
+from outbox._settings.of_jobs import JobSettings
 from relay.settings import RelaySettings
-from spark_jobs.runtime.settings import JobSettings
 
 SECRET = "hush-hush-42"  # noqa: S105 - planted
 
@@ -70,7 +70,7 @@ def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
 
 
 def _service(**kafka: str) -> RelaySettings:
-    return RelaySettings.model_validate({"bootstrap_servers": "127.0.0.1:9", "kafka": kafka})
+    return RelaySettings(bootstrap_servers="127.0.0.1:9", kafka=kafka)
 
 
 def test_service_reads_the_file_for_each_client(file: Path) -> None:
@@ -87,4 +87,4 @@ def test_spark_job_reads_the_file_for_the_java_client(file: Path) -> None:
         "bootstrap_servers": "b",
         "kafka_java": {"sasl.jaas.config_file": str(file)},
     }
-    assert JobSettings.model_validate(given).java_connection()["sasl.jaas.config"] == SECRET
+    assert JobSettings(**given).java_connection()["sasl.jaas.config"] == SECRET

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -27,14 +26,14 @@ from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
-from outbox._service.settings import LayeredSettings
-from outbox._service.settings_help import describe_settings, field_names
+from outbox._settings.describe import describe_settings
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
 from relay.figures import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import LandSettings
 from tests.support.harness import wait_until
 
 
@@ -63,21 +62,19 @@ def logs() -> Iterator[None]:
     ],
     ids=["relay", "checker", "land", "audit", "replay"],
 )
-def test_help_shows_each_setting_and_ten_first(
+def test_help_shows_what_people_change_by_hand_and_names_the_rest(
     app: typer.Typer, settings: type[LayeredSettings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     said = CliRunner().invoke(app, ["--help"]).stdout
-    _, first, further = re.split("Most used|Further settings", said)
-    assert len(settings.MOST_USED) == 10
-    for name, row in zip(field_names(settings), describe_settings(settings), strict=True):
+    options, others = said.split("Settings without an option")
+    for row in describe_settings(settings):
         if not row.option:
-            assert row.name in further
+            assert row.name in others
             continue
-        (line,) = [line for line in said.splitlines() if f" {row.option} " in line]
-        assert row.meaning in line
+        (line,) = [line for line in options.splitlines() if f" {row.option} " in line]
+        assert row.text in line
         assert row.default in line or row.default in {"none", "required", "no"}
-        assert line in (first if name in settings.MOST_USED else further)
 
 
 # --- exit codes -----------------------------------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
 import typer
-from pydantic import Field
 from typer.testing import CliRunner
 
 from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import Flag, LayeredSettings, Milliseconds, Repeatable
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.setting import setting
+from outbox.errors import ConfigurationError
 
 Given = dict[str, Any]
 
@@ -19,16 +20,16 @@ Given = dict[str, Any]
 class _Settings(LayeredSettings):
     """Settings of a command."""
 
-    MOST_USED = ("mode", "start")
+    OPTIONS = ("mode", "start", "grace_ms", "limit", "dry_run", "pairs", "some")
 
-    grace: Milliseconds = Field(600, description="Time to wait.")
-    mode: Literal["fast", "safe"] = Field("safe", description="How it works.")
-    limit: int | None = Field(None, description="Most of them.")
-    dry_run: bool = Field(default=False, description="Write nothing.")
-    start: Annotated[str, Flag("--from")] = Field("", description="Where to begin.")
-    pairs: Annotated[dict[str, str], Repeatable("NAME=VALUE")] = Field(default_factory=dict, description="Properties.")
-    some: Annotated[str, Repeatable("TOPIC")] = Field("", description="Topics.")
-    table: dict[str, str] = Field(default_factory=dict, description="A table.")
+    grace_ms: int = setting(600, "Time to wait.", least=1)
+    mode: Literal["fast", "safe"] = setting("safe", "How it works.")
+    limit: int | None = setting(None, "Most of them.")
+    dry_run: bool = setting(default=False, text="Write nothing.")
+    start: str = setting("", "Where to begin.", option="--from")
+    pairs: dict[str, str] = setting({}, "Properties.", each="NAME=VALUE")
+    some: str = setting("", "Topics.", each="TOPIC")
+    table: dict[str, str] = setting({}, "A table.")
 
 
 def _invoke(*words: str) -> tuple[int, str, list[Given]]:
@@ -50,7 +51,7 @@ def test_only_settings_of_the_command_line_are_given() -> None:
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        (["--grace", "7"], {"grace": 7}),
+        (["--grace-ms", "7"], {"grace_ms": 7}),
         (["--mode", "fast"], {"mode": "fast"}),
         (["--limit", "3"], {"limit": 3}),
         (["--dry-run"], {"dry_run": True}),
@@ -64,7 +65,7 @@ def test_option_has_the_type_of_its_setting(words: list[str], given: Given) -> N
     assert _invoke("here", *words) == (0, "", [{"place": "here", **given}])
 
 
-@pytest.mark.parametrize("words", [["--grace", "soon"], ["--mode", "slow"], ["--start", "now"]])
+@pytest.mark.parametrize("words", [["--grace-ms", "soon"], ["--mode", "slow"], ["--start", "now"]])
 def test_value_of_another_type_and_unknown_option_are_refused(words: list[str]) -> None:
     code, _, seen = _invoke("here", *words)
     assert (code, seen) == (2, [])
@@ -84,27 +85,46 @@ def test_help_has_description_unit_and_default() -> None:
     assert "Most of them." in words
 
 
-def test_help_has_what_is_most_used_first() -> None:
-    _, output, _ = _invoke("--help")
-    places = [output.index(text) for text in ("Most used", "--mode", "--from", "Further settings", "--grace")]
-    assert places == sorted(places)
-
-
 def test_table_has_no_option() -> None:
     _, output, _ = _invoke("--help")
     assert "--table" not in output
     assert "Settings without an option: table." in layers(_Settings)
 
 
-def test_only_some_settings_have_options_in_their_order() -> None:
+def test_a_command_may_have_options_for_some_in_their_order() -> None:
     app = typer.Typer()
 
     @app.command()
-    @setting_options(_Settings, only=("limit", "grace"))
+    @setting_options(_Settings, "limit", "grace_ms")
     def run(given: Given) -> None:
         del given
 
     output = CliRunner().invoke(app, ["--help"]).output
-    assert output.index("--limit") < output.index("--grace")
+    assert output.index("--limit") < output.index("--grace-ms")
     assert "--mode" not in output
-    assert "Most used" not in output
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"grace_ms": "soon"}, r"setting grace_ms \(OUTBOX_GRACE_MS\): it is not a whole number"),
+        ({"grace_ms": 0}, "it is 0, and must be at least 1"),
+        ({"grace_ms": True}, "not a whole number"),
+        ({"mode": "slow"}, "use fast or safe"),
+        ({"dry_run": "perhaps"}, "neither true nor false"),
+        ({"start": 7}, "Write a text, in quotes"),
+        ({"table": "x"}, "not a JSON object"),
+        ({"table": ["x"]}, "it is not a table"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_name_of_the_setting(given: Given, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        _Settings(**given)
+
+
+def test_settings_have_the_types_that_are_declared() -> None:
+    made = _Settings({"OUTBOX_GRACE_MS": "7", "outbox_dry_run": "Yes", "OUTBOX_TABLE": '{"a": {"b": 1}}'}, mode="fast")
+    assert (made.grace_ms, made.dry_run, made.table, made.mode) == (7, True, {"a.b": "1"}, "fast")
+    assert made.given == {"grace_ms", "dry_run", "table", "mode"}
+    with pytest.raises(AttributeError, match="do not change"):
+        made.grace_ms = 8

@@ -13,11 +13,13 @@ import typer
 from typer.testing import CliRunner
 
 from outbox._cli.main import GROUP
-from outbox._cli.options import DatabaseSettings, DoctorSettings
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import LayeredSettings
+from outbox._settings.declared import PostgresSettings
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.setting import settings_of
+from outbox.operator.settings import DoctorSettings
 
-NO_SETTINGS = {"land java-home", "stack fetch", "stack lock", "stack up"}
+NO_SETTINGS = {"stack fetch", "stack up"}
 """Subcommands that need neither Kafka nor Postgres nor tables."""
 
 ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
@@ -30,7 +32,6 @@ WORDS = {
     "land retire": ["orders"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
     "skip": ["half/0", "--offset", "1", "--reason", "why"],
-    "table resume": ["--source", "shop"],
     "trace": [ID],
 }
 """Arguments that subcommands cannot do without."""
@@ -52,13 +53,10 @@ FILE = {
     "where": "true",
 }
 PROFILE = {
-    *("acl print", "channel create", "channel verify", "doctor", "relay"),
+    *("acl print", "channel create", "doctor", "relay"),
     *("checker", "pending", "resolve", "trace"),
 }
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""
-FIELDS = {"schema": "table_schema"}
-"""Names of fields that differ from those in the file."""
-
 APPS: dict[str, typer.Typer] = {point.name: point.load() for point in entry_points(group=GROUP)}
 
 
@@ -82,9 +80,10 @@ class _LoadedError(Exception):
 def _load(monkeypatch: pytest.MonkeyPatch, subcommand: str, *options: str) -> LayeredSettings:
     """Return the settings with which a subcommand would run."""
     loaded: list[LayeredSettings] = []
+    read = LayeredSettings.__init__
 
     def init(self: LayeredSettings, **given: Any) -> None:
-        super(LayeredSettings, self).__init__(**given)
+        read(self, **given)
         loaded.append(self)
         raise _LoadedError
 
@@ -108,8 +107,7 @@ def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def _known(settings: LayeredSettings, names: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that a type has, of some names in the file."""
-    fields = {name: FIELDS.get(name, name) for name in names}
-    return {name: str(getattr(settings, one)) for name, one in fields.items() if one in type(settings).model_fields}
+    return {name: str(getattr(settings, name)) for name in names if name in settings_of(type(settings))}
 
 
 @each_subcommand
@@ -155,27 +153,20 @@ def test_subcommand_without_its_config_file_ends_with_its_name(
 @pytest.mark.usefixtures("file")
 def test_connection_string_of_a_higher_layer_hides_the_file_of_a_lower_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTBOX_POSTGRES_URL", "postgresql://environment")
-    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://environment"
-    assert (
-        DoctorSettings.model_validate({"postgres_url": "postgresql://option"}).connection_string()
-        == "postgresql://option"
-    )
-    assert DoctorSettings.model_validate({"postgres_url_file": "x"}).postgres_url is None
+    assert PostgresSettings().connection_string() == "postgresql://environment"
+    assert DoctorSettings(postgres_url="postgresql://option").connection_string() == "postgresql://option"
+    assert DoctorSettings(postgres_url_file="x").postgres_url is None
 
 
 def test_connection_string_is_read_from_its_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "url").write_text(" postgresql://secret \n")
     monkeypatch.setenv("OUTBOX_POSTGRES_URL_FILE", str(tmp_path / "url"))
-    assert DatabaseSettings.model_validate({}).connection_string() == "postgresql://secret"
+    assert PostgresSettings().connection_string() == "postgresql://secret"
 
 
-def test_age_of_resolve_is_that_of_the_first_check_unless_it_is_given(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_age_of_resolve_is_that_of_the_first_check(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del file
     assert _known(_load(monkeypatch, "resolve"), {"transaction_timeout_ms": 0}) == {"transaction_timeout_ms": "777"}
-    given = _load(monkeypatch, "resolve", "--min-age-ms", "5")
-    assert _known(given, {"transaction_timeout_ms": 0}) == {"transaction_timeout_ms": "5"}
 
 
 def test_subcommands_without_settings_exist() -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox._operations.source_report import SourceReport
-from outbox._operations.table_doctor import is_late, transactional_finding, vacuum_problems
-from outbox._rules.waiting_rows import TopicRows
+from outbox.operator.checks.source_checks import is_late, transactional_finding, vacuum_problems
+from outbox.operator.state.channel_state import SourceState
 
 FINE = {
     "autovacuum_vacuum_scale_factor": "0",
@@ -37,8 +36,6 @@ def test_an_acl_without_write_is_a_finding() -> None:
 
 
 def test_rows_are_late_after_five_minutes() -> None:
-    report = SourceReport("shop", "t", now_ms=1_000_000, topics=[TopicRows("orders", 1, -1, 600_000_000)])
-    assert is_late(report)
-    report.topics = [TopicRows("orders", 1, -1, 900_000_000)]
-    assert not is_late(report)
-    assert not is_late(SourceReport("shop", "t", now_ms=1_000_000))
+    assert is_late(SourceState("shop", "t", age_ms=400_000))
+    assert not is_late(SourceState("shop", "t", age_ms=100_000))
+    assert not is_late(SourceState("shop", "t"))

@@ -12,7 +12,6 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner
 
-from outbox._cli.table import app
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._postgres.inbox_table import InboxTable
@@ -21,6 +20,7 @@ from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError, UsageError
 from outbox.inbox import Inbox
 from outbox.migration import ddl
+from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 
 NAMES = TableNames("shop", "our")
@@ -125,7 +125,16 @@ def test_names_that_postgres_would_read_otherwise_are_refused(role: str) -> None
 
 
 def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
-    options = ["sql", "--table-prefix", "events", "--message-table", "public.Events", "--relay-role", "one"]
+    options = [
+        "create",
+        "--print-sql",
+        "--table-prefix",
+        "events",
+        "--message-table",
+        "public.Events",
+        "--relay-role",
+        "one",
+    ]
     found = CliRunner().invoke(app, options)
     assert found.exit_code == 0, found.output
     assert 'CREATE TABLE IF NOT EXISTS "public"."events_source"' in found.stdout
@@ -146,7 +155,7 @@ def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
     ],
 )
 def test_options_that_do_not_fit_a_foreign_table_are_refused(options: list[str], error: str) -> None:
-    found = CliRunner().invoke(app, ["sql", *options])
+    found = CliRunner().invoke(app, ["create", "--print-sql", *options])
     assert found.exit_code == Exit.CONFIGURATION
     assert error in " ".join(found.output.split())
 

@@ -47,7 +47,7 @@ def test_provider_is_called_by_library_and_services(providing: Callable[[Any], N
     kafka = json.dumps({"oauth_cb": NAME})
     environ = {"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": SERVERS}
     of_library = Settings.from_env({**environ, "OUTBOX_KAFKA": kafka}).kafka
-    service = RelaySettings.model_validate({"bootstrap_servers": SERVERS, "kafka": kafka})
+    service = RelaySettings(bootstrap_servers=SERVERS, kafka=kafka)
     for properties in (of_library, service.connection(), service.polled_connection()):
         assert properties["oauth_cb"]("scope=kafka") == answer
     assert asked == ["scope=kafka"] * 3

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from outbox._operations.source_report import topic_state
-from outbox._rules.waiting_rows import TopicRows, TopicState, WaitingRow, Waits, all_next, is_any_closed, reasons
+from outbox.operator.reading.source_report import topic_state
+from outbox.operator.state.waiting_rows import (
+    TopicRows,
+    TopicState,
+    WaitingRow,
+    Waits,
+    all_of,
+    is_any_closed,
+    reasons,
+)
 
+NOW = 100
 OPEN = TopicState(3)
 MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")
 STATES = {"orders": OPEN, "gone": MISSING}
 
 
 def _row(xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, group: str = "g") -> WaitingRow:
-    return WaitingRow(xid, id_, 1_000 + xid, group, topic, partition, key)
+    return WaitingRow(xid, id_, 1_000 * xid, group, topic, partition, key)
 
 
 def _counts(rows: list[WaitingRow], states: Mapping[str, TopicState] = STATES) -> dict[tuple[str, str], int]:
-    return {(one.topic, one.why): one.rows for one in reasons(rows, states)}
+    return {(one.topic, one.reason): one.rows for one in reasons(rows, states, NOW)}
 
 
 def test_a_missing_topic_holds_its_rows_its_transactions_and_their_keys() -> None:
@@ -53,8 +62,8 @@ def test_keys_of_other_groups_and_rows_without_key_do_not_wait() -> None:
 
 def test_what_a_topic_refuses_has_the_services_that_wait() -> None:
     rows = [_row(1, 1, "gone", group="stock"), _row(2, 2, "gone"), _row(3, 3, "gone"), _row(4, 4, "orders")]
-    found = {one.topic: one for one in reasons(rows, STATES)}
-    assert (found["gone"].groups, found["gone"].rows, found["gone"].is_refused) == (("g", "stock"), 3, True)
+    found = {one.topic: one for one in reasons(rows, STATES, NOW)}
+    assert (found["gone"].groups, found["gone"].rows, found["gone"].is_refused) == (["g", "stock"], 3, True)
     assert not found["orders"].is_refused
 
 
@@ -65,23 +74,23 @@ def test_an_earlier_row_of_a_key_does_not_wait_for_a_later_one() -> None:
 
 def test_a_partition_that_the_topic_has_not_is_named() -> None:
     rows = [_row(1, 1, "orders", partition=2), _row(2, 2, "orders", partition=3)]
-    found = reasons(rows, STATES)
-    assert [(one.why, one.rows) for one in found] == [(Waits.NEXT, 1), (Waits.PARTITION_OUT_OF_RANGE, 1)]
+    found = reasons(rows, STATES, NOW)
+    assert [(one.reason, one.rows) for one in found] == [(Waits.NEXT, 1), (Waits.PARTITION_OUT_OF_RANGE, 1)]
     assert "3 partitions" in found[1].detail
     assert is_any_closed([TopicRows("orders", 2, 3, 0)], STATES)
     assert not is_any_closed([TopicRows("orders", 2, 2, 0)], STATES)
 
 
 def test_without_a_closed_topic_all_are_next() -> None:
-    (found,) = all_next([TopicRows("orders", 7, -1, 5)])
-    assert (found.topic, found.why, found.rows, found.started_us) == ("orders", Waits.NEXT, 7, 5)
+    (found,) = all_of(Waits.NEXT, [TopicRows("orders", 7, -1, 5_000)], NOW)
+    assert (found.topic, found.reason, found.rows, found.age_ms) == ("orders", Waits.NEXT, 7, 95)
 
 
 def test_the_oldest_comes_first() -> None:
     rows = [_row(1, 1, "gone"), _row(2, 2, "orders"), _row(3, 3, "gone")]
-    assert [(one.topic, one.rows, one.started_us) for one in reasons(rows, STATES)] == [
-        ("gone", 2, 1_001),
-        ("orders", 1, 1_002),
+    assert [(one.topic, one.rows, one.age_ms) for one in reasons(rows, STATES, NOW)] == [
+        ("gone", 2, 99),
+        ("orders", 1, 98),
     ]
 
 

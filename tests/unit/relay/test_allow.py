@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
+from outbox.errors import ConfigurationError
 from relay.batching.allow_list import EVERYTHING, AllowList, compare
 from relay.settings import RelaySettings
 
@@ -78,21 +78,21 @@ def test_a_change_names_what_was_added_and_removed() -> None:
 
 
 def settings(allowed: object) -> RelaySettings:
-    return RelaySettings.model_validate({"bootstrap_servers": "kafka:9092", "allowed_topics": allowed})
+    return RelaySettings(bootstrap_servers="kafka:9092", allowed_topics=allowed)
 
 
 def test_the_list_comes_from_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings({"orders": ["a", "b*"]}).allow_list().allows("orders", "b1")
     monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", "kafka:9092")
-    assert RelaySettings().allow_list().allows("orders", "any")  # type: ignore[call-arg]  # from the environment
+    assert RelaySettings().allow_list().allows("orders", "any")
     monkeypatch.setenv("OUTBOX_ALLOWED_TOPICS", '{"*": ["shop.*"]}')
-    found = RelaySettings().allow_list()  # type: ignore[call-arg]  # as above
+    found = RelaySettings().allow_list()
     assert (found.allows("orders", "shop.a"), found.allows("orders", "a")) == (True, False)
 
 
 @pytest.mark.parametrize("pattern", ["", "a*b", "**", "a b", "shop/*"])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(ValidationError, match="neither a name nor a prefix"):
+    with pytest.raises(ConfigurationError, match="neither a name nor a prefix"):
         settings({"orders": [pattern]})
-    with pytest.raises(ValidationError, match="neither a name nor a prefix"):
+    with pytest.raises(ConfigurationError, match="neither a name nor a prefix"):
         settings({pattern: ["orders"]})

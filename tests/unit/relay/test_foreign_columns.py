@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from outbox._postgres.foreign_layout import Layout, make_layout
 from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.foreign_layout import Layout, make_layout
 from outbox._rules.qualified_name import QualifiedName
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from outbox._postgres.foreign_layout import Layout, make_layout
+from outbox._rules.foreign_layout import Layout, make_layout
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.names import Channel
 from relay.batching.preflight import RealTopic

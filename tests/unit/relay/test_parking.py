@@ -369,8 +369,8 @@ def test_the_settings_say_the_same() -> None:
     given = {"group_pending_max": 1, "group_pending_max_bytes": 2, "undecided_max_age_ms": 3, "check_max": 4}
     given |= {"pending_max": 5, "listener_max_age_ms": 6}
     kafka = {"bootstrap_servers": "kafka:9092"}
-    assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
-    assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4, 5, 6)
+    assert RelaySettings(**kafka).parking_policy() == DEFAULT
+    assert RelaySettings(**kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4, 5, 6)
 
 
 # --- age, and answers -------------------------------------------------------------------------------------------------

@@ -24,9 +24,9 @@ class Reloading:
 
     def __init__(self, file: Path, wanted: threading.Event) -> None:
         self._file, self._wanted = file, wanted
-        settings = RelaySettings.model_validate({})
+        settings = RelaySettings()
         self.in_force = CurrentAllowList(settings.allow_list())
-        self._reload = AllowListReload(settings, self.in_force, wanted, lambda: RelaySettings.model_validate({}))
+        self._reload = AllowListReload(settings, self.in_force, wanted, RelaySettings)
 
     def read(self, text: str) -> list[tuple[str, tuple[object, ...]]]:
         """Write the file and reload; return the events that were logged, each with what it names."""

@@ -11,9 +11,9 @@ from unittest.mock import Mock
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
+from outbox._settings.of_jobs import CompactSettings
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.session import asked_to_stop, configure_job_logs
-from spark_jobs.runtime.settings import CompactSettings
 
 
 @pytest.fixture(autouse=True)

@@ -1,1 +1,0 @@
-"""What operators look at and decide."""

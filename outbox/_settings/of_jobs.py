@@ -1,0 +1,276 @@
+"""The settings of the jobs, each once; see `declared`."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from outbox._security.secret_files import with_secrets
+from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, OrderSettings, matching
+from outbox._settings.layers import LayeredSettings
+from outbox._settings.setting import REQUIRED, setting
+from outbox.protocol.names import is_topic_name
+
+READ_COMMITTED = "read_committed"
+
+INTERNAL = ("half", "op", "verdict", "check", "discard")
+"""A channel's own topics."""
+
+_ID = matching(r"([a-z0-9][a-z0-9_-]{0,99})?", "use at most 100 of a-z, 0-9, '_' and '-', a letter or digit first")
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names that a text separates by commas, each once."""
+    return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+
+
+def _check_topics(text: str) -> None:
+    if not all(map(is_topic_name, names_in(text))):
+        raise ValueError("not a list of topic names that Kafka allows. Separate them by commas")
+
+
+class SinkName(enum.StrEnum):
+    """How tables are written."""
+
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+class PartitionBy(enum.StrEnum):
+    """What chooses the partition of a replayed record."""
+
+    KEY = "key"
+    ORIGINAL = "original"
+
+
+class SparkSettings(LogSettings):
+    """What every job has: its id, and settings of Spark."""
+
+    JOB: ClassVar[str]
+    """The job's id by default."""
+
+    job_id: str = setting(
+        "",
+        "Id of the job: in the names of its application, query, checkpoint and Kafka groups. Default: its command.",
+        check=_ID,
+    )
+    spark: dict[str, str] = setting({}, "More settings of Spark (spark.…), over the job's own.")
+
+    def check(self) -> None:
+        """Name the job after its command if it has no id."""
+        super().check()
+        vars(self)["job_id"] = self.job_id or self.JOB
+
+    @property
+    def name(self) -> str:
+        """Name of the application and of its query, and beginning of its Kafka groups."""
+        return f"outbox-{self.job_id}"
+
+
+class JobSettings(SparkSettings, KafkaSettings):
+    """What the jobs have that read Kafka.
+
+    The inherited `kafka` holds properties of librdkafka; Spark reads through Kafka's Java client, which has names of
+    its own for security and much else, so these are separate.
+    """
+
+    kafka_java: dict[str, str] = setting(
+        {},
+        "More properties of Kafka's Java client, with which Spark reads: TLS, SASL, fetch sizes. "
+        "A secret may be in a file (sasl.jaas.config_file).",
+        option="--kafka",
+        each="NAME=VALUE",
+    )
+
+    def check(self) -> None:
+        """Refuse records of aborted transactions."""
+        super().check()
+        if self.kafka_java.get("isolation.level", READ_COMMITTED) != READ_COMMITTED:
+            raise ValueError(
+                "isolation.level cannot be set, because records of aborted transactions are no messages. Remove it."
+            )
+
+    def java_connection(self) -> dict[str, str]:
+        """Properties for any Java client of this job, with the secrets of files."""
+        return {"bootstrap.servers": self.bootstrap_servers, **with_secrets(self.kafka_java)}
+
+
+class TopicSettings(LayeredSettings):
+    """Which topics a job reads."""
+
+    topics: str = setting(
+        "",
+        "Topics to land; of the audit: real topics to search besides those that the halves name. Commas between.",
+        check=_check_topics,
+    )
+
+    def topic_names(self) -> tuple[str, ...]:
+        """All topics, each once."""
+        return names_in(self.topics)
+
+
+class SinkSettings(LayeredSettings):
+    """How the tables of `land` are written."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("sink",)
+
+    sink: SinkName = setting(SinkName.DELTA, "How land writes its tables: delta or parquet.")
+
+
+class OutputSettings(SparkSettings):
+    """Where a job writes."""
+
+    output: str = setting(
+        REQUIRED, "Folder of the tables of land, or of the reports of the audit; any file system that Spark supports."
+    )
+
+
+class CheckpointSettings(OutputSettings):
+    """What jobs have that use the checkpoint of `land`."""
+
+    JOB = "land"
+
+    checkpoint: str = setting(REQUIRED, "Folder of checkpoints; the job's own is the one with its id in there.")
+
+    @property
+    def checkpoint_path(self) -> str:
+        """The job's own checkpoint."""
+        return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
+
+
+class RetireSettings(CheckpointSettings, reader="land retire"):
+    """What `land retire` reads; it needs no Kafka."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "checkpoint", "job_id")
+
+    @property
+    def name(self) -> str:
+        """Name of the application."""
+        return f"outbox-{self.job_id}-retire"
+
+
+class CompactSettings(OutputSettings, reader="land compact"):
+    """What `land compact` reads; it needs no Kafka."""
+
+    JOB = "land"
+    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "manifest_readers_only", "job_id")
+
+    manifest_readers_only: bool = setting(
+        default=False,
+        text="Compact Parquet tables, although other readers than read_table and read_landed read rows twice.",
+    )
+
+    @property
+    def name(self) -> str:
+        """Name of the application."""
+        return f"outbox-{self.job_id}-compact"
+
+
+class LandSettings(TopicSettings, SinkSettings, CheckpointSettings, JobSettings, reader="land"):
+    """What `land` reads."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds", "parse", "sink"),
+        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "job_id", "channel"),
+    )
+
+    parse: dict[str, str] = setting(
+        {},
+        "Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",
+        each="TOPIC=SCHEMA",
+    )
+    available_now: bool = setting(default=False, text="Land what is there now and end.")
+    trigger_seconds: float = setting(10.0, "Time from the start of one batch to the start of the next.", least=0)
+    max_offsets_per_trigger: int | None = setting(
+        1_000_000,
+        "Most offsets in one batch; markers and aborted records take offsets too.",
+        unit="offsets",
+        least=1,
+    )
+    accept_gap: str = setting(
+        "",
+        "Topics of which the job goes on without records that Kafka removed before they were landed.",
+        each="TOPIC",
+        check=_check_topics,
+    )
+    prometheus_file: Path | None = setting(
+        None, "File *.prom of the node exporter's text file collector, on the driver's machine."
+    )
+
+    def check(self) -> None:
+        """Refuse topics that are not landed."""
+        super().check()
+        if not self.topic_names():
+            raise ValueError("no topic is named. Name at least one in topics.")
+        for setting_, named in (("parse", self.parse), ("accept_gap", names_in(self.accept_gap))):
+            if unknown := sorted(set(named) - set(self.topic_names())):
+                raise ValueError(
+                    f"{setting_} names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
+                )
+
+    def internal_names(self) -> tuple[str, ...]:
+        """Those of them that are the channel's own."""
+        own = {f"{self.channel_names().name}.{name}" for name in INTERNAL}
+        return tuple(sorted(own & set(self.topic_names())))
+
+    def rate_options(self) -> dict[str, str]:
+        """Options of Spark's source for the size of a batch."""
+        most = self.max_offsets_per_trigger
+        return {} if most is None else {"maxOffsetsPerTrigger": str(most)}
+
+
+class AuditFields(OrderSettings, CheckedDatabases, TopicSettings, OutputSettings, JobSettings, reader="audit"):
+    """What `audit` reads; the databases are those of the checker."""
+
+    JOB = "audit"
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        *(
+            "output",
+            "window_start",
+            "window_end",
+            "last",
+            "grace_ms",
+            "spans",
+            "topics",
+            "bootstrap_servers",
+            "channel",
+        ),
+        *("postgres_url_file", "kafka_java"),
+    )
+
+    window_start: str = setting(
+        "", "Start of the window, by append time of halves: ISO 8601, or ms since 1970.", option="--from"
+    )
+    window_end: str = setting("", "End of the window (exclusive), by append time of halves.", option="--to")
+    last: Literal["hour", "day"] = setting("hour", "Without a start: the last hour or day that is closed, UTC.")
+    grace_ms: int = setting(600_000, "How long a message may take to be decided and delivered.", least=0)
+    spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")
+
+
+class ReplayFields(SinkSettings, JobSettings, reader="replay"):
+    """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed."""
+
+    JOB = "replay"
+    OPTIONS: ClassVar[tuple[str, ...]] = (
+        *("replay_id", "table", "ids", "where", "verdicts", "findings", "target", "partition_by", "include_replays"),
+        *("dry_run", "sink", "bootstrap_servers", "channel"),
+    )
+
+    replay_id: str = setting(
+        REQUIRED, "Names the replay for ever: what it has written, it never writes again.", check=_ID
+    )
+    table: str = setting(REQUIRED, "Output of land: the folder of the tables.")
+    ids: str = setting("", "Message ids and transaction ids, separated by commas; --ids @FILE reads them.")
+    where: str = setting("", "Condition in SQL over the columns of the table.")
+    verdicts: str = setting("", "Verdicts of an audit, separated by commas.")
+    findings: str = setting("", "Folder of that audit's report, the one that has its window's name.")
+    target: str = setting("", "Topic to write to. Default: each record's own.")
+    partition_by: PartitionBy = setting(
+        PartitionBy.KEY, "What chooses the partition: key, as in a Java producer, or original."
+    )
+    include_replays: bool = setting(default=False, text="Send also what an earlier replay has sent, and was landed.")
+    dry_run: bool = setting(default=False, text="Show what would be written, and write nothing.")
+    transaction_rows: int = setting(
+        10_000, "Most records in a Kafka transaction.", unit="records", least=1, most=100_000
+    )

@@ -1,0 +1,1 @@
+"""What an examination finds: `outbox doctor`, and `--check` of the services."""

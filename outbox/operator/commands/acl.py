@@ -1,0 +1,127 @@
+"""`outbox acl`: print the rights in Kafka that a role needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from outbox._cli.setting_options import setting_options
+from outbox._rules.acl_formats import AclFormat, formatted, is_principal
+from outbox._rules.role_rights import (
+    Role,
+    Scope,
+    internal_topics_within,
+    names_missing,
+    rights_of,
+    take_topics,
+    takes_sources,
+)
+from outbox._service.exit_codes import warn
+from outbox._settings.channels import load_all
+from outbox.errors import ConfigurationError
+from outbox.operator.settings import Given, RightsSettings
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.names import Channel, check_group, is_topic_name
+
+app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True)
+
+Roles = Annotated[list[Role], typer.Option("--role", help="Who needs them; repeatable: the rights of all together.")]
+Topics = Annotated[
+    list[str] | None, typer.Option("--topic", help="Real topic, or a prefix that ends in '*'; repeatable.")
+]
+Groups = Annotated[list[str] | None, typer.Option("--group", help="Producer group of a listener; repeatable.")]
+Sources = Annotated[list[str] | None, typer.Option("--source", help="Table source, as in `tables`; repeatable.")]
+
+
+@app.callback()
+def acl() -> None:
+    """Print the rights in Kafka that a role needs."""
+
+
+@app.command("print")
+@setting_options(RightsSettings)
+def print_rights(
+    given: Given,
+    role: Roles,
+    principal: Annotated[str, typer.Option(help="Who gets them, such as User:orders.")],
+    topic: Topics = None,
+    group: Groups = None,
+    source: Sources = None,
+    form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
+) -> None:
+    """Print the rights as commands of Kafka's script, or as JSON."""
+    if not is_principal(principal):
+        raise ConfigurationError(
+            f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
+        )
+    if principal.endswith(":*"):
+        warn(f"--principal {principal!r} is every client. Name one, unless all clients are to have these rights.")
+    channels = load_all(RightsSettings, given)
+    if source and len(channels) > 1:
+        raise ConfigurationError(
+            f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out: "
+            "the sources are those of `tables` of each channel."
+        )
+    scopes = [configured_scope(one, role, topic, group, source) for one in channels.values()]
+    rights = rights_of(role, *scopes)
+    typer.echo(formatted(form, principal, rights), nl=False)
+    if not rights:
+        warn(f"Role {' and '.join(role)} needs no rights in Kafka.")
+    for scope in scopes:
+        _warn(scope, role, principal)
+
+
+def _warn(scope: Scope, roles: list[Role], principal: str) -> None:
+    channel = scope.channel
+    if takes_sources(roles) and not scope.sources:
+        warn(
+            f"No table source of channel {channel.name} is named: these rights are not enough for table mode. "
+            "If the channel has tables, give --source, or name the relay's file with OUTBOX_CONFIG."
+        )
+    for prefix, internal in internal_topics_within(scope).items():
+        warn(
+            f"--topic {prefix!r} also covers internal topics of channel {channel.name}, such as {internal}: "
+            f"{principal} gets its rights there, too. Name the topics, or a longer prefix."
+        )
+
+
+def configured_scope(
+    settings: RightsSettings,
+    roles: list[Role],
+    topics: list[str] | None,
+    groups: list[str] | None,
+    sources: list[str] | None,
+) -> Scope:
+    """Return the names for which rights are wanted; those that are not given come from the settings.
+
+    The table sources are those of `tables`, and the topics those of `allowed_topics` where a relay alone needs topics.
+    """
+    if not topics and Role.RELAY in roles and not take_topics(set(roles) - {Role.RELAY}):
+        topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
+    return scope_of(settings.channel_names(), roles, topics, groups, sources or list(settings.tables))
+
+
+def scope_of(
+    channel: Channel,
+    roles: list[Role],
+    topics: list[str] | None,
+    groups: list[str] | None,
+    sources: list[str] | None,
+) -> Scope:
+    """Return the names for which rights are wanted."""
+    scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources)))
+    for name in scope.topics:
+        if name != "*" and not is_topic_name(name.removesuffix("*")):
+            raise ConfigurationError(f"--topic {name!r} is not valid. Use the name of a topic, or a prefix and '*'.")
+    try:
+        for name in (*scope.groups, *scope.sources):
+            check_group(name)
+    except ProtocolError as error:
+        raise ConfigurationError(str(error)) from error
+    if missing := names_missing(roles, scope):
+        raise ConfigurationError(
+            f"Role {' and '.join(roles)} needs more names in channel {channel.name}. "
+            f"Give {' and '.join(f'--{name}' for name in missing)}."
+        )
+    return scope

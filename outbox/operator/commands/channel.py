@@ -1,0 +1,88 @@
+"""`outbox channel create`: the internal topics of a channel."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from outbox._cli.setting_options import setting_options
+from outbox._kafka.channel import ChannelDescription, create_channel
+from outbox._kafka.topic_contract import contract_problems
+from outbox._rules.topic_description import TopicDescription
+from outbox._service.exit_codes import warn
+from outbox._service.output import Json, PlainConsole, print_json
+from outbox.errors import ConfigurationError
+from outbox.operator.settings import ContractSettings, Given
+
+NEW_PARTITIONS = 4
+_ID_WIDTH = 36
+
+app = typer.Typer(help="Create a channel's internal topics.", no_args_is_help=True)
+
+
+@app.callback()
+def channel() -> None:
+    """Create a channel's internal topics."""
+
+
+@app.command()
+@setting_options(ContractSettings)
+def create(
+    given: Given,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"Partitions of each topic; {NEW_PARTITIONS} in a new channel."),
+    ] = None,
+    replication: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each; a new channel has the cluster's default.")
+    ] = None,
+    as_json: Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Create the topics and commit the initial checkpoints. Topics that exist are not changed."""
+    settings = ContractSettings(**given)
+    made = create_channel(
+        settings.client_properties(),
+        settings.channel_names(),
+        partitions=partitions or NEW_PARTITIONS,
+        replication=replication or -1,
+    )
+    _refuse_difference(made, "partitions", partitions, made.partitions)
+    _refuse_difference(made, "replication", replication, made.half.replication)
+    _show(made, as_json=as_json)
+    topics = {one.name: one for one in _topics(made)}
+    for problem in contract_problems(made.channel, topics, settings.contract()):
+        warn(f"profile {settings.profile}: {problem}")
+
+
+def _refuse_difference(made: ChannelDescription, option: str, asked: int | None, found: int) -> None:
+    """Refuse an option that an existing channel contradicts."""
+    if asked not in {None, found}:
+        raise ConfigurationError(
+            f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "
+            f"Leave --{option} out, or change the topics with Kafka's own tools (docs/operations/deploy.md, Kafka)."
+        )
+
+
+def _topics(description: ChannelDescription) -> tuple[TopicDescription, ...]:
+    return description.half, description.op, description.verdict, description.check, description.discard
+
+
+def _show(description: ChannelDescription, *, as_json: bool) -> None:
+    topics = _topics(description)
+    if as_json:
+        fields = [
+            {"topic": one.name, "partitions": one.partitions, "replicas": one.replication, "topic_id": one.id}
+            for one in topics
+        ]
+        print_json({"channel": description.channel.name, "topics": fields})
+        return
+    table = Table(title=f"channel {description.channel.name}")
+    table.add_column("topic", overflow="fold")  # neither name nor id is cut off
+    table.add_column("partitions")
+    table.add_column("replicas")
+    table.add_column("topic id", no_wrap=True, min_width=_ID_WIDTH)
+    for topic in topics:
+        table.add_row(topic.name, str(topic.partitions), str(topic.replication), topic.id)
+    PlainConsole().print(table)

@@ -1,0 +1,86 @@
+"""What the operator's commands have in common: options, settings, the channel."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
+from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
+from outbox._rules.patterns import best_match
+from outbox._security.own_principal import recorded_name
+from outbox._service.output import signed, utc
+from outbox.errors import UsageError
+from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.settings import OperatorSettings
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.fields import parse_number
+from outbox.protocol.identifiers import check_uuid
+from outbox.protocol.names import Channel
+
+Records = Annotated[int, typer.Option(min=1, help="Records that are read of a topic at most.")]
+
+RECORDS = 1_000_000
+
+UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+"""Units of a duration, in ms."""
+
+ONE_COMMAND: dict[str, Any] = {"context_settings": {"allow_interspersed_args": True}, "subcommand_metavar": ""}
+"""Settings of a typer application without subcommands: options may follow arguments, and usage has no command."""
+
+
+class OperatorContext:
+    """The databases of the settings, and the channel as it is."""
+
+    def __init__(self, settings: OperatorSettings, operator: str = "") -> None:
+        self.kafka = settings.client_properties()
+        self._operator = operator
+        self._admin = admin_client(self.kafka)
+        names = settings.channel_names()
+        self.channel: ChannelDescription = verify_channel(self._admin, names, FIRST_ANSWER_SECONDS)
+        self.databases = settings.all_databases()
+
+    def members(self) -> dict[str, int | None]:
+        """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
+        return count_members(self._admin, self.channel.channel)
+
+    def by_hand(self, reason: str) -> str:
+        """Return what the record of a decision has of the operator, the reason and the time."""
+        now = utc(time.time_ns() // 1_000_000)
+        return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
+
+    def database_of(self, group: str) -> str | None:
+        """Return the name of the database of a producer group; None: it is unmapped."""
+        return best_match(group, {name: one.groups for name, one in self.databases.items()})
+
+    def rows(self, database: str) -> DatabaseView:
+        """Return the callback tables of a database, by its name in the settings."""
+        return DatabaseView(database, self.databases[database], self.channel.channel.name)
+
+
+def missing_services(channel: Channel, members: Mapping[str, int | None], *, halves: bool) -> list[str]:
+    """Return a sentence for each service of a channel that does not run."""
+    services = (RELAY, CHECKER) if halves else (RELAY,)
+    return [f"{missing_member(channel, one)}; {start(one)}" for one in services if members[one] == 0]
+
+
+def parse_id(text: str) -> tuple[str, int | None]:
+    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id."""
+    id_, slash, position = text.strip().lower().partition("/")
+    try:
+        return check_uuid(id_), parse_number(position, "the position") if slash else None
+    except ProtocolError as error:
+        raise UsageError(f"{text!r} is not a valid transaction or message id: {error}") from None
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration in ms."""
+    match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a valid duration. Write a whole number and ms, s, m, h or d, such as 15m.")
+    return int(match[1]) * UNITS[match[2]]

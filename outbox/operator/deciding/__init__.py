@@ -1,0 +1,1 @@
+"""An operator's decisions, on their way into databases and Kafka."""

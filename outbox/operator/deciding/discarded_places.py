@@ -1,0 +1,253 @@
+"""What is discarded in a channel, in the discard topic and in tables, and an operator's decisions on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message
+
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
+from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._postgres.message_table import MessageTable
+from outbox._security.own_principal import recorded_name
+from outbox._service.exit_codes import warn
+from outbox._service.output import document, signed
+from outbox._settings.declared import TableSettings
+from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
+from outbox.operator.deciding.decisions import entry_of, send_decisions
+from outbox.operator.reading.discard_topic import read_discarded, read_manifests
+from outbox.operator.reading.discarded_rows import DiscardedTable, Moved
+from outbox.operator.reading.table_connection import table_connection
+from outbox.operator.settings import TableCommandSettings
+from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.identifiers import message_id
+from outbox.protocol.op import OpKind
+
+LOOK_SECONDS = 0.5
+
+
+class _Topic:
+    """The discard topic of a channel; the operator's name goes into the records of his decisions."""
+
+    def __init__(self, settings: TableCommandSettings, operator: str) -> None:
+        self._kafka = settings.client_properties()
+        self._operator = operator
+        self._names = settings.channel_names()
+        self.unread: set[str] = set()
+        self._channel = self._look()
+
+    def _look(self) -> ChannelDescription | None:
+        """Return the channel; None: Kafka does not answer. Message tables can be looked at all the same."""
+        try:
+            return verify_channel(admin_client(self._kafka), self._names, FIRST_ANSWER_SECONDS)
+        except KafkaUnreachable as error:
+            self.unread.add(f"topic {self._names.discard_topic}")
+            warn(str(error))
+            return None
+
+    def read(self) -> Iterator[DiscardedTransaction]:
+        if self._channel is not None:
+            yield from map(DiscardedTransaction.of, read_manifests(self._kafka, self._channel, self._cannot_read))
+
+    def _cannot_read(self, message: Message, error: ProtocolError) -> None:
+        place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
+        if place not in self.unread:
+            self.unread.add(place)
+            warn(f"{place} is passed over: {error}")
+
+    def read_one(self, transaction_id: str) -> tuple[DiscardedTransaction, list[HalfMessage]] | None:
+        """Return one transaction with its halves; None if it is not there, or Kafka does not answer."""
+        return None if self._channel is None else read_discarded(self._kafka, self._channel, transaction_id)
+
+    def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
+        """Send op markers, each on what its manifest lists; only a relay changes the topic."""
+        if self._channel is not None:  # without Kafka nothing of it can be chosen
+            by = signed(recorded_name(self._kafka, self._operator), comment)
+            entries = [entry_of(one.manifest, kind, by) for one in chosen if one.manifest]
+            send_decisions(self._kafka, self._channel, entries)
+
+    def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
+        """Return what no relay has taken from the topic."""
+        ids = {one.transaction for one in chosen}
+        return [found for found in self.read() if found.transaction in ids]
+
+
+class _Rows:
+    """The discarded rows of one message table."""
+
+    def __init__(self, source: str, settings: TableSettings) -> None:
+        self.source = source
+        self._settings = settings
+        self.unread: set[str] = set()
+        self.moved: dict[DiscardedTransaction, Moved] = {}
+
+    @contextmanager
+    def _table(self, *, writes: bool = False) -> Iterator[DiscardedTable]:
+        names, dsn = self._settings.message_names(), self._settings.connection_string()
+        with table_connection(self.source, names, dsn, writes=writes) as opened:
+            yield DiscardedTable(MessageTable(names), opened, self.source)
+
+    def read(self) -> Iterator[DiscardedTransaction]:
+        try:
+            with self._table() as table:
+                yield from table.read()
+        except ConfigurationError as error:
+            self.unread.add(f"table source {self.source}")
+            warn(str(error))
+
+    def messages(self, transaction: DiscardedTransaction) -> list[RowMessage]:
+        with self._table() as table:
+            return table.messages(transaction)
+
+    def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
+        """Move rows back into the message table, or delete them; each transaction by itself."""
+        del comment  # no record of the database holds it
+        with self._table(writes=True) as table:
+            for one in chosen:
+                if kind is OpKind.ROLLBACK:
+                    table.drop(one)
+                elif (moved := table.deliver(one)) is not None:
+                    self.moved[one] = moved
+
+    def left(self, chosen: Sequence[DiscardedTransaction]) -> list[DiscardedTransaction]:
+        """Return what waits in the message table, and what is discarded again."""
+        moved = {one: self.moved[one] for one in chosen if one in self.moved}
+        if not moved:
+            return []
+        with self._table() as table:
+            return [one for one, rows in moved.items() if table.left(rows)]
+
+
+Store = _Topic | _Rows
+
+
+class Choice(NamedTuple):
+    """Which transactions: those that are named, or all; limited by producer group and reason."""
+
+    ids: Sequence[str] = ()
+    every: bool = False
+    group: str | None = None
+    reason: DiscardReason | None = None
+
+    def of(self, entries: Iterable[DiscardedTransaction]) -> Iterator[DiscardedTransaction]:
+        """Return what is chosen, one at a time."""
+        ids = frozenset(self.ids)
+        return (
+            entry
+            for entry in entries
+            if (self.every or entry.transaction in ids)
+            and self.group in {None, entry.group}
+            and self.reason in {None, entry.reason}
+        )
+
+
+class Discards:
+    """All discarded transactions of a channel: in its discard topic, and of its message tables."""
+
+    def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
+        self.channel = settings.channel
+        self._topic = _Topic(settings, operator)
+        self.tables = [_Rows(source, table) for source, table in settings.tables.items()]
+        self._stores: list[Store] = [self._topic, *self.tables]
+
+    def unread(self) -> list[str]:
+        """Return what could not be read."""
+        return sorted(place for store in self._stores for place in store.unread)
+
+    def read(self) -> Iterator[DiscardedTransaction]:
+        """Yield what is there now, one at a time; name what cannot be read on standard error."""
+        return chain.from_iterable(store.read() for store in self._stores)
+
+    def one(self, transaction_id: str) -> tuple[DiscardedTransaction, str, Sequence[HalfMessage | RowMessage]]:
+        """Return a transaction, and its halves or rows; rows of further producer groups follow those of the first."""
+        if halves := self._topic.read_one(transaction_id):
+            return halves[0], "halves", halves[1]
+        found = [
+            (entry, table.messages(entry))
+            for table in self.tables
+            for entry in list(table.read())
+            if entry.transaction == transaction_id
+        ]
+        if not found:
+            raise self._not_there([transaction_id])
+        return found[0][0], "rows", [row for _, rows in found for row in rows]
+
+    def _not_there(self, ids: Iterable[str]) -> OutboxError:
+        """Return the error that transactions are nowhere, or may be where nothing could be read."""
+        named, unread = ", ".join(ids), self.unread()
+        if unread:
+            return ConfigurationError(f"transaction {named} was not found; {', '.join(unread)} could not be read")
+        return UsageError(f"transaction {named} is not in the discard topic, nor in a table of discarded messages")
+
+    def decision(self, choice: Choice, kind: OpKind) -> Decision:
+        """Return a decision on what is chosen, which is not made yet."""
+        ids = frozenset(choice.ids)
+        named = {
+            store: [entry for entry in store.read() if choice.every or entry.transaction in ids]
+            for store in self._stores
+        }
+        if missing := sorted(ids - {entry.transaction for some in named.values() for entry in some}):
+            raise self._not_there(missing)
+        return Decision({store: list(choice.of(some)) for store, some in named.items()}, kind)
+
+
+class Decision:
+    """A decision on discarded transactions; of some it may not be made."""
+
+    def __init__(self, chosen: Mapping[Store, Sequence[DiscardedTransaction]], kind: OpKind) -> None:
+        self.kind = kind
+        self.chosen = list(chain(*chosen.values()))
+        self._able = {store: [entry for entry in some if not entry.why_not(kind)] for store, some in chosen.items()}
+        self.able = list(chain(*self._able.values()))
+        self.left: list[DiscardedTransaction] = []
+        self.is_made = False
+
+    def make(self, comment: str) -> None:
+        """Carry it out, or send it to the relay.
+
+        Raises:
+            ConfigurationError: Kafka or the database does not answer, or refuses. Earlier transactions stay decided.
+        """
+        for store, some in self._able.items():
+            if some:
+                store.decide(some, self.kind, comment)
+        self.is_made = True
+
+    def wait(self, seconds: float) -> None:
+        """Look until a relay has done it; what still is there is left."""
+        deadline = time.monotonic() + seconds
+        while True:
+            self.left = [entry for store, some in self._able.items() if some for entry in store.left(some)]
+            if not self.left or time.monotonic() > deadline:
+                return
+            time.sleep(LOOK_SECONDS)
+
+    def new_ids(self, transaction: DiscardedTransaction) -> tuple[str | None, dict[str, str]]:
+        """Return the new id of rows that are back in their message table, and new message ids by the old."""
+        for store in self._able:
+            if isinstance(store, _Rows) and (moved := store.moved.get(transaction)):
+                return moved.transaction_id, {
+                    message_id(transaction.transaction, former): message_id(moved.transaction_id, new)
+                    for former, new in zip(moved.former, moved.ids, strict=True)
+                }
+        return None, {}
+
+    def documents(self) -> list[dict[str, Any]]:
+        """Return what became of each, for programs."""
+        return [document(one) | self._outcome(one) for one in self.chosen]
+
+    def _outcome(self, one: DiscardedTransaction) -> dict[str, Any]:
+        there = {(entry.transaction, entry.group) for entry in self.left}
+        done = "still there" if (one.transaction, one.group) in there else "left"
+        why = one.why_not(self.kind) or None
+        found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
+        if one.source is None:  # halves keep their ids
+            return found
+        transaction, messages = self.new_ids(one)
+        return {**found, "new_transaction": transaction, "new_messages": messages}

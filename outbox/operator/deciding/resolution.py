@@ -1,0 +1,273 @@
+"""Decisions of an operator on undecided transactions: their states, the consequences, and what was decided."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from outbox._failpoints import failpoint
+from outbox._rules.callback_row import decision_entry
+from outbox._service.exit_codes import Exit, fail, warn
+from outbox._service.output import show_records_read
+from outbox.errors import ConfigurationError
+from outbox.operator.context import RECORDS, OperatorContext
+from outbox.operator.deciding.decisions import send_decisions
+from outbox.operator.reading.channel_reader import ChannelReader
+from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
+from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.gap import Gap
+from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
+from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.half import Truth
+from outbox.protocol.op import OpEntry, OpKind
+
+HALVES = 500_000
+"""Halves that are looked at, over all partitions."""
+
+AT_ONCE = 500
+"""Transactions whose op markers are sent after their rows are durable, before the next ones are decided."""
+
+_CONSEQUENCES = {
+    OpKind.COMMIT: "its messages will be delivered, although no local transaction is known to have committed",
+    OpKind.ROLLBACK: "its messages will never be delivered, and its local transaction can no longer commit",
+}
+_LISTENER_CONSEQUENCES = {
+    OpKind.COMMIT: "its messages will be delivered; without a row, this op marker is the only record of it",
+    OpKind.ROLLBACK: "its messages will never be delivered; there is no row, and its local transaction may yet commit",
+}
+
+
+@dataclass
+class Case:
+    """One transaction, its state, and what becomes of it."""
+
+    found: UnsettledTransaction
+    request: CheckRequest
+    seen: DatabaseStatus | None
+    standing: SourceState
+    ruling: Ruling
+    sent: OpEntry | None = None
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing is decided on it."""
+        return self.ruling.step is DecisionStep.REFUSE
+
+    def document(self, kind: OpKind) -> dict[str, Any]:
+        """Return all of it, under stable names."""
+        found, request, seen = self.found, self.request, self.seen
+        return {
+            "transaction": found.id,
+            "decision": kind.name,
+            "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
+            "standing": str(self.standing),
+            "why": self.ruling.why,
+            "group": found.group,
+            "truth": str(found.truth),
+            "half_partition": found.partition,
+            "first_offset": request.first_offset,
+            "last_offset": request.last_offset,
+            "positions": str(request.positions),
+            "parked": found.parked,
+            "appended_ms": found.first_append_time,
+            "incarnation": found.incarnation,
+            "database": seen.database if seen else None,
+            "database_incarnation": seen.incarnation if seen else None,
+            "holder_pid": seen.holder if seen else None,
+            "row_placed": bool(seen and seen.placed),
+            "op_sent": self.sent is not None,
+            "reason": self.sent.reason if self.sent else None,
+        }
+
+
+@dataclass
+class Resolution:
+    """Some undecided transactions, and what is to become of them.
+
+    Args:
+        gone: An incarnation of their database that the operator confirms as lost for good.
+        min_age: What is younger, in ms, is left to its application.
+        id: The only transaction; None: all of the group.
+    """
+
+    context: OperatorContext
+    kind: OpKind
+    gone: str | None
+    min_age: int
+    id: str | None = None
+    group: str | None = None
+
+    cases: list[Case] = field(default_factory=list)
+    unread: Sequence[Gap] = ()
+
+    def find(self) -> None:
+        """Look up the transactions and their states, without writing anything."""
+        now, channel = time.time_ns() // 1_000_000, self.context.channel
+        choice = Choice(self.id) if self.id else Choice(None, self.group, now - self.min_age)
+        gathering = Gathering(-(-HALVES // channel.partitions), choice)
+        with show_records_read() as passed:
+            self.unread = ChannelReader(self.context.kafka, channel, gathering, RECORDS, passed).gather(now)
+        if self.id:
+            found = [self._only(gathering)]
+        else:
+            found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
+        listeners = {one.partition for one in found if one.truth is Truth.LISTENER}
+        if left := [one for one in self.unread if one.partition in listeners]:
+            fail(f"The answers of listeners are not known: {left[0].place} was not read", Exit.UNPROVABLE)
+        parked = frozenset(one.id for one in found if one.parked)
+        self.cases = self._judged(found, lambda view, requests: view.look(requests, parked.intersection, self.gone))
+        for case in self.cases:
+            is_young = now - case.found.first_append_time < self.min_age
+            if is_young and case.standing in {SourceState.NO_ROW, SourceState.LISTENER}:
+                case.ruling = YOUNG
+
+    def possible(self) -> int:
+        """Return how many transactions are not refused."""
+        return sum(not case.is_refused for case in self.cases)
+
+    def decided(self) -> int:
+        """Return of how many the op marker was sent."""
+        return sum(case.sent is not None for case in self.cases)
+
+    def is_whole(self) -> bool:
+        """Return whether nothing was refused or left out."""
+        return self.possible() == len(self.cases) and (self.id is not None or not self.unread)
+
+    def consequence(self) -> str:
+        """Return what would happen, for the confirmation prompt."""
+        if self.id is None:
+            return f"{self.possible()} transactions will be rolled back for good"
+        seen = self.cases[0].seen
+        if seen is None or seen.row is None:
+            return (_CONSEQUENCES if seen else _LISTENER_CONSEQUENCES)[self.kind]
+        return "the op marker is sent again"
+
+    def decide(self, reason: str) -> None:
+        """Make the decisions: the rows first, and once they are durable the op markers (R32).
+
+        Raises:
+            ConfigurationError: Database or Kafka do not answer, or refuse. Earlier decisions are kept.
+        """
+        text = self.context.by_hand(reason)
+        found, self.cases = [case.found for case in self.cases], []
+        for start in range(0, len(found), AT_ONCE):
+            some = self._judged(found[start : start + AT_ONCE], self._place)
+            self.cases += some
+            self._send([case for case in some if not case.is_refused], text)
+
+    def _place(self, view: DatabaseView, requests: Sequence[CheckRequest]) -> dict[str, DatabaseStatus]:
+        return view.decide(requests, self.kind, alive=self._alive, gone=self.gone)
+
+    def _send(self, cases: Sequence[Case], text: str) -> None:
+        """Send op markers of cases whose rows are durable."""
+        for case in cases:
+            if case.ruling.step is DecisionStep.PLACE:  # no row, and none could be placed
+                case.ruling = JUST_ENDED
+            elif case.seen and case.seen.placed:
+                case.ruling = RULINGS[self.kind, SourceState.NO_ROW]
+        able = [case for case in cases if not case.is_refused]
+        if not able:
+            return
+        entries = [replace(self._entry(case), reason=text) for case in able]
+        failpoint("resolve.marking")
+        try:
+            send_decisions(self.context.kafka, self.context.channel, entries)
+        except ConfigurationError as error:
+            if all(case.seen is None for case in able):
+                raise
+            raise ConfigurationError(
+                f"the row is {self.kind.name} and is final; only its op marker was not sent ({error}). "
+                "Check-back will find the row, or run this again"
+            ) from error
+        for case, entry in zip(able, entries, strict=True):
+            case.sent = entry
+
+    def _only(self, gathering: Gathering) -> UnsettledTransaction:
+        if gathering.refused:
+            fail(
+                f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
+                "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
+                Exit.FINDINGS,
+            )
+        if (found := gathering.found.get(self.id or "")) is not None:
+            self.unread = [left for left in self.unread if left.partition == found.partition]
+            return found
+        faults = [f"{left.place} cannot be read ({left.why})" for left in self.unread if left.is_fault]
+        raise _absent(self.id or "", self.context.channel.channel.name, faults)
+
+    def _judged(
+        self,
+        found: Sequence[UnsettledTransaction],
+        ask: Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]],
+    ) -> list[Case]:
+        """Return transactions with their states: of their listeners, or in the databases of their groups."""
+        requests = {one.id: one.request(self.context.channel.half.id) for one in found}
+        by_database: dict[str | None, list[CheckRequest]] = defaultdict(list)
+        for one in found:
+            if one.truth is not Truth.LISTENER:
+                by_database[self.context.database_of(one.group)].append(requests[one.id])
+        seen: dict[str, DatabaseStatus] = {}
+        for name, some in by_database.items():
+            if name is None:
+                seen |= {one.transaction_id: DatabaseStatus(SourceState.UNMAPPED, "") for one in some}
+            else:
+                seen |= ask(self.context.rows(name), some)
+        return [self._case(one, requests[one.id], seen.get(one.id)) for one in found]
+
+    def _case(self, found: UnsettledTransaction, request: CheckRequest, seen: DatabaseStatus | None) -> Case:
+        standing = seen.standing if seen else of_listener(found) or SourceState.NO_ROW
+        return Case(found, request, seen, standing, RULINGS[self.kind, standing])
+
+    def _entry(self, case: Case) -> OpEntry:
+        """Return the op entry; a row takes precedence, if there is one."""
+        request, row = case.request, case.seen.row if case.seen else None
+        if row is None:
+            place = (request.topic_id, request.partition, request.positions, request.first_offset, request.last_offset)
+            return OpEntry(self.kind, request.transaction_id, *place)
+        entry = decision_entry(request, self.kind, row)
+        if entry is None:
+            raise RuntimeError(f"the row of {request.transaction_id} allows {self.kind.name}, and gives no op entry")
+        return entry
+
+    def _alive(self, ids: Collection[str]) -> set[str]:
+        """Return which transactions are undecided in the discard topic at present."""
+        manifests = read_manifests(self.context.kafka, self.context.channel, lambda *_: None)
+        undecided = (one.transaction_id for one in manifests if one.reason is DiscardReason.UNDECIDED)
+        return set(undecided).intersection(ids)
+
+    def document(self) -> dict[str, Any]:
+        """Return all of it, under stable names: one transaction, or numbers."""
+        if self.id is not None:
+            return self.cases[0].document(self.kind)
+        return {
+            "channel": self.context.channel.channel.name,
+            "group": self.group,
+            "decision": self.kind.name,
+            "found": len(self.cases),
+            "possible": self.possible(),
+            "decided": self.decided(),
+            "refused": list(self._refusals()),
+            "not_read": self.unread,
+        }
+
+    def _refusals(self) -> Iterator[dict[str, Any]]:
+        counts = Counter((case.standing, case.ruling.why) for case in self.cases if case.is_refused)
+        for (standing, why), count in counts.most_common():
+            yield {"standing": str(standing), "transactions": count, "why": why}
+
+
+def _absent(id_: str, channel: str, faults: Sequence[str]) -> SystemExit:
+    """Warn that a transaction is not unsettled, or may be where nothing could be read; return the end."""
+    if faults:
+        warn(f"transaction {id_} was not found, and {faults[0]}: nothing was decided")
+        return SystemExit(Exit.UNPROVABLE)
+    warn(
+        f"transaction {id_} is not among what channel {channel} holds unsettled: it is settled, or none of its halves "
+        "was ever stored here; nothing was decided. `outbox trace` shows more"
+    )
+    return SystemExit(Exit.FINDINGS)

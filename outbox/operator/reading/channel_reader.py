@@ -1,0 +1,270 @@
+"""Reads what a channel holds unsettled: committed checkpoints first, then the halves that they name, then the rest."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Message, TopicPartition
+
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import committed_checkpoints
+from outbox._kafka.range_reader import Span, SpanReader
+from outbox._service.exit_codes import UnsafeError
+from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.state.gap import Gap
+from outbox.operator.state.unsettled_transactions import Gathering, Half
+from outbox.protocol.check import parse_check
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint
+from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.half import parse_half
+from outbox.protocol.op import MisplacedOpError, OpEntry, OpSource, parse_op
+
+NEAR = 2_000
+"""Settled halves that are rather read through than skipped."""
+
+SKEW_MS = 60_000
+"""Assumed clock skew between two brokers: ops are read from this long before their half."""
+
+ASKED_MS = 900_000
+"""Check requests are looked at so far back; the relay's longest pause between two is 10 minutes by default."""
+
+
+class RelayProgress(NamedTuple):
+    """How far a relay has come in a half, an op and a verdict partition."""
+
+    half: HalfCheckpoint
+    op: OpCheckpoint
+    verdict: OpCheckpoint
+
+
+def read_progress(
+    kafka: Mapping[str, str], channel: ChannelDescription
+) -> tuple[Mapping[int, RelayProgress], Sequence[Gap]]:
+    """Read the committed checkpoints of all partitions; the relay's group is not joined.
+
+    Returns:
+        Checkpoints by partition, and the partitions whose checkpoint is missing or cannot be trusted.
+    """
+    half, op, verdict, numbers = channel.half, channel.op, channel.verdict, range(channel.partitions)
+    places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
+    committed = committed_checkpoints(kafka, channel.channel.relay_group, places)
+    progress: dict[int, RelayProgress] = {}
+    unread: list[Gap] = []
+    for number in numbers:
+        try:
+            progress[number] = _progress(channel, number, committed)
+        except (UnsafeError, ProtocolError) as error:
+            unread.append(Gap(f"{half.name}/{number}", str(error), partition=number, is_fault=True))
+    if not progress:
+        raise UnsafeError(f"{unread[0].place} cannot be read: {unread[0].why}")
+    return progress, unread
+
+
+def _progress(
+    channel: ChannelDescription, number: int, committed: Mapping[tuple[str, int], TopicPartition]
+) -> RelayProgress:
+    half, op, names = channel.half, channel.op, channel.channel
+    missing = [f"{topic.name}/{number}" for topic in (half, op) if (topic.name, number) not in committed]
+    if missing:
+        raise UnsafeError(
+            f"{' and '.join(missing)} has no checkpoint in group {names.relay_group}, so that it is not known what is "
+            f"settled there: for a new channel run `outbox channel create --channel {names.name}`"
+        )
+    ours, theirs = committed[half.name, number], committed[op.name, number]
+    verdicts = committed.get((channel.verdict.name, number))  # missing until a relay has committed one
+    return RelayProgress(
+        parse_half_checkpoint(ours.metadata or "", ours.offset, half.id, number),
+        parse_op_checkpoint(theirs.metadata or "", theirs.offset, op.id, number),
+        OpCheckpoint(0, 0)
+        if verdicts is None
+        else parse_op_checkpoint(verdicts.metadata or "", verdicts.offset, channel.verdict.id, number),
+    )
+
+
+class ChannelReader:
+    """Gathers what is unsettled.
+
+    Args:
+        most: Op records and check requests that are read of a partition.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        channel: ChannelDescription,
+        gathering: Gathering,
+        most: int,
+        passed: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._kafka = kafka
+        self._channel = channel
+        self._gathering = gathering
+        self._most = most
+        self._passed = passed
+        self._unread: list[Gap] = []
+
+    def gather(self, now_ms: int) -> list[Gap]:
+        """Read all of it.
+
+        Args:
+            now_ms: The present time, ms since 1970: check requests are looked at so far back from here.
+
+        Returns:
+            What was not read, because it was too much or cannot be read.
+        """
+        progress, unread = read_progress(self._kafka, self._channel)
+        self._unread += unread
+        with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
+            for number, found in progress.items():
+                self._read_halves(reader, number, found.half)
+            for manifest in read_manifests(self._kafka, self._channel, self._cannot_read):
+                self._gathering.add_manifest(manifest)
+            if self._gathering.sums:
+                self._read_ops(reader, progress)
+                self._read_checks(reader, now_ms)
+        return self._unread
+
+    def _read_halves(self, reader: SpanReader, number: int, checkpoint: HalfCheckpoint) -> None:
+        whole = reader.whole(self._channel.half.name, number)
+        if whole.start > checkpoint.offset:
+            self._miss(number, checkpoint.offset, whole.start, "retention or an operator removed them")
+        if whole.stop < checkpoint.head:
+            self._miss(number, whole.stop, checkpoint.head, "Kafka has lost records that it had acknowledged")
+        for span, is_unsettled in _spans(whole, checkpoint):
+            for message in reader.read([span], self._passed):
+                offset = message.offset() or 0
+                if self._gathering.is_full(number):
+                    place = f"{whole.topic}/{number}, offsets {offset} to {whole.stop}"
+                    self._unread.append(Gap(place, "more halves are unsettled than are looked at", partition=number))
+                    return
+                if is_unsettled(offset):
+                    self._take_half(message)
+
+    def _miss(self, number: int, start: int, stop: int, why: str) -> None:
+        place = f"{self._channel.half.name}/{number}, offsets {start} to {stop}"
+        self._unread.append(Gap(place, why, partition=number, is_fault=True))
+
+    def _cannot_read(self, message: Message, error: ProtocolError) -> None:
+        """Note a record that is of a newer format, or none."""
+        topic, number = message.topic(), message.partition()
+        is_check = topic == self._channel.channel.check_topic
+        place = f"{topic}/{number} offset {message.offset()}"
+        self._unread.append(Gap(place, str(error), partition=None if is_check else number, is_fault=True))
+
+    def _take_half(self, message: Message) -> None:
+        try:
+            half = to_half(message)
+        except NewerFormatError as error:
+            self._cannot_read(message, error)
+            return
+        if half is None:
+            self._gathering.malformed += 1
+        else:
+            self._gathering.add_half(half)
+
+    def _read_ops(self, reader: SpanReader, progress: Mapping[int, RelayProgress]) -> None:
+        verdict_topic = self._channel.verdict.name
+        spans = [
+            self._cut(span, needed)
+            for number, since in self._gathering.since().items()
+            if number in progress
+            for topic, needed in (
+                (self._channel.op.name, progress[number].op.offset),
+                (verdict_topic, progress[number].verdict.offset),
+            )
+            for span in reader.since(topic, [number], since - SKEW_MS)
+        ]
+        for message in reader.read(spans, self._passed):
+            place = (message.offset() or 0, message.timestamp()[1])
+            try:
+                entries = to_ops(message, verdict=message.topic() == verdict_topic)
+            except NewerFormatError as error:
+                self._cannot_read(message, error)
+                continue
+            except MisplacedOpError:
+                continue  # the relay counts it (R65)
+            for source, entry in entries:
+                self._gathering.add_op(entry, source, *place, self._channel.half.id)
+
+    def _cut(self, span: Span, needed: int) -> Span:
+        """So much of a span of ops or verdicts that it is not too much, from the relay's position at the latest."""
+        start = min(span.start, needed)
+        if span.stop - start > self._most:
+            start = max(min(needed, span.stop), span.stop - self._most)
+            self._say_cut(Span(span.topic, span.partition, span.start, start), span.partition)
+        return Span(span.topic, span.partition, start, span.stop)
+
+    def _say_cut(self, left: Span, number: int | None = None) -> None:
+        place = f"{left.topic}/{left.partition}, offsets {left.start} to {left.stop}"
+        self._unread.append(Gap(place, f"more than the last {self._most} records", partition=number))
+
+    def _read_checks(self, reader: SpanReader, now_ms: int) -> None:
+        topic = self._channel.channel.check_topic
+        partitions = reader.partitions(topic)
+        spans = []
+        for span in reader.since(topic, partitions, now_ms - ASKED_MS):
+            start = max(span.start, span.stop - self._most)
+            if start > span.start:
+                self._say_cut(Span(topic, span.partition, span.start, start))
+            spans.append(Span(topic, span.partition, start, span.stop))
+        for message in reader.read(spans, self._passed):
+            try:
+                self._gathering.add_check(parse_check(message.value()), message.timestamp()[1])
+            except NewerFormatError as error:
+                self._cannot_read(message, error)
+            except ProtocolError:
+                continue  # the checker counts it as malformed
+
+
+def _spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:
+    """Offset ranges of a half partition, each with a predicate that is true for unsettled offsets."""
+    runs = list(checkpoint.unsettled)
+    while runs:
+        near = [runs.pop(0)]
+        while runs and runs[0].start - near[-1].stop <= NEAR:
+            near.append(runs.pop(0))
+        yield Span(whole.topic, whole.partition, near[0].start, near[-1].stop), _within(near)
+    yield Span(whole.topic, whole.partition, checkpoint.head, whole.stop), lambda _: True
+
+
+def _within(runs: Sequence[range]) -> Callable[[int], bool]:
+    """Whether an offset is in one of some ascending runs, which may be very long."""
+    starts = [run.start for run in runs]
+
+    def is_within(offset: int) -> bool:
+        index = bisect_right(starts, offset) - 1
+        return index >= 0 and offset in runs[index]
+
+    return is_within
+
+
+def to_half(message: Message) -> Half | None:
+    """Parse a record of the half topic; return None if it is malformed (a relay discards it as MALFORMED)."""
+    try:
+        control = parse_half(headers_of(message))
+    except NewerFormatError:
+        raise
+    except ProtocolError:
+        return None
+    key: Any = message.key()  # the stub also allows text, which consumed messages never have
+    return Half(
+        message.partition() or 0,
+        message.offset() or 0,
+        message.timestamp()[1],
+        control,
+        control.ordering_key(key),
+    )
+
+
+def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEntry]]:
+    """Return the entries of an op record that a relay applies; none if it is malformed: a relay skips it."""
+    try:
+        source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)
+    except (NewerFormatError, MisplacedOpError):
+        raise
+    except ProtocolError:
+        return []
+    return [(source, entry) for entry in entries]

@@ -1,0 +1,269 @@
+"""Inspect transactions in a producers' database without a trace, or decide them by an operator's row.
+
+Looking is a plain SELECT in a read-only connection, and takes no lock. Deciding is as the checker does it: advisory
+lock, row, COMMIT that waits for the disk, then a separate read (R8, R9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, LiteralString
+
+import psycopg
+
+from outbox._failpoints import failpoint
+from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.dsn import connection_problem
+from outbox._rules.callback_row import Row, read_row
+from outbox._settings.declared import CheckerDatabase
+from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.operator.reading.table_connection import operator_session
+from outbox.operator.state.rulings import SourceState, of_row
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.identifiers import lock_number
+from outbox.protocol.op import OpKind
+
+NO_INCARNATION = "none"
+"""How an operator names the incarnation of halves that name none."""
+
+_READ: LiteralString = (
+    "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions,"
+    " (extract(epoch FROM created_at) * 1000)::bigint FROM {transaction} WHERE transaction_id = ANY (%s::uuid[])"
+)
+_INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
+_WATERMARKS: LiteralString = "SELECT key, value::bigint FROM {meta} WHERE key = ANY (%s)"
+_HOLDERS: LiteralString = (
+    "SELECT l.classid::bigint, l.objid::bigint, l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
+    " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.granted"
+)
+_TRY_LOCKS: LiteralString = (
+    "SELECT id::text FROM unnest(%s::uuid[], %s::bigint[]) AS asked (id, number)"
+    " WHERE pg_try_advisory_xact_lock(number)"
+)
+_INSERT: LiteralString = (
+    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    " first_offset, last_offset, positions) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
+    " ON CONFLICT (transaction_id) DO NOTHING"
+)
+_WRITE: LiteralString = "UPDATE {fence} SET written_at = clock_timestamp() WHERE id = 0"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatus:
+    """State of a transaction in a database.
+
+    Args:
+        database: Name of the database in the checker's settings; empty for none.
+        created_ms: When the row was made, ms since 1970 by the database's clock; 0 without.
+        holder: Process id of the backend whose local transaction is open; None if there is none.
+        placed: Whether the row is the operator's, placed just now.
+    """
+
+    standing: SourceState
+    database: str
+    row: Row | None = None
+    created_ms: int = 0
+    holder: int | None = None
+    incarnation: str | None = None
+    placed: bool = False
+
+
+Alive = Callable[[Collection[str]], Collection[str]]
+"""Return those of some transactions that are alive in the discard topic: their rows cannot have been purged."""
+
+
+class DatabaseView:
+    """The callback tables of one database, for one operator's command."""
+
+    def __init__(self, name: str, settings: CheckerDatabase, channel: str) -> None:
+        self._name = name
+        self._settings = settings
+        self._table = CallbackTable(settings.table_names())
+        self._channel = channel
+
+    def look(
+        self, requests: Sequence[CheckRequest], alive: Alive = lambda _: (), gone: str | None = None
+    ) -> dict[str, DatabaseStatus]:
+        """Return the present state of transactions; write nothing and take no lock.
+
+        `gone` is an incarnation of this database that an operator confirms as lost for good.
+        """
+        with self._connect(writes=False) as connection:
+            return self._look(connection, self._incarnation(connection), requests, alive, gone)
+
+    def decide(
+        self, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
+    ) -> dict[str, DatabaseStatus]:
+        """Make an operator's decision the row of transactions that have none, and are not open.
+
+        The rows are on the disk, and on the synchronous standbys, when this returns. Their decisions count.
+        For `gone` see `look()`.
+
+        Raises:
+            ConfigurationError: The database does not answer, is read-only, or its role may not; nothing was decided,
+                or it is decided and the same command will find that.
+        """
+        with self._connect(writes=True) as connection:
+            today = self._incarnation(connection)
+            ours = [request for request in requests if not _foreign(request, today, gone)]
+            placed = self._place(connection, ours, kind, alive)
+            failpoint("resolve.placed")
+            seen = self._look(connection, today, requests, alive, gone)
+            if any(one.standing is SourceState.COMMITTED for one in seen.values()):
+                self._write(connection)
+            return {id_: replace(one, placed=id_ in placed) for id_, one in seen.items()}
+
+    def _place(
+        self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], kind: OpKind, alive: Alive
+    ) -> set[str]:
+        """Insert the rows where the lock is free, and where none can have been purged (R11); return the new ones.
+
+        The INSERT waits for a purge that deletes the same row at this moment, and then takes it for one that was never
+        there: a second look sees the watermark of that purge. A discarded transaction must be in the discard topic
+        before and after: once it leaves it is settled, and its row may be purged. What fails for one of many is tried
+        for each alone.
+        """
+        try:
+            with self._durable(connection):
+                free = self._lock(connection, requests)
+                able = [request for request in requests if request.transaction_id in free]
+                purged = self._purged(connection, able, alive)
+                able = [request for request in able if request.transaction_id not in purged]
+                new = [request for request in able if self._insert(connection, request, kind)]
+                if self._purged(connection, new, alive):
+                    raise psycopg.Rollback
+                return {request.transaction_id for request in new}
+        except psycopg.errors.LockNotAvailable:  # another transaction has inserted a row, and is still open
+            pass
+        if len(requests) <= 1:
+            return set()
+        return set().union(*(self._place(connection, [request], kind, alive) for request in requests))
+
+    def _insert(self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind) -> bool:
+        values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
+        return connection.execute(self._table.compose(_INSERT), values).rowcount == 1
+
+    def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
+        """Return of which transactions the row may have been purged."""
+        watermarks = self._watermarks(connection, requests) if requests else {}
+        below = {request.transaction_id for request in requests if _is_purged(request, watermarks)}
+        return below.difference(alive(below)) if below else below
+
+    def _lock(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
+        """Return whose local transaction is not open, and cannot become so before this transaction ends."""
+        ids = sorted(request.transaction_id for request in requests)
+        return {id_ for (id_,) in connection.execute(_TRY_LOCKS, (ids, list(map(lock_number, ids)))).fetchall()}
+
+    def _write(self, connection: psycopg.Connection[Any]) -> None:
+        """Make a COMMIT durable before it is reported, whichever process placed its row (R9)."""
+        with self._durable(connection):
+            connection.execute(self._table.compose(_WRITE))
+
+    def _look(
+        self,
+        connection: psycopg.Connection[Any],
+        today: str | None,
+        requests: Sequence[CheckRequest],
+        alive: Alive,
+        gone: str | None,
+    ) -> dict[str, DatabaseStatus]:
+        holders = _holders(connection)  # before the rows: who has committed since has one
+        rows = self._read(connection, [request.transaction_id for request in requests])
+        absent = [request for request in requests if request.transaction_id not in rows]
+        purged = self._purged(connection, absent, alive)  # after the rows: what has gone is below the watermark
+
+        def status(request: CheckRequest) -> DatabaseStatus:
+            id_, holder = request.transaction_id, holders.get(lock_number(request.transaction_id))
+            seen = DatabaseStatus(SourceState.MISMATCH, self._name, incarnation=today)
+            if _foreign(request, today, gone):
+                return seen
+            if id_ in rows:
+                row, created = rows[id_]
+                return replace(seen, standing=of_row(row, request.topic_id), row=row, created_ms=created)
+            if holder is not None:
+                return replace(seen, standing=SourceState.OPEN, holder=holder)
+            return replace(seen, standing=SourceState.PURGED if id_ in purged else SourceState.NO_ROW)
+
+        return {request.transaction_id: status(request) for request in requests}
+
+    def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
+        """Return the rows of transactions, with their creation times, ms since 1970."""
+        with self._connect(writes=False) as connection:
+            return self._read(connection, ids)
+
+    def _watermarks(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> dict[str, int]:
+        """Return the purge watermarks of some transactions' half partitions, by key."""
+        keys = sorted({_watermark_key(request) for request in requests})
+        return dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
+
+    def _incarnation(self, connection: psycopg.Connection[Any]) -> str | None:
+        found = connection.execute(self._table.compose(_INCARNATION)).fetchone()
+        return None if found is None else str(found[0])
+
+    def _read(self, connection: psycopg.Connection[Any], ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
+        rows = connection.execute(self._table.compose(_READ), (list(ids),)).fetchall()
+        return {
+            id_: (read_row(state, topic_id, partition, first, last, positions), created)
+            for id_, state, topic_id, partition, first, last, positions, created in rows
+        }
+
+    @contextmanager
+    def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
+        """Connect to the database, and verify it."""
+        try:
+            connection = operator_session(self._settings.connection_string(), writes=writes)
+        except psycopg.Error as error:
+            reason = connection_problem(error, self._settings.connection_string())
+            raise ConfigurationError(f"database {self._name!r} does not answer: {reason}") from error
+        try:
+            with connection:
+                self._table.verify(connection)
+                yield connection
+        except CallbackTableError as error:
+            raise CallbackTableError(f"database {self._name!r}: {error}") from error
+        except psycopg.Error as error:
+            first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise ConfigurationError(
+                f"database {self._name!r}: {type(error).__name__}: {first_line}; run it again to list what is decided"
+            ) from error
+
+    @contextmanager
+    def _durable(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
+        """One transaction whose COMMIT waits for the disk, and for the standbys if there are synchronous ones."""
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED READ WRITE")
+            connection.execute("SET LOCAL synchronous_commit = on")
+            connection.execute("SET LOCAL lock_timeout = '1500ms'")
+            yield
+
+
+def _foreign(request: CheckRequest, incarnation: str | None, gone: str | None) -> bool:
+    """Whether its halves name another incarnation (R10), which is not gone for good."""
+    return request.incarnation != incarnation and (gone is None or gone != (request.incarnation or NO_INCARNATION))
+
+
+def _watermark_key(request: CheckRequest) -> str:
+    return f"purged/{request.topic_id}/{request.partition}"
+
+
+def _is_purged(request: CheckRequest, watermarks: Mapping[str, int]) -> bool:
+    """Whether its row may have been purged: as the checker's own rule (R11)."""
+    return watermarks.get(_watermark_key(request), 0) > request.last_offset
+
+
+def _holders(connection: psycopg.Connection[Any]) -> dict[int, int]:
+    """Process ids of the backends that hold advisory locks in this database, by the numbers of these."""
+    found = connection.execute(_HOLDERS).fetchall()
+    return {int.from_bytes((high << 32 | low).to_bytes(8, "big"), "big", signed=True): pid for high, low, pid in found}
+
+
+def _columns(request: CheckRequest) -> tuple[str, int, int, int, str]:
+    return (
+        request.topic_id,
+        request.partition,
+        request.first_offset,
+        request.last_offset,
+        str(request.positions),
+    )

@@ -1,0 +1,147 @@
+"""Search real topics for rows or halves that were delivered. What is not read is never called absent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import NamedTuple
+
+from confluent_kafka import Message
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import admin_client, describe_topics, end_offsets
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.range_reader import Span, SpanReader, cut_spans
+from outbox._rules.topic_description import TopicDescription
+from outbox.operator.state.gap import Gap
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
+
+SKEW_MS = 600_000
+"""How far the clocks of brokers and databases may be apart."""
+
+OPEN_SECONDS = 5.0
+"""Time for open Kafka transactions on a real topic to end."""
+
+
+class Delivered(NamedTuple):
+    """What a search found.
+
+    Args:
+        transactions: Transaction ids by row id or half offset, of records of the owners.
+        gaps: What was not read; with one, what was not found may have been delivered.
+    """
+
+    transactions: dict[int, set[str]]
+    gaps: list[Gap]
+
+
+class DeliveredSearch:
+    """Searches real topics for what some owners delivered: a table source, or half partitions.
+
+    Args:
+        origins: What the origin header of the records begins with: name of the source, or half partitions.
+        most: Records that are read of a topic at most.
+    """
+
+    def __init__(
+        self,
+        kafka: Mapping[str, str],
+        channel: Channel,
+        origins: Collection[str],
+        most: int,
+        now_ms: int,
+        passed: Callable[[int], None],
+    ) -> None:
+        self._kafka = kafka
+        self._group = channel.relay_group
+        self._origins = frozenset(origin.encode() for origin in origins)
+        self._most = most
+        self._passed = passed
+        self._now_ms = now_ms
+
+    def search(self, since_ms: Mapping[str, int]) -> Delivered:
+        """Return what was delivered, by the records that `read_committed` readers see.
+
+        Args:
+            since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
+        """
+        found = Delivered({}, [])
+        names = [name for name in since_ms if is_topic_name(name)]
+        admin = admin_client(self._kafka)
+        described = describe_topics(admin, names) if names else {}
+        with SpanReader(self._kafka, self._group) as reader:
+            for name in names:
+                topic = described.get(name)
+                if gap := unprovable(name, topic):
+                    found.gaps.append(gap)
+                if topic is not None:
+                    spans = self._spans(reader, admin, topic, since_ms[name] - SKEW_MS, found.gaps)
+                    self._read(reader, spans, found)
+        return found
+
+    def _spans(
+        self, reader: SpanReader, admin: AdminClient, topic: TopicDescription, since: int, gaps: list[Gap]
+    ) -> list[Span]:
+        self._await_ends(admin, topic, gaps)
+        spans = reader.since(topic.name, range(topic.partitions), since)
+        for span in spans:
+            start = reader.whole(span.topic, span.partition).start
+            if may_be_removed(topic, start, span.start, since, self._now_ms):
+                gaps.append(_gap(topic.name, "retention may have removed records of its time", f"/{span.partition}"))
+        allowed = cut_spans(spans, self._most)
+        for span, part in zip(spans, allowed, strict=True):
+            if part.stop < span.stop:
+                left = f"/{span.partition}, offsets {part.stop} to {span.stop}"
+                gaps.append(_gap(topic.name, f"more than {self._most} records: see --records", left))
+        return allowed
+
+    def _await_ends(self, admin: AdminClient, topic: TopicDescription, gaps: list[Gap]) -> None:
+        """Wait until no Kafka transaction is open on a topic: committed records behind one are not visible."""
+        partitions, deadline = {topic.name: topic.partitions}, time.monotonic() + OPEN_SECONDS
+        high = end_offsets(admin, partitions).get(topic.name)
+        while True:
+            stable = end_offsets(admin, partitions, stable=True).get(topic.name)
+            if high and stable and all(one >= other for one, other in zip(stable, high, strict=True)):
+                return
+            if time.monotonic() > deadline:
+                gaps.append(_gap(topic.name, "a Kafka transaction is open on it, or a partition does not answer"))
+                return
+            time.sleep(0.2)
+
+    def _read(self, reader: SpanReader, spans: list[Span], found: Delivered) -> None:
+        for message in reader.read(spans, self._passed):
+            for place, transaction_id in self._delivered(message):
+                found.transactions.setdefault(place, set()).add(transaction_id)
+
+    def _delivered(self, message: Message) -> Iterator[tuple[int, str]]:
+        """Yield row id or half offset, and transaction id, of a record of the owners."""
+        headers = dict(headers_of(message))
+        owner, _, place = (headers.get(ORIGIN_HEADER) or b"").rpartition(b"/")
+        if owner in self._origins and place.isdigit():
+            transaction_id, _, _ = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
+            yield int(place), transaction_id
+
+
+def _gap(topic: str, why: str, part: str = "") -> Gap:
+    return Gap(f"{topic}{part}", why, topic)
+
+
+def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
+    """Return why a topic cannot prove that a message was not delivered; None: it can."""
+    if topic is None:
+        return _gap(name, "the topic does not exist, or may not be described; it may have had messages")
+    if topic.key_required:
+        return _gap(name, "the topic is compacted: a later message of a key removes the earlier one")
+    return None
+
+
+def may_be_removed(topic: TopicDescription, start: int, first: int, since_ms: int, now_ms: int) -> bool:
+    """Return whether a partition may have lost records whose timestamps are as new as a time.
+
+    A partition that still begins with an older record has lost none of them, if timestamps ascend. Rows that waited
+    have older ones; so retention must not have reached that time, either.
+    `first` is the first offset with a record as new.
+    """
+    retention = int(topic.settings.get("retention.ms", -1))
+    is_over = 0 <= retention < now_ms - since_ms
+    return start > 0 and (first <= start or is_over or int(topic.settings.get("retention.bytes", -1)) >= 0)

@@ -1,0 +1,186 @@
+"""The state of one table source for operators: rows, owner, progress, and why rows wait. Nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.admin import admin_client, describe_topics
+from outbox._kafka.groups import committed_checkpoints
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.source_statements import held_by_intruder
+from outbox._rules.source_progress import Committed, Progress, contradiction
+from outbox._rules.topic_description import TopicDescription
+from outbox._settings.declared import TableSettings
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.operator.reading.table_connection import refusal_to_write, table_connection
+from outbox.operator.reading.table_view import TableView
+from outbox.operator.settings import OperatorSettings
+from outbox.operator.state.channel_state import Condition, SourceState
+from outbox.operator.state.repairs import NOT_BEGUN
+from outbox.operator.state.waiting_rows import (
+    SourceWaits,
+    TopicRows,
+    TopicState,
+    Waits,
+    age_of,
+    all_of,
+    is_any_closed,
+    reasons,
+)
+from outbox.protocol.names import Channel, is_topic_name
+
+ROWS = 500_000
+"""Rows that are counted; more are reported as more."""
+
+ROWS_IN_ORDER = 100_000
+"""Rows whose order is looked at: a relay lets no more wait for topics."""
+
+LOOKS = 5
+"""Looks at progress that moves meanwhile; then an owner is at work, and the numbers fit."""
+
+
+def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -> list[SourceState]:
+    """Return the states of all table sources of the settings; what does not answer is part of them."""
+    reporter = SourceReporter(settings.client_properties(), settings.channel_names(), is_unreachable=is_unreachable)
+    return [reporter.report(name, _table(one), one.connection_string()) for name, one in settings.tables.items()]
+
+
+def _table(settings: TableSettings) -> MessageTable | ForeignSource:
+    names = settings.table_names()
+    return ForeignSource(names, settings.foreign_name()) if settings.is_foreign else MessageTable(names)
+
+
+class SourceReporter:
+    """Looks at table sources.
+
+    Args:
+        is_unreachable: Whether Kafka did not answer. It is not asked again then, also after a report that found so.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], channel: Channel, *, is_unreachable: bool = False) -> None:
+        self._kafka = kafka
+        self._channel = channel
+        self.is_unreachable = is_unreachable
+        self._admin: AdminClient | None = None
+
+    def report(self, source: str, table: MessageTable | ForeignSource, dsn: str) -> SourceState:
+        """Return the state of a source; what does not answer is part of it.
+
+        Of a foreign table the progress and the discarded rows are read.
+        """
+        found = SourceState(source, table.full_name, not isinstance(table, MessageTable))
+        try:
+            with table_connection(source, table.names, dsn) as opened:
+                self._look(found, TableView(table, opened))
+        except ConfigurationError as error:
+            found.condition, found.why = Condition.UNREACHABLE, str(error)
+        if found.condition is Condition.NO_OWNER and not found.why:
+            self._explain(found, dsn)
+        return found
+
+    def _explain(self, found: SourceState, dsn: str) -> None:
+        """Find out what keeps every relay from a source without an owner; nothing: none runs that names it."""
+        if refusal := refusal_to_write(dsn):
+            found.condition, found.why = Condition.READ_ONLY, f"the database takes no writes of a relay: {refusal}"
+        elif self.is_unreachable:
+            found.condition = Condition.NO_KAFKA
+
+    def _look(self, found: SourceState, view: TableView) -> None:
+        now = view.now_ms()
+        found.discarded = view.discarded()
+        progress = self._compare(found, view)
+        if found.foreign:
+            return
+        topics = view.by_topic(ROWS)
+        found.rows = sum(one.rows for one in topics)
+        found.more_rows = found.rows >= ROWS
+
+        found.age_ms = max((age_of(one.started_us, now) for one in topics), default=None)
+        found.waiting = self._reasons(found, view, topics, now)
+        found.in_delivery = len(progress.ids) - progress.missing if progress else 0
+
+    def _compare(self, found: SourceState, view: TableView) -> Progress | None:
+        """Find out whether the source is served, and whether database and Kafka fit; return the database's numbers."""
+        holder, progress, committed, contradicts = view.owner(), None, None, ""
+        found.condition = Condition.NO_OWNER
+        if holder and holder.may_deliver:
+            found.condition, found.owner_pid, found.owner_address = Condition.SERVED, holder.pid, holder.address
+        try:
+            for _ in range(LOOKS):
+                name, progress = before = view.progress() or (found.source, None)
+                if name != found.source:
+                    why = f"the table is delivered as source {name!r}: name it so in the setting tables"
+                    found.not_read.append(why)
+                    break
+                self._ask_kafka()
+                committed = read_committed(self._kafka, self._channel, found.source)
+                found.kafka_read = True
+                if before == (view.progress() or (found.source, None)):
+                    contradicts = contradiction(progress or NOT_BEGUN, committed)
+                    break
+        except ConfigurationError as error:
+            self.is_unreachable |= isinstance(error, KafkaUnreachable)
+            found.not_read.append(f"its progress in Kafka: {error}")
+        if progress:
+            found.batch, found.delivered = progress.batch, progress.delivered
+        found.kafka_batch = committed.batch if committed else None
+        if contradicts:
+            found.condition, found.why = Condition.HALTED, contradicts
+        elif holder and not found.owner_pid:
+            found.why = held_by_intruder(holder.pid, holder.role)
+        return progress
+
+    def _ask_kafka(self) -> None:
+        if self.is_unreachable:
+            raise KafkaUnreachable("Kafka does not answer")
+
+    def _reasons(self, found: SourceState, view: TableView, topics: Sequence[TopicRows], now: int) -> list[SourceWaits]:
+        if not topics:
+            return []
+        try:
+            states = self._states({one.topic for one in topics})
+        except (ConfigurationError, KafkaException) as error:
+            found.not_read.append(f"its real topics: {error}")
+            return all_of(Waits.NOT_KNOWN, topics, now)
+        if not is_any_closed(topics, states):
+            return all_of(Waits.NEXT, topics, now)
+        rows = view.rows(ROWS_IN_ORDER)
+        if more := {row.topic for row in rows} - states.keys():
+            states |= self._states(more)
+        return reasons(rows, states, now)
+
+    def _states(self, names: Collection[str]) -> dict[str, TopicState]:
+        self._ask_kafka()
+        if self._admin is None:
+            self._admin = admin_client(self._kafka)
+        asked = sorted(name for name in names if is_topic_name(name))
+        described = describe_topics(self._admin, asked, writing=True) if asked else {}
+        return {name: topic_state(name, described.get(name)) for name in names}
+
+
+def read_committed(
+    kafka: Mapping[str, str], channel: Channel, source: str, *, stable: bool = False
+) -> Committed | None:
+    """Return the progress of a table source in Kafka; None: there is none.
+
+    If it is to be stable, an open Kafka transaction of the owner is waited for.
+    """
+    place = (channel.half_topic, 0)
+    found = committed_checkpoints(kafka, channel.table_group(source), [place], stable=stable).get(place)
+    return None if found is None else Committed.parse(found.offset, found.metadata)
+
+
+def topic_state(name: str, topic: TopicDescription | None) -> TopicState:
+    """Return what keeps a real topic from taking messages, as far as this client may see."""
+    if topic is None:
+        return TopicState(0, Waits.TOPIC_MISSING, f"topic {name} does not exist")
+    if topic.lacks:
+        return TopicState(0, Waits.NOT_AUTHORIZED, f"this client lacks {topic.lacks} on topic {name}")
+    if not all(topic.writable):
+        few = "has a partition without a leader, or with fewer in-sync replicas than min.insync.replicas"
+        return TopicState(topic.partitions, Waits.TOPIC_UNAVAILABLE, f"topic {name} {few}")
+    return TopicState(topic.partitions)

@@ -1,0 +1,99 @@
+"""Settings that the library's subcommands share, and the connection that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Annotated, Any, ClassVar
+
+import psycopg
+import typer
+
+from outbox._kafka.topic_contract import Contract, contract_of
+from outbox._postgres.dsn import connect_dsn, connection_problem
+from outbox._settings.declared import (
+    AllowedTopics,
+    ChannelSettings,
+    CheckAge,
+    CheckedDatabases,
+    DatabasesSettings,
+    MessageTables,
+    OperatorName,
+    PostgresSettings,
+    ProfileSettings,
+)
+from outbox.errors import ConfigurationError
+
+
+class TableCommandSettings(MessageTables, ChannelSettings):
+    """Settings of the subcommands that look at message tables, too."""
+
+
+class RightsSettings(AllowedTopics, MessageTables, ChannelSettings):
+    """Settings of the subcommand that prints rights: the names for which a relay needs some."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("channel",)
+
+
+class DecisionSettings(OperatorName, TableCommandSettings):
+    """Settings of the subcommands that decide on discarded transactions."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
+
+
+class SkipSettings(OperatorName, ChannelSettings):
+    """Settings of `skip`."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
+
+
+class ContractSettings(ProfileSettings, ChannelSettings):
+    """Settings of the subcommands that look at the topics' contract."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS)
+
+    def contract(self) -> Contract:
+        """Return the required topic configuration."""
+        return contract_of(self.profile)
+
+
+class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, PostgresSettings):
+    """Settings of the doctor: of Kafka and Postgres, of message tables, of the allow-list and of the checker."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ContractSettings.OPTIONS, "postgres_url", "postgres_url_file")
+
+    def default_place(self) -> Hashable:
+        """Return where the tables are that `postgres_url` names."""
+        return self.postgres_url, self.postgres_url_file, self.schema, self.table_prefix
+
+
+class OperatorSettings(CheckedDatabases, TableCommandSettings):
+    """Settings of the subcommands that look at halves and rows: those of Kafka, of all databases and message tables."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = (*ChannelSettings.OPTIONS, "postgres_url_file")
+
+
+class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
+    """Settings of `resolve`: those, and the relay's age of a first check."""
+
+    OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *OperatorSettings.OPTIONS)
+
+
+PrintSql = Annotated[bool, typer.Option("--print-sql", help="Print the SQL instead, for a migration of your own.")]
+
+Given = dict[str, Any]
+"""Settings that the command line gives."""
+
+
+def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
+    """Connect in autocommit.
+
+    Raises:
+        ConfigurationError: No database is given, or it cannot be reached; the message holds no password.
+    """
+    url = settings.connection_string()
+    if not url:
+        raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")
+    try:
+        return connect_dsn(url, autocommit=True, connect_timeout=5)
+    except psycopg.Error as error:
+        raise ConfigurationError(f"The database cannot be reached. {connection_problem(error, url)}") from error

@@ -1,0 +1,1 @@
+"""What operators see, and what may be decided on it. Pure."""

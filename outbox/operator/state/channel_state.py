@@ -1,0 +1,176 @@
+"""What a channel holds that is not delivered, of halves and of rows alike: the one read model of operators. Pure.
+
+Each value is written once, here: the fields are those of the JSON of `outbox pending`, and its text is made of them.
+Times are ms since 1970, ages are ms, and None is what is not known.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outbox.operator.state.gap import Gap
+from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, GroupSum, UnsettledTransaction
+from outbox.operator.state.waiting_rows import SourceWaits
+
+
+@dataclass(frozen=True, slots=True)
+class RowSeen:
+    """What a look into the database of a transaction showed.
+
+    Args:
+        database: Its name in the settings; None: no database is configured.
+        holder_pid: Process id of the backend whose local transaction is open.
+    """
+
+    database: str | None = None
+    row: str | None = None
+    holder_pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTransaction:
+    """A transaction of halves that is not settled; see `UnsettledTransaction` for its fields.
+
+    Args:
+        behind: Unsettled transactions of its group and ordering key that come after it.
+        database: See `RowSeen`; None also without a look.
+    """
+
+    transaction: str
+    group: str
+    truth: str
+    half_partition: int
+    first_offset: int
+    last_offset: int
+    messages: int
+    targets: list[str]
+    appended_ms: int
+    age_ms: int
+    parked: bool
+    decision: str | None
+    decided_by: str | None
+    decided_ms: int | None
+    op_offset: int | None
+    disputed: bool
+    checks: int | None
+    last_asked_ms: int | None
+    behind: int
+    database: str | None
+    row: str | None
+    holder_pid: int | None
+
+
+class Condition(enum.StrEnum):
+    """Whether a table source is served."""
+
+    SERVED = "served"
+    HALTED = "halted"
+    NO_OWNER = "no owner"
+    NO_KAFKA = "no Kafka"
+    READ_ONLY = "read-only"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardedRows:
+    """Discarded rows with one reason, and when the first was discarded."""
+
+    reason: str
+    rows: int
+    discarded_ms: int
+
+
+@dataclass
+class SourceState:
+    """What was seen of one table source; nothing of it is a guess.
+
+    Args:
+        foreign: Whether it is a foreign table, whose rows are not counted.
+        why: Why it is not, or what could not be read.
+        rows: Rows of the table, at most so many as are counted.
+        batch: The newest batch that the database names; None: it was never served.
+        delivered: The newest one that is delivered according to the database.
+        in_delivery: Rows of the newest batch that are in the table.
+    """
+
+    source: str
+    table: str
+    foreign: bool = False
+    condition: Condition = Condition.UNREACHABLE
+    why: str | None = None
+    owner_pid: int | None = None
+    owner_address: str | None = None
+    rows: int | None = None
+    more_rows: bool = False
+    age_ms: int | None = None
+    batch: int | None = None
+    delivered: int | None = None
+    kafka_batch: int | None = None
+    kafka_read: bool = False
+    in_delivery: int = 0
+    waiting: list[SourceWaits] = field(default_factory=list)
+    discarded: list[DiscardedRows] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether something of it could not be read."""
+        return bool(self.not_read) or self.condition is Condition.UNREACHABLE
+
+
+@dataclass
+class ChannelState:
+    """What waits in a channel: transactions of halves, and rows by table source.
+
+    Args:
+        members: How many relays and checkers serve it, by service; None: not known.
+    """
+
+    channel: str
+    now_ms: int
+    sums: list[GroupSum] = field(default_factory=list)
+    transactions: list[WaitingTransaction] = field(default_factory=list)
+    not_listed: int = 0
+    malformed_halves: int = 0
+    discarded: list[DiscardedHalves] = field(default_factory=list)
+    not_read: list[Gap] = field(default_factory=list)
+    members: Mapping[str, int | None] = field(default_factory=dict)
+    tables: list[SourceState] = field(default_factory=list)
+
+    def take(self, found: Gathering, limit: int, rows: Mapping[str, RowSeen]) -> None:
+        """Take what was gathered of halves: the sums, and so many transactions, the oldest first."""
+        self.sums = [one for _, one in sorted(found.sums.items())]
+        self.discarded = [one for _, one in sorted(found.discarded.items())]
+        shown = found.oldest()[:limit]
+        self.transactions = [self._waiting(one, found.behind(one), rows.get(one.id, RowSeen())) for one in shown]
+        self.not_listed = found.total() - len(shown)
+        self.malformed_halves = found.malformed
+
+    def _waiting(self, one: UnsettledTransaction, behind: int, seen: RowSeen) -> WaitingTransaction:
+        decision = one.decision
+        return WaitingTransaction(
+            transaction=one.id,
+            group=one.group,
+            truth=str(one.truth),
+            half_partition=one.partition,
+            first_offset=one.first_offset,
+            last_offset=one.last_offset,
+            messages=len(one.offsets),
+            targets=sorted(one.targets),
+            appended_ms=one.first_append_time,
+            age_ms=max(self.now_ms - one.first_append_time, 0),
+            parked=one.parked,
+            decision=decision.kind.name if decision else None,
+            decided_by=str(decision.source) if decision else None,
+            decided_ms=decision.append_time if decision else None,
+            op_offset=decision.offset if decision else None,
+            disputed=one.disputed,
+            checks=one.checks or None,
+            last_asked_ms=one.last_asked or None,
+            behind=behind,
+            database=seen.database,
+            row=seen.row,
+            holder_pid=seen.holder_pid,
+        )

@@ -1,0 +1,92 @@
+"""A transaction that was not delivered, of halves or of rows. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.protocol.op import OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardedTransaction:
+    """One discarded transaction; times are ms since 1970.
+
+    Args:
+        appended_ms: When its first half was appended, or its local transaction began.
+        truth: This and the following are of halves alone.
+        unknown_answers: How often its outcome was not known to who answered.
+        last_answer: What the last of these answers had as a reason.
+        source: This and the next are of rows alone: their table source.
+        manifest: What the discard topic has; not for programs.
+    """
+
+    transaction: str
+    group: str
+    reason: str
+    detail: str
+    messages: int
+    appended_ms: int
+    truth: str | None = None
+    decision: str | None = None
+    half_partition: int | None = None
+    positions: str | None = None
+    unknown_answers: int | None = None
+    last_answer: str | None = None
+    source: str | None = None
+    discarded_ms: int | None = None
+    manifest: Manifest | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Self:
+        """Return the transaction of a manifest."""
+        return cls(
+            manifest.transaction_id,
+            manifest.group,
+            str(manifest.reason),
+            manifest.detail,
+            len(manifest.positions),
+            manifest.first_append_time,
+            str(manifest.truth),
+            manifest.decision.name if manifest.decision else None,
+            manifest.partition,
+            str(manifest.positions),
+            manifest.checks,
+            manifest.last_answer,
+            manifest=manifest,
+        )
+
+    def why_not(self, kind: OpKind) -> str:
+        """Return why an operator cannot decide so (DELIVER or ROLLBACK); empty if he can."""
+        if self.reason == DiscardReason.UNDECIDED:
+            return "it is undecided: its callback table or its listener decides, and the checker goes on asking"
+        if self.reason != DiscardReason.MALFORMED or kind is not OpKind.DELIVER:
+            return ""
+        if self.manifest is None:
+            return "its rows are malformed, and would be discarded again: it can only be dropped"
+        return "it cannot be parsed, so it has no known target: it can only be dropped"
+
+
+class HalfMessage(NamedTuple):
+    """A discarded half without its content; what is None is not there, or cannot be read.
+
+    Args:
+        target: Real topic and partition, -1 for one that its key chooses.
+        bytes: Of key and value.
+    """
+
+    position: int
+    half_offset: int
+    target: str | None = None
+    has_key: bool | None = None
+    bytes: int | None = None
+
+
+class RowMessage(NamedTuple):
+    """A discarded row without its content, by its id; see `HalfMessage`."""
+
+    row: int
+    target: str
+    has_key: bool
+    bytes: int

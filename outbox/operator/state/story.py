@@ -1,0 +1,354 @@
+"""The story of one transaction, of halves or rows, put together from what was found of it. Pure."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import NamedTuple
+
+from outbox.operator.state.gap import Gap
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.identifiers import created_ms
+from outbox.protocol.op import OpKind
+from outbox.protocol.positions import Positions
+
+_VERSION_7 = 7
+
+LISTED = 5
+"""Messages that a sentence names at most."""
+
+
+class EventKind(enum.StrEnum):
+    """A kind of event, in the order in which events of one moment are shown."""
+
+    LOCAL = "local transaction"
+    WAITS = "row waits"
+    IN_BATCH = "row in delivery"
+    REFUSED = "row discarded"
+    DELIVERED = "row delivered"
+    HALF = "half stored"
+    CHECK = "asked"
+    ROW = "row"
+    OP = "op"
+    DISCARDED = "discarded"
+    LEFT = "left the discard topic"
+    VISIBLE = "visible"
+
+
+_ORDER = {what: number for number, what in enumerate(EventKind)}
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    """Something that happened to a transaction.
+
+    Args:
+        time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is
+            not known, as on a real topic whose records carry the timestamps of their halves or users.
+        place: Topic, or name of the database in the checker's settings, or of the table source.
+        partition: Of the topic; None for a row.
+        offset: Of the record; None for a row.
+        position: Of the message, in table mode the id of its row; None for what is about the whole transaction.
+        kind: What an op or a row decides; None for all else.
+        counts: The positions that an op or a row counts; None for all else.
+    """
+
+    time_ms: int | None
+    what: EventKind
+    place: str
+    partition: int | None
+    offset: int | None
+    position: int | None
+    detail: str
+    kind: OpKind | None = field(default=None, repr=False)  # the detail names both
+    counts: Positions | None = field(default=None, repr=False)
+
+
+class Searched(NamedTuple):
+    """A span that was read: from an offset, to one behind the last, of a partition that ends there for readers."""
+
+    topic: str
+    partition: int
+    from_offset: int
+    to_offset: int
+    end_offset: int
+
+
+@dataclass
+class Findings:
+    """What a search found, where it looked, and where it did not.
+
+    Args:
+        position: The one message that is of interest; None: all.
+        committed_row: Whether its callback row is a commit; None: no row was found.
+        outcomes: What message tables and Postgres have of a local transaction, by the table sources in whose databases
+            it may have been; `NOT_FOUND`: nothing any more.
+        backends: Process ids of the backends in which it is open, by source.
+        since_ms: The lowest timestamp of the records of its rows, ms since 1970; None: no row is left.
+    """
+
+    transaction_id: str
+    position: int | None = None
+    committed_row: bool | None = None
+    events: list[TimelineEvent] = field(default_factory=list)
+    searched: list[Searched] = field(default_factory=list)
+    databases: list[str] = field(default_factory=list)
+    unread: list[Gap] = field(default_factory=list)
+    outcomes: dict[str, Status] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)
+    backends: dict[str, int] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)
+    since_ms: int | None = None
+    delivered: set[int] = field(default_factory=set)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether the id may be one of table mode: it has rows, or may be of one of the databases."""
+        return bool(self.sources or self.outcomes)
+
+    def outcome(self) -> Status | None:
+        """Return what became of the local transaction of rows; None: it is not known in which database it was."""
+        candidates = self.sources or set(self.outcomes)
+        return self.outcomes.get(next(iter(candidates))) if len(candidates) == 1 else None
+
+    def of(self, *kinds: EventKind) -> list[TimelineEvent]:
+        """Return the events of some kinds, in the order in which they were found."""
+        return [event for event in self.events if event.what in kinds]
+
+    def ids(self, *kinds: EventKind) -> Counter[int]:
+        """Return how often there are events of some kinds, by position."""
+        return Counter(event.position for event in self.of(*kinds) if event.position is not None)
+
+    def note(self, event: TimelineEvent) -> None:
+        """Take an event, unless it is of another message than that which is of interest."""
+        if event.position is None or self.position is None or event.position == self.position:
+            self.events.append(event)
+
+    def miss(self, place: str, why: str) -> None:
+        """Note what is not read."""
+        self.unread.append(Gap(place, why))
+
+    def decisions(self) -> list[TimelineEvent]:
+        """COMMIT and ROLLBACK of rows and ops."""
+        return [event for event in self.events if event.kind in {OpKind.COMMIT, OpKind.ROLLBACK}]
+
+    def timeline(self) -> list[TimelineEvent]:
+        """All events in the order of their times; those whose time is not known come last."""
+        return sorted(self.events, key=_moment)
+
+
+def _moment(event: TimelineEvent) -> tuple[bool, int, int, int]:
+    return event.time_ms is None, event.time_ms or 0, _ORDER[event.what], event.offset or 0
+
+
+class Status(enum.StrEnum):
+    """What became of a transaction, as far as was read."""
+
+    VISIBLE = "visible"
+    PARTLY_VISIBLE = "partly visible"
+    DISCARDED = "discarded"
+    PARKED = "parked"
+    WAITING = "waiting"
+    IN_DELIVERY = "in delivery"
+    DELIVERED = "delivered"
+    OPEN = "open"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNDECIDED = "undecided"
+    CONTRADICTION = "contradiction"
+    NOT_FOUND = "not found"
+
+
+class Conclusion(NamedTuple):
+    """What follows from the events, and from nothing else."""
+
+    state: Status
+    sentence: str
+
+
+def conclude(found: Findings) -> Conclusion:
+    """Return the outcome of a transaction of halves or rows; what was not read is never taken for empty."""
+    for judge in (_visible, _discarded, _in_table):
+        if (conclusion := judge(found)) is not None:
+            return conclusion
+    if found.is_of_rows:
+        return _without_rows(found)
+    if not found.events:
+        return Conclusion(Status.NOT_FOUND, "nothing of it was found in what was read")
+    return _decided(found)
+
+
+def _visible(found: Findings) -> Conclusion | None:
+    seen = found.ids(EventKind.VISIBLE)
+    if not seen:
+        return None
+    if why := _contradicted(found, seen):
+        return Conclusion(Status.CONTRADICTION, why)
+    if left := sorted(found.ids(EventKind.WAITS, EventKind.IN_BATCH).keys() - seen.keys()):
+        return Conclusion(Status.PARTLY_VISIBLE, f"messages {_some(left)} wait in the table, others are visible")
+    if missing := set(needed(found)) - seen.keys():
+        return Conclusion(Status.PARTLY_VISIBLE, f"messages {Positions.of(missing)} are not visible in what was read")
+    if unseen := sorted(found.ids(EventKind.DELIVERED).keys() - seen.keys()):
+        why = f"the table has evidence of all, and message {_some(unseen)} is not in what was read"
+        return Conclusion(Status.DELIVERED, why)
+    of_rows = "readers see each message of it that was found, and no row of it waits"
+    return Conclusion(Status.VISIBLE, of_rows if found.is_of_rows else "readers see every message of it that counts")
+
+
+def _contradicted(found: Findings, seen: Mapping[int, int]) -> str:
+    """Return what contradicts that messages are seen so often; empty: nothing does."""
+    if found.committed_row is False:
+        return "messages of it are visible, and its row is a rollback row"
+    if twice := [id_ for id_, count in seen.items() if count > 1]:
+        return f"message {_some(twice)} of it is visible more than once"
+    if found.outcome() is Status.ROLLED_BACK:
+        return "messages of it are visible, and its local transaction was rolled back"
+    both = sorted(seen.keys() & found.ids(EventKind.REFUSED).keys())
+    return f"message {_some(both)} is visible, and its row is discarded" if both else ""
+
+
+def _discarded(found: Findings) -> Conclusion | None:
+    if found.of(EventKind.REFUSED):
+        return Conclusion(Status.DISCARDED, "its rows are discarded: `outbox discarded` delivers or drops them")
+    last = max(found.of(EventKind.DISCARDED, EventKind.LEFT), key=lambda event: event.offset or 0, default=None)
+    if last is None or last.what is EventKind.LEFT:
+        return None
+    if last.detail.startswith(f"{DiscardReason.UNDECIDED}:"):
+        return Conclusion(Status.PARKED, "it is parked in the discard topic, and check-back goes on")
+    return Conclusion(Status.DISCARDED, "it is in the discard topic: `outbox discarded` delivers or drops it")
+
+
+def _in_table(found: Findings) -> Conclusion | None:
+    if batch := found.ids(EventKind.IN_BATCH):
+        if batch.keys() <= found.delivered:
+            why = "Kafka has its batch, so it is delivered; its rows are deleted with the next batch"
+        else:
+            why = "its rows are in the newest batch, and Kafka does not have that yet"
+        return Conclusion(Status.IN_DELIVERY, why)
+    if count := len(found.of(EventKind.WAITS)):
+        what = "1 row of it waits" if count == 1 else f"{count} rows of it wait"
+        return Conclusion(Status.WAITING, f"{what} in the message table; `outbox pending` shows why")
+    if found.of(EventKind.DELIVERED):
+        why = "the relay left evidence of its delivery in the table; its records are not in what was read"
+        return Conclusion(Status.DELIVERED, why)
+    return None
+
+
+def _without_rows(found: Findings) -> Conclusion:
+    outcome = found.outcome()
+    if outcome is None:
+        known = ", ".join(f"{source}: {outcome}" for source, outcome in sorted(found.outcomes.items()))
+        return Conclusion(
+            Status.NOT_FOUND, f"no row of it is left, and its xid is one of several databases ({known}): name its topic"
+        )
+    if outcome is Status.OPEN:
+        where = ", ".join(f"pid {pid} in the database of {source}" for source, pid in found.backends.items())
+        return Conclusion(outcome, f"its local transaction is open{f' ({where})' if where else ''}: COMMIT decides")
+    return _GONE[outcome]
+
+
+_GONE = {
+    Status.COMMITTED: Conclusion(
+        Status.NOT_FOUND,
+        "its local transaction committed, and its rows were discarded: `outbox discarded` has moved them, under "
+        "another id, or dropped them",
+    ),
+    Status.ROLLED_BACK: Conclusion(
+        Status.ROLLED_BACK,
+        "the local transaction with its xid was rolled back: it is never delivered, unless it ran on another server",
+    ),
+    Status.NOT_FOUND: Conclusion(
+        Status.NOT_FOUND,
+        "the tables of this channel have neither a row nor evidence of it: it belongs to another channel, table or "
+        "server, or it was delivered and its evidence is purged, or its rows were deleted by hand, or a crash took it "
+        "back; choose its channel with --channel, or name its topic with --topic",
+    ),
+}
+"""What follows for a transaction of rows of which none is left."""
+
+_ADVICE = {
+    Status.OPEN: "wait until it ends, or end its backend with pg_terminate_backend(pid), which rolls it back",
+    Status.WAITING: "see `outbox pending` for what it waits for, and remove that cause; the relay then delivers it",
+    Status.IN_DELIVERY: "see `outbox pending` for the owner of its table source and for its progress",
+    Status.DISCARDED: "use `outbox discarded deliver` or `outbox discarded drop`",
+    Status.DELIVERED: "nothing is to be done",
+    Status.ROLLED_BACK: "nothing is to be done",
+}
+
+
+def advice(status: Status) -> str:
+    """Return why a transaction of table mode cannot be decided by hand, and what can be done instead."""
+    instead = _ADVICE.get(status, "see `outbox trace`")
+    return f"COMMIT of the local transaction alone decides in table mode, so nothing is left to decide: {instead}"
+
+
+def _some(ids: Sequence[int]) -> str:
+    more = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
+    return ", ".join(map(str, sorted(ids)[:LISTED])) + more
+
+
+def _decided(found: Findings) -> Conclusion:
+    """Return the decision of the row, else that of ops which agree."""
+    ops = {event.kind for event in found.decisions() if event.what is EventKind.OP}
+    if found.committed_row is not None:
+        contradicts = _OPPOSITES[found.committed_row] in ops
+        return Conclusion(*(_CONTRADICTED if contradicts else _BY_ROW)[found.committed_row])
+    kinds = {event.kind for event in found.decisions()}
+    if len(kinds) > 1:
+        return Conclusion(
+            Status.CONTRADICTION, "op markers contradict each other, and no row was found: it is looked up"
+        )
+    if kinds:
+        return Conclusion(*_BY_OP[kinds == {OpKind.COMMIT}])
+    return Conclusion(Status.UNDECIDED, "neither a row nor an op marker that decides it was found in what was read")
+
+
+_BY_ROW = {
+    True: (Status.COMMITTED, "it has a row of state C; it is not visible in what was read"),
+    False: (Status.ROLLED_BACK, "it has a rollback row: it is rolled back, and never delivered"),
+}
+_OPPOSITES = {True: OpKind.ROLLBACK, False: OpKind.COMMIT}
+_CONTRADICTED = {
+    True: (
+        Status.CONTRADICTION,
+        "it has a row of state C and a ROLLBACK op marker; it is not visible in what was read",
+    ),
+    False: (
+        Status.CONTRADICTION,
+        "it has a rollback row and a COMMIT op marker; it is not visible in what was read",
+    ),
+}
+_BY_OP = {
+    True: (Status.COMMITTED, "it has a COMMIT op marker; it is not visible in what was read"),
+    False: (
+        Status.ROLLED_BACK,
+        "it has a ROLLBACK op marker and no row; it is not visible in what was read",
+    ),
+}
+
+
+def needed(found: Findings) -> Iterable[int]:
+    """Return the positions that should be visible: those a row or an op counts, else all with a half."""
+    counted = [event.counts for event in found.decisions() if event.kind is OpKind.COMMIT and event.counts is not None]
+    positions = set(counted[-1]) if counted else {event.position for event in found.of(EventKind.HALF)}
+    return sorted(position for position in positions if position is not None and found.position in {None, position})
+
+
+def folded(events: Sequence[TimelineEvent]) -> list[TimelineEvent]:
+    """Format a timeline; of consecutive check requests show the first, and the last with their number."""
+    told: list[TimelineEvent] = []
+    for what, group in groupby(events, key=lambda event: event.what):
+        some = list(group)
+        if what is EventKind.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
+            some = [some[0], replace(some[-1], detail=f"{some[-1].detail}; {len(some) - 2} times in between, too")]
+        told += some
+    return told
+
+
+def born_ms(transaction_id: str) -> int | None:
+    """Return when a transaction id was made, ms since 1970 by its application's clock; None if it has no time."""
+    return created_ms(transaction_id) if uuid.UUID(transaction_id).version == _VERSION_7 else None

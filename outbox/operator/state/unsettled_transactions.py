@@ -1,0 +1,326 @@
+"""The unsettled transactions of a channel, gathered from halves, op entries, check requests and manifests. Pure."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from outbox.protocol.check import CheckRequest
+from outbox.protocol.discard import DiscardReason, Manifest
+from outbox.protocol.half import HalfControl, Truth
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.protocol.positions import Positions
+
+_DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
+
+
+class Half(NamedTuple):
+    """A half as it was read; nothing of its content.
+
+    Args:
+        append_time: The broker's time of its append, ms since 1970.
+        ordering_key: Ordering key of its transaction; None: it has none.
+    """
+
+    partition: int
+    offset: int
+    append_time: int
+    control: HalfControl
+    ordering_key: bytes | None = None
+
+
+class RecordedDecision(NamedTuple):
+    """Decision that an op entry records.
+
+    Args:
+        append_time: The broker's time of its append, ms since 1970.
+    """
+
+    kind: OpKind
+    source: OpSource
+    offset: int
+    append_time: int
+
+
+@dataclass(slots=True)
+class UnsettledTransaction:
+    """A transaction that is not settled: undecided, or decided and not delivered yet.
+
+    Args:
+        first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
+        offsets: Half offset by position; of several halves of a position the first.
+        checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
+        last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
+        place: Number of unsettled transactions of its group and ordering key up to it; 0: it keeps no order.
+    """
+
+    id: str
+    group: str
+    truth: Truth
+    partition: int
+    first_append_time: int
+    incarnation: str | None = None
+    offsets: dict[int, int] = field(default_factory=dict)
+    targets: set[str] = field(default_factory=set)
+    parked: bool = False
+    decisions: list[RecordedDecision] = field(default_factory=list)
+    checks: int = 0
+    last_asked: int = 0
+    place: int = 0
+
+    @property
+    def first_offset(self) -> int:
+        """Offset of the first half."""
+        return min(self.offsets.values())
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last half."""
+        return max(self.offsets.values())
+
+    @property
+    def positions(self) -> Positions:
+        """Positions of the halves that were found."""
+        return Positions.of(self.offsets)
+
+    @property
+    def decision(self) -> RecordedDecision | None:
+        """Return the last recorded decision, or None."""
+        return self.decisions[-1] if self.decisions else None
+
+    @property
+    def disputed(self) -> bool:
+        """Whether decisions contradict each other."""
+        return len({decision.kind for decision in self.decisions}) > 1
+
+    def request(self, topic_id: str) -> CheckRequest:
+        """Return the check request that a relay would send about it."""
+        return CheckRequest(
+            self.id,
+            self.group,
+            self.truth,
+            topic_id,
+            self.partition,
+            self.positions,
+            self.first_offset,
+            self.last_offset,
+            self.checks + 1,
+            self.incarnation,
+        )
+
+
+class Choice(NamedTuple):
+    """Which transactions are of interest.
+
+    Args:
+        id: Id of the only one; None: any.
+        appended_until: Append time of the first half at most, ms since 1970.
+    """
+
+    id: str | None = None
+    group: str | None = None
+    appended_until: int = sys.maxsize
+
+    def takes(self, id_: str, group: str, append_time: int) -> bool:
+        """Return whether a transaction is of interest."""
+        return self.id in {None, id_} and self.group in {None, group} and append_time <= self.appended_until
+
+
+@dataclass(slots=True)
+class GroupSum:
+    """What is unsettled of a producer group in a half partition: `decided` is not delivered yet."""
+
+    group: str
+    half_partition: int
+    undecided: int
+    decided: int
+    oldest_ms: int
+
+
+@dataclass(slots=True)
+class DiscardedHalves:
+    """How many transactions of halves are discarded for a reason, and when the first of them began."""
+
+    reason: str
+    transactions: int
+    appended_ms: int
+
+
+GroupPartition = tuple[str, int]
+"""Producer group and half partition."""
+
+Lane = tuple[str, int, bytes]
+"""Producer group, half partition and ordering key."""
+
+
+class Gathering:
+    """Transactions of some partitions, up to so many halves of each; the oldest are read first.
+
+    Of most transactions only the id is kept, to count them. The oldest of each partition are kept in full.
+
+    Args:
+        most: Halves of one partition that are taken.
+        keep: Transactions that are kept in full, of each partition and of what is parked.
+
+    Attributes:
+        found: What is unsettled and kept in full, by transaction id.
+        sums: How much is unsettled, by place.
+        discarded: How much is discarded, by reason.
+        refused: Why the only transaction of interest was discarded if it cannot be delivered.
+    """
+
+    def __init__(self, most: int, choice: Choice = Choice(), keep: int = sys.maxsize) -> None:  # noqa: B008 - immutable
+        self._most = most
+        self._choice = choice
+        self._keep = keep
+        self._taken: Counter[int] = Counter()
+        self._kept: Counter[int] = Counter()
+        self._parked: list[tuple[int, str]] = []  # heap, the youngest first
+        self._others: dict[str, GroupPartition] = {}  # undecided, and not kept in full
+        self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
+        self._lane_of: dict[str, Lane] = {}  # of those
+        self.malformed = 0
+        self.found: dict[str, UnsettledTransaction] = {}
+        self.sums: dict[GroupPartition, GroupSum] = {}
+        self.refused: DiscardReason | None = None
+        self.discarded: dict[DiscardReason, DiscardedHalves] = {}
+
+    def is_full(self, partition: int) -> bool:
+        """Return whether a partition's halves are no longer taken: later ones must be reported as not read."""
+        return self._taken[partition] >= self._most
+
+    def add_half(self, half: Half) -> None:
+        """Take a half that is not settled."""
+        control, id_ = half.control, half.control.transaction_id
+        if not self._knows(id_):
+            if not self._choice.takes(id_, control.group, half.append_time):
+                return
+            self._open(half)
+        self._taken[half.partition] += 1
+        transaction = self.found.get(id_)
+        if transaction and transaction.partition == half.partition:  # a copy in another one goes with the original
+            transaction.offsets.setdefault(control.position, half.offset)
+            transaction.targets.add(control.topic)
+
+    def _knows(self, id_: str) -> bool:
+        return id_ in self.found or id_ in self._others
+
+    def _open(self, half: Half) -> None:
+        control = half.control
+        place = self._count(control.group, half.partition, half.append_time)
+        is_kept = self._kept[half.partition] < self._keep
+        lane = None if half.ordering_key is None else (*place, half.ordering_key)
+        if lane is not None and (is_kept or lane in self._lanes):
+            self._lanes[lane] = self._lanes.get(lane, 0) + 1
+        if not is_kept:
+            self._others[control.transaction_id] = place
+            return
+        self._kept[half.partition] += 1
+        self.found[control.transaction_id] = UnsettledTransaction(
+            control.transaction_id,
+            control.group,
+            control.truth,
+            half.partition,
+            half.append_time,
+            control.options.incarnation,
+        )
+        if lane is not None:
+            self._lane_of[control.transaction_id] = lane
+            self.found[control.transaction_id].place = self._lanes[lane]
+
+    def _count(self, group: str, partition: int, append_time: int) -> GroupPartition:
+        place = sys.intern(group), partition
+        sum_ = self.sums.setdefault(place, GroupSum(*place, 0, 0, append_time))
+        sum_.undecided += 1
+        sum_.oldest_ms = min(sum_.oldest_ms, append_time)
+        return place
+
+    def add_manifest(self, manifest: Manifest) -> None:
+        """Add the content of the discard topic, after the halves: a half may still have to follow its transaction."""
+        id_ = manifest.transaction_id
+        known = self._knows(id_)
+        if not known and not self._choice.takes(id_, manifest.group, manifest.first_append_time):
+            return
+        if manifest.reason is not DiscardReason.UNDECIDED:
+            self.refused = manifest.reason if self._choice.id else None
+            self._discard(manifest.reason, manifest.first_append_time)
+        elif not known:
+            self._count(manifest.group, manifest.partition, manifest.first_append_time)
+            self._park(manifest)
+        elif id_ in self.found:
+            self._park(manifest)
+
+    def _discard(self, reason: DiscardReason, append_time: int) -> None:
+        sum_ = self.discarded.setdefault(reason, DiscardedHalves(str(reason), 0, append_time))
+        sum_.transactions += 1
+        sum_.appended_ms = min(sum_.appended_ms, append_time)
+
+    def _park(self, manifest: Manifest) -> None:
+        """Keep the oldest that are parked."""
+        followers = self.found.get(manifest.transaction_id)
+        self.found[manifest.transaction_id] = UnsettledTransaction(
+            manifest.transaction_id,
+            manifest.group,
+            manifest.truth,
+            manifest.partition,
+            manifest.first_append_time,
+            manifest.incarnation,
+            (followers.offsets if followers else {}) | dict(reversed(manifest.offsets)),
+            followers.targets if followers else set(),
+            parked=True,
+            checks=manifest.checks,
+        )
+        heapq.heappush(self._parked, (-manifest.first_append_time, manifest.transaction_id))
+        if len(self._parked) > self._keep:
+            youngest = self.found.pop(heapq.heappop(self._parked)[1])
+            self._others[youngest.id] = (sys.intern(youngest.group), youngest.partition)
+
+    def add_op(self, entry: OpEntry, source: OpSource, offset: int, append_time: int, topic_id: str) -> None:
+        """Apply an op entry, if it is of a transaction that was found, and in its topic-partition."""
+        transaction = self.found.get(entry.transaction_id)
+        place = (transaction.group, transaction.partition) if transaction else self._others.get(entry.transaction_id)
+        if place is None or (entry.topic_id, entry.partition) != (topic_id, place[1]):
+            return
+        if entry.kind in _DECISIONS:
+            if transaction is None or transaction.decision is None:
+                self.sums[place].undecided -= 1
+                self.sums[place].decided += 1
+            if transaction is None:
+                del self._others[entry.transaction_id]
+            else:
+                transaction.decisions.append(RecordedDecision(entry.kind, source, offset, append_time))
+        elif transaction is not None and entry.kind is OpKind.UNKNOWN:
+            transaction.checks = max(transaction.checks, entry.checks)
+
+    def add_check(self, request: CheckRequest, append_time: int) -> None:
+        """Take a check request."""
+        transaction = self.found.get(request.transaction_id)
+        if transaction is not None:
+            transaction.checks = max(transaction.checks, request.check)
+            transaction.last_asked = max(transaction.last_asked, append_time)
+
+    def behind(self, transaction: UnsettledTransaction) -> int:
+        """Return how many unsettled transactions of its group and ordering key come after one that is kept in full.
+
+        None comes after a parked one: it is out of its order.
+        """
+        lane = self._lane_of.get(transaction.id)
+        return 0 if lane is None or transaction.parked else self._lanes[lane] - transaction.place
+
+    def since(self) -> dict[int, int]:
+        """Return the append time of the oldest transaction by half partition, ms since 1970."""
+        oldest: dict[int, int] = {}
+        for (_, partition), sum_ in self.sums.items():
+            oldest[partition] = min(oldest.get(partition, sum_.oldest_ms), sum_.oldest_ms)
+        return oldest
+
+    def total(self) -> int:
+        """Return how many transactions are unsettled."""
+        return sum(sum_.undecided + sum_.decided for sum_ in self.sums.values())
+
+    def oldest(self) -> list[UnsettledTransaction]:
+        """Return what is kept in full, the oldest first; younger than `keep` of them, some may be left out."""
+        return sorted(self.found.values(), key=lambda one: (one.first_append_time, one.partition, one.first_offset))

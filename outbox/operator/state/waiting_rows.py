@@ -1,0 +1,158 @@
+"""Why rows of a message table wait, as far as real topics and the order of rows show it. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from outbox._rules.row_order import OrderingKey, behind_those
+
+
+class Waits(enum.StrEnum):
+    """Why a row waits. The first four are discard reasons, too: what they describe may pass."""
+
+    TOPIC_MISSING = "TOPIC_MISSING"
+    NOT_AUTHORIZED = "NOT_AUTHORIZED"
+    TOPIC_UNAVAILABLE = "TOPIC_UNAVAILABLE"
+    PARTITION_OUT_OF_RANGE = "PARTITION_OUT_OF_RANGE"
+    SAME_TRANSACTION = "SAME_TRANSACTION"
+    SAME_KEY = "SAME_KEY"
+    NOT_KNOWN = "NOT_KNOWN"
+    NEXT = "NEXT"
+
+
+REFUSALS = frozenset({Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNAVAILABLE, Waits.PARTITION_OUT_OF_RANGE})
+"""What a topic itself has against a row."""
+
+DETAILS = {
+    Waits.SAME_TRANSACTION: "another message of its transaction waits",
+    Waits.SAME_KEY: "an earlier message with a key of its transaction waits",
+    Waits.NOT_KNOWN: "its topic could not be looked at",
+    Waits.NEXT: "nothing of its topic or order keeps it",
+}
+
+
+class TopicRows(NamedTuple):
+    """Rows for one topic.
+
+    Args:
+        partition: The highest partition that one names; -1: none names one.
+        started_us: Start of the oldest one's local transaction, us since 1970.
+    """
+
+    topic: str
+    rows: int
+    partition: int
+    started_us: int
+
+
+class WaitingRow(NamedTuple):
+    """A row without its value.
+
+    Args:
+        partition: Partition that it names, or -1.
+    """
+
+    xid: int
+    id: int
+    started_us: int
+    group: str
+    topic: str
+    partition: int
+    key: bytes | None
+
+
+class TopicState(NamedTuple):
+    """What keeps a real topic from taking messages."""
+
+    partitions: int
+    why: Waits = Waits.NEXT
+    detail: str = ""
+
+    def refuses(self, partition: int) -> tuple[Waits, str] | None:
+        """Return why it takes no message to a partition, or to any (-1); None if it does."""
+        if self.why is not Waits.NEXT:
+            return self.why, self.detail
+        if partition >= self.partitions:
+            return Waits.PARTITION_OUT_OF_RANGE, f"the topic has {self.partitions} partitions, a message names another"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceWaits:
+    """Rows of a table source that wait for one topic and one reason; no groups: they were not looked at one by one."""
+
+    topic: str
+    reason: Waits
+    detail: str
+    rows: int
+    age_ms: int
+    groups: list[str] = field(default_factory=list)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the topic itself refuses the rows."""
+        return self.reason in REFUSALS
+
+
+_Local = tuple[int, int, str]
+"""Local transaction, by xid and start, and producer group: what is delivered together."""
+
+
+def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
+    """Return whether a topic does not take some of its rows."""
+    return any(states[one.topic].refuses(one.partition) for one in topics)
+
+
+def age_of(started_us: int, now_ms: int) -> int:
+    """Return how old a row is, in ms, by the start of its local transaction, us since 1970."""
+    return max(now_ms - started_us // 1_000, 0)
+
+
+def all_of(why: Waits, topics: Iterable[TopicRows], now_ms: int) -> list[SourceWaits]:
+    """Return rows that all wait for the same reason."""
+    return [SourceWaits(one.topic, why, DETAILS[why], one.rows, age_of(one.started_us, now_ms)) for one in topics]
+
+
+def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState], now_ms: int) -> list[SourceWaits]:
+    """Return for how many rows of each topic which reason holds, the oldest first.
+
+    The rows are the first ones of the table, in the order of their ids.
+    """
+    keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
+    refused: dict[int, tuple[Waits, str]] = {}
+    for row in rows:
+        of_it = keyed[row.xid, row.started_us, row.group]
+        if row.key is not None:
+            of_it.append(((row.group, row.key), row.id))
+        if (why := states[row.topic].refuses(row.partition)) is not None:
+            refused[row.id] = why
+    closed = {(row.xid, row.started_us, row.group) for row in rows if row.id in refused}
+    behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
+    return _sum(((row, *_reason(row, refused, closed, behind)) for row in rows), now_ms)
+
+
+def _reason(
+    row: WaitingRow, refused: Mapping[int, tuple[Waits, str]], closed: set[_Local], behind: set[_Local]
+) -> tuple[Waits, str]:
+    if row.id in refused:
+        return refused[row.id]
+    which = (row.xid, row.started_us, row.group)
+    why = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
+    return why, DETAILS[why]
+
+
+def _sum(found: Iterable[tuple[WaitingRow, Waits, str]], now_ms: int) -> list[SourceWaits]:
+    sums: dict[tuple[str, Waits], SourceWaits] = {}
+    for row, why, detail in found:
+        so_far = sums.get((row.topic, why)) or SourceWaits(row.topic, why, detail, 0, 0)
+        sums[row.topic, why] = replace(
+            so_far,
+            rows=so_far.rows + 1,
+            age_ms=max(so_far.age_ms, age_of(row.started_us, now_ms)),
+            groups=so_far.groups if row.group in so_far.groups else sorted({*so_far.groups, row.group}),
+        )
+    return sorted(sums.values(), key=lambda one: (-one.age_ms, one.topic, one.reason))

@@ -1,4 +1,4 @@
-"""The producers' databases: which group lives where, and one thread with one connection for each of them.
+"""The producers' databases: which service lives where, and one thread with one connection for each of them.
 
 A database that is down does not delay the checks of others: only its own thread waits.
 """
@@ -215,12 +215,12 @@ class Database:
 def by_database(
     requests: Iterable[CheckRequest], databases: Mapping[str, CheckerDatabase]
 ) -> tuple[dict[str, list[CheckRequest]], list[CheckRequest]]:
-    """Sort requests by the database of their group; the longest pattern wins. The rest is unmapped."""
-    patterns = {name: settings.groups for name, settings in databases.items()}
+    """Sort requests by the database of their service; the longest pattern wins. The rest is unmapped."""
+    patterns = {name: settings.services for name, settings in databases.items()}
     mapped: dict[str, list[CheckRequest]] = defaultdict(list)
     unmapped: list[CheckRequest] = []
     for request in requests:
-        name = best_match(request.group, patterns)
+        name = best_match(request.service, patterns)
         (unmapped if name is None else mapped[name]).append(request)
     return mapped, unmapped
 

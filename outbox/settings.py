@@ -14,7 +14,7 @@ from outbox._settings.names import TableNames, channel_names
 from outbox._settings.properties import refuse_properties, usable_properties
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import Channel, check_group
+from outbox.protocol.names import Channel, check_service
 
 __all__ = ["Mode", "Settings", "TableNames", "channel_names"]
 
@@ -40,8 +40,8 @@ _OURS = {
     "enable.auto.offset.store": _POSITIONS,
     "enable.gapless.guarantee": "one failed half would stop the producer that all threads share",
     "enable.idempotence": "a retried half must not appear twice",
-    "group.id": "the library derives the consumer group from the producer group",
-    "group.instance.id": "any live instance of the producer group may answer a check request",
+    "group.id": "the library derives the consumer group from the service",
+    "group.instance.id": "any live instance of the service may answer a check request",
     "isolation.level": "the library reads with read_committed",
     "message.timeout.ms": _BOUNDED,
     "metadata.broker.list": "it is an alias of bootstrap.servers and would replace it; use bootstrap.servers",
@@ -80,7 +80,7 @@ class Settings:
     """Settings of an `Outbox`.
 
     Args:
-        group: Producer group; unique to a service.
+        service: Name of the service; unique to a service.
         kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
             `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode has none.
             A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
@@ -100,7 +100,7 @@ class Settings:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    group: str
+    service: str
     kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
     channel: Channel = field(default_factory=Channel)
     tables: TableNames = field(default_factory=TableNames)
@@ -116,7 +116,7 @@ class Settings:
         # A copy, so that it cannot change after the check.
         object.__setattr__(self, "kafka", usable_properties(self.kafka))
         try:
-            check_group(self.group)
+            check_service(self.service)
         except ProtocolError as error:
             raise ConfigurationError(str(error)) from None
         _check_mode(self.mode, eager=self.eager)
@@ -145,9 +145,9 @@ class Settings:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … over the TOML file that `OUTBOX_CONFIG` names.
+        """Read `OUTBOX_SERVICE`, `OUTBOX_BOOTSTRAP_SERVERS`, … over the TOML file that `OUTBOX_CONFIG` names.
 
-        The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
+        The TOML file has the same names in lower case: `service`, `bootstrap_servers`, `kafka` (a table of librdkafka
         properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
         `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`. Other names are
         ignored, because the services read the same file and environment. A name in the file that looks like a typing
@@ -166,7 +166,7 @@ class Settings:
                 "TOML file, to 'half', or to 'table', which does not use them."
             )
         return cls(
-            read.group,
+            read.service,
             {} if read.mode == "table" else kafka,
             read.channel_names(),
             read.table_names(),

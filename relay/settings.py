@@ -47,7 +47,7 @@ class RelaySettings(RelayFields, ServiceSettings):
         refuse_properties(self.kafka, _OURS)
 
     def allow_list(self) -> AllowList:
-        """Return which producer groups may write to which topics."""
+        """Return which services may write to which topics."""
         return AllowList(self.allowed_topics)
 
     def gate_policy(self) -> GatePolicy:
@@ -83,8 +83,8 @@ class RelaySettings(RelayFields, ServiceSettings):
     def parking_policy(self) -> ParkingPolicy:
         """Return the limits at which transactions are parked."""
         return ParkingPolicy(
-            self.group_pending_max,
-            self.group_pending_max_bytes,
+            self.service_pending_max,
+            self.service_pending_max_bytes,
             self.undecided_max_age_ms,
             self.check_max,
             self.pending_max,
@@ -93,7 +93,7 @@ class RelaySettings(RelayFields, ServiceSettings):
 
 
 def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
-    """Require an allow-list in production, be it one by which every producer group may write to every topic.
+    """Require an allow-list in production, be it one by which every service may write to every topic.
 
     Args:
         channel: Name of the channel, if there are several.

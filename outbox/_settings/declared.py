@@ -38,7 +38,7 @@ DAY_MS = 86_400_000
 
 _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_FOREIGN = frozenset({"message_table", "after", "mark_column", "columns", "topic", "group", "additional_placement"})
+_FOREIGN = frozenset({"message_table", "after", "mark_column", "columns", "topic", "service", "additional_placement"})
 """Settings of a table that only a foreign table has."""
 
 
@@ -180,7 +180,7 @@ class FenceSettings(SettingsTable):
     )
     breaker_limit: int = setting(
         200,
-        "Maximum transactions newer than the group's last committed row that are rolled back before the circuit "
+        "Maximum transactions newer than the service's last committed row that are rolled back before the circuit "
         "breaker opens; 0: however many.",
         unit="transactions",
         least=0,
@@ -188,9 +188,9 @@ class FenceSettings(SettingsTable):
 
 
 class CheckerDatabase(FenceSettings, Database, reader="a database of the checker"):
-    """One database and the producer groups that write to it."""
+    """One database and the services that write to it."""
 
-    groups: tuple[str, ...] = setting(("*",), "Producer groups: exact names, or prefixes that end in '*'.")
+    services: tuple[str, ...] = setting(("*",), "Services: exact names, or prefixes that end in '*'.")
     durability: Durability | None = setting(None, "Durability that the server must have. Default: the profile.")
 
     def place(self) -> Hashable:
@@ -216,12 +216,12 @@ class DatabasesSettings(LayeredSettings):
         return self.databases
 
 
-class ProducerGroup(SettingsTable):
+class Service(SettingsTable):
     """Who publishes."""
 
-    group: str = setting(
+    service: str = setting(
         "",
-        "Producer group; unique to a service. Of a foreign table, by default: the column group, else the name of the "
+        "Service; unique to a service. Of a foreign table, by default: the column service, else the name of the "
         "source.",
     )
 
@@ -236,7 +236,7 @@ class KeptSettings(SettingsTable):
     )
 
 
-class TableSettings(KeptSettings, ProducerGroup, Database, reader="a table source"):
+class TableSettings(KeptSettings, Service, Database, reader="a table source"):
     """One message table, or foreign table, that the relay delivers from."""
 
     layout: LayoutName = setting(
@@ -282,7 +282,7 @@ class TableSettings(KeptSettings, ProducerGroup, Database, reader="a table sourc
 
     def foreign_layout(self) -> Layout:
         """Return which column of the foreign table holds what."""
-        return make_layout(self.layout, self.columns, self.topic, self.group, self.additional_placement)
+        return make_layout(self.layout, self.columns, self.topic, self.service, self.additional_placement)
 
     def message_names(self) -> TableNames:
         """Return where the message table is, for commands that read no foreign table."""
@@ -325,11 +325,11 @@ def _check_patterns(allowed: dict[str, tuple[str, ...]] | None) -> None:
 
 
 class AllowedTopics(ProfileSettings):
-    """To which real topics producer groups may write."""
+    """To which real topics services may write."""
 
     allowed_topics: dict[str, tuple[str, ...]] | None = setting(
         None,
-        "Allowed real topics by producer group: names, or prefixes that end in '*'. "
+        "Allowed real topics by service: names, or prefixes that end in '*'. "
         "Required with profile production; SIGHUP reloads it.",
         check=_check_patterns,
     )
@@ -366,7 +366,7 @@ class ServiceFields(LogSettings, ProfileSettings, KafkaSettings, reader="both se
     http_host: str = setting("127.0.0.1", "Address on which the HTTP port listens.", of_process=True)
 
 
-class LibrarySettings(ProducerGroup, TablePlace, ChannelSettings, reader="the library"):
+class LibrarySettings(Service, TablePlace, ChannelSettings, reader="the library"):
     """What the library reads of environment and file; `Outbox` takes the same as arguments."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()
@@ -386,16 +386,16 @@ class LibrarySettings(ProducerGroup, TablePlace, ChannelSettings, reader="the li
     )
 
     def check(self) -> None:
-        """Require a producer group."""
+        """Require a service."""
         super().check()
-        if not self.group:
-            raise ValueError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
+        if not self.service:
+            raise ValueError("The service is not set. Set OUTBOX_SERVICE, or `service` in the TOML file.")
 
 
 class OrderSettings(LayeredSettings):
     """In which order messages are delivered."""
 
-    ordering: Literal["key", "none"] = setting("key", "Order per (producer group, ordering key), or none.")
+    ordering: Literal["key", "none"] = setting("key", "Order per (service, ordering key), or none.")
 
 
 class RelayFields(OrderSettings, CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
@@ -412,19 +412,19 @@ class RelayFields(OrderSettings, CheckAge, MessageTables, AllowedTopics, Service
         "As undecided_max_age_ms, for transactions that a listener decides; the lower one applies.",
         least=1,
     )
-    group_pending_max: int = setting(
+    service_pending_max: int = setting(
         100_000,
-        "Maximum pending halves of a producer group per partition. Above it, its oldest are parked and further ones "
+        "Maximum pending halves of a service per partition. Above it, its oldest are parked and further ones "
         "deferred.",
         unit="halves",
         least=1,
     )
-    group_pending_max_bytes: int = setting(
-        268_435_456, "Approximate size of a producer group's pending halves per partition.", least=1
+    service_pending_max_bytes: int = setting(
+        268_435_456, "Approximate size of a service's pending halves per partition.", least=1
     )
     pending_max: int = setting(
         200_000,
-        "Maximum pending halves of all groups per partition. At the limit, reading pauses.",
+        "Maximum pending halves of all services per partition. At the limit, reading pauses.",
         unit="halves",
         least=1,
     )
@@ -491,11 +491,11 @@ class CheckerFields(CheckedDatabases, KeptSettings, FenceSettings, ServiceFields
     )
 
     def check(self) -> None:
-        """Refuse a producer group of two databases."""
+        """Refuse a service of two databases."""
         super().check()
-        counts = Counter(pattern for database in self.all_databases().values() for pattern in database.groups)
+        counts = Counter(pattern for database in self.all_databases().values() for pattern in database.services)
         if doubled := sorted(pattern for pattern, count in counts.items() if count > 1):
-            raise ValueError(f"producer groups {', '.join(doubled)} are given to more than one database")
+            raise ValueError(f"services {', '.join(doubled)} are given to more than one database")
 
     def all_databases(self) -> dict[str, CheckerDatabase]:
         """Return the databases by name, with all defaults filled in."""

@@ -11,7 +11,7 @@ import typer
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
+from outbox._kafka.services import CHECKER, RELAY, count_members, missing_member, start
 from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
@@ -54,9 +54,9 @@ class OperatorContext:
         now = utc(time.time_ns() // 1_000_000)
         return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
 
-    def database_of(self, group: str) -> str | None:
-        """Return the name of the database of a producer group; None: it is unmapped."""
-        return best_match(group, {name: one.groups for name, one in self.databases.items()})
+    def database_of(self, service: str) -> str | None:
+        """Return the name of the database of a service; None: it is unmapped."""
+        return best_match(service, {name: one.services for name, one in self.databases.items()})
 
     def rows(self, database: str) -> DatabaseView:
         """Return the callback tables of a database, by its name in the settings."""

@@ -19,7 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
+from outbox._kafka.services import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     Contract,
@@ -35,7 +35,7 @@ from outbox._rules.patterns import (
     NO_LIST_FIX,
     PLATFORM_PATTERNS,
     allows_everything,
-    describe_groups,
+    describe_services,
     lacks_list,
 )
 from outbox._rules.topic_description import TopicDescription
@@ -67,18 +67,18 @@ def examine_versions() -> Iterator[Finding]:
 
 
 def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
-    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63)."""
+    """Yield to which real topics the services may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
     if lacks_list(profile, allowed):
         yield Finding(what, NO_LIST, NO_LIST_FIX)
     elif allowed is None:
-        yield Finding(what, "", "not set: every producer group may write to every topic")
+        yield Finding(what, "", "not set: every service may write to every topic")
     elif not allowed:
-        yield Finding(what, "", "none: no producer group may write to any topic")
+        yield Finding(what, "", "none: no service may write to any topic")
     else:
-        yield from (Finding(what, "", line) for line in describe_groups(allowed))
+        yield from (Finding(what, "", line) for line in describe_services(allowed))
         if profile == "production" and allows_everything(allowed):
-            yield Finding(what, "", "warning: a producer group without an entry may write to every topic")
+            yield Finding(what, "", "warning: a service without an entry may write to every topic")
     yield Finding("denied topics", "", f"unless an entry names them: {', '.join(PLATFORM_PATTERNS)}")
 
 
@@ -172,7 +172,7 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topi
     starts = start_offsets(admin, dict.fromkeys(read, partitions))
     yield from _damaged(channel, checkpoints, topics)
     yield from _lost(channel, committed, starts)
-    yield Finding("checkpoints", "", f"of group {channel.relay_group} are committed")
+    yield Finding("checkpoints", "", f"of service {channel.relay_group} are committed")
     ends = end_offsets(admin, {channel.half_topic: partitions}).get(channel.half_topic, ())
     waits = any(end > committed[channel.half_topic, number] for number, end in enumerate(ends))
     yield from _members(channel, count_members(admin, channel), waits=waits)
@@ -181,9 +181,9 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topi
 def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
     """Yield whether relays and checkers run. Where halves wait, no relay is a problem; a listener may answer."""
     for service, count in members.items():
-        group = group_of(channel, service)
+        service = group_of(channel, service)
         if count is None:
-            yield Finding(service, "", f"whether one runs is not shown: this client may not DESCRIBE group {group}")
+            yield Finding(service, "", f"whether one runs is not shown: this client may not DESCRIBE group {service}")
         elif count:
             yield Finding(service, "", f"group {group} has {count} member{'' if count == 1 else 's'}")
         elif waits and service == RELAY:

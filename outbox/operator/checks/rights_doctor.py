@@ -50,8 +50,8 @@ class RightsDoctor:
         except ConfigurationError as error:
             yield Finding("broker", str(error), "start Kafka, or correct OUTBOX_BOOTSTRAP_SERVERS")
             return
-        for _, group in groupby(rights, lambda right: right.resource):
-            yield from self._resource(list(group))
+        for _, service in groupby(rights, lambda right: right.resource):
+            yield from self._resource(list(service))
 
     def _resource(self, rights: Sequence[Right]) -> Iterator[Finding]:
         first = rights[0]

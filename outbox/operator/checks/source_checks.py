@@ -185,37 +185,37 @@ class TableDoctor:
             yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
 
     def _refused(self, found: SourceState) -> Iterator[Finding]:
-        """Yield the real topics that refuse rows, and the producer groups of these, which do not see it."""
+        """Yield the real topics that refuse rows, and the services of these, which do not see it."""
         for one in found.waiting:
             if one.is_refused:
-                of = f"{one.rows} rows of {', '.join(one.groups)}"
+                of = f"{one.rows} rows of {', '.join(one.services)}"
                 yield Finding(
                     self._what, f"{of} wait for topic {one.topic}: {one.reason}, {one.detail}", FIXES[one.reason]
                 )
 
     # --- Kafka
 
-    def _kafka(self, kafka: Mapping[str, str], group: str) -> Iterator[Finding]:
+    def _kafka(self, kafka: Mapping[str, str], service: str) -> Iterator[Finding]:
         admin = admin_client(kafka)
-        yield self._group(admin, group)
-        yield self._transactional_id(admin, group)
+        yield self._service(admin, service)
+        yield self._transactional_id(admin, service)
 
-    def _group(self, admin: AdminClient, group: str) -> Finding:
+    def _service(self, admin: AdminClient, service: str) -> Finding:
         future = admin.describe_consumer_groups(
-            [group], include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
-        )[group]
+            [service], include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
+        )[service]
         try:
             allowed = future.result().authorized_operations
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                return self._lacks_group(group)
-            return Finding(self._what, "", f"READ on group {group} is not checked: {error.args[0].str()}")
+                return self._lacks_group(service)
+            return Finding(self._what, "", f"READ on group {service} is not checked: {error.args[0].str()}")
         if allowed is not None and AclOperation.READ not in allowed:
-            return self._lacks_group(group)
-        return Finding(self._what, "", f"this client may READ group {group}")
+            return self._lacks_group(service)
+        return Finding(self._what, "", f"this client may READ group {service}")
 
-    def _lacks_group(self, group: str) -> Finding:
-        return Finding(self._what, f"this client may not READ group {group}", "grant it to the relay")
+    def _lacks_group(self, service: str) -> Finding:
+        return Finding(self._what, f"this client may not READ group {service}", "grant it to the relay")
 
     def _transactional_id(self, admin: AdminClient, name: str) -> Finding:
         """Return who may write under the transactional id. Trying it out would fence the owner."""

@@ -27,15 +27,15 @@ def show_halves(console: Console, state: ChannelState) -> None:
     """Print what a channel holds of halves."""
     if state.sums:
         console.print(f"unsettled transactions in channel {state.channel}:")
-        table = Table("group", "half partition", "undecided", "decided", "oldest", box=None)
+        table = Table("service", "half partition", "undecided", "decided", "oldest", box=None)
         for one in state.sums:
             counts = (str(count) for count in (one.half_partition, one.undecided, one.decided))
-            table.add_row(one.group, *counts, age(state.now_ms - one.oldest_ms))
+            table.add_row(one.service, *counts, age(state.now_ms - one.oldest_ms))
         console.print(table)
     elif not state.not_read:
         console.print(f"No unsettled transaction was found in channel {state.channel}.")
     for waiting in state.transactions:
-        print_entry(console, f"{waiting.transaction}  {waiting.group}", _state(waiting), _place(waiting))
+        print_entry(console, f"{waiting.transaction}  {waiting.service}", _state(waiting), _place(waiting))
     if state.not_listed:
         console.print(f"{state.not_listed} more are not listed: --limit")
     if state.malformed_halves:

@@ -36,8 +36,8 @@ LIMIT = 100
 app = typer.Typer(help="Transactions that were not delivered: list, show, deliver, drop.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)]
-All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --group and --reason.")]
-Group = Annotated[str | None, typer.Option(help="Only transactions of this producer group.")]
+All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --service and --reason.")]
+Service = Annotated[str | None, typer.Option(help="Only transactions of this service.")]
 Reason = Annotated[DiscardReason | None, typer.Option(help="Only transactions with this reason.", case_sensitive=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")]
@@ -55,14 +55,14 @@ Wait = Annotated[
 @setting_options(TableCommandSettings)
 def list_command(
     given: Given,
-    group: Group = None,
+    service: Service = None,
     reason: Reason = None,
     limit: Limit = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List the discarded transactions and their reasons, one at a time."""
     places = Discards(TableCommandSettings(**given))
-    chosen = Choice(every=True, group=group, reason=reason).of(places.read())
+    chosen = Choice(every=True, service=service, reason=reason).of(places.read())
     if as_json:
         rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
         print_json_rows({"channel": places.channel}, "transactions", islice(chosen, limit), rest)
@@ -99,7 +99,7 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         given: Given,
         transactions: Ids = None,
         every: All = False,  # noqa: FBT002 - a flag
-        group: Group = None,
+        service: Service = None,
         reason: Reason = None,
         dry_run: DryRun = False,  # noqa: FBT002 - a flag
         yes: Yes = False,  # noqa: FBT002 - a flag
@@ -107,11 +107,11 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         wait: Wait = 10.0,
         as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
-        choice = Choice([_transaction(one) for one in transactions or ()], every, group, reason)
+        choice = Choice([_transaction(one) for one in transactions or ()], every, service, reason)
         settings = DecisionSettings(**given)
         may_ask(yes=yes or dry_run, as_json=as_json)
         if bool(choice.ids) == every:
-            raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
+            raise UsageError("Either name transactions or give --all. --service and --reason limit --all.")
         places = Discards(settings, settings.operator)
         decision = places.decision(choice, kind)
         if not as_json:
@@ -189,7 +189,7 @@ def _show(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | No
         count = entry.messages
         print_entry(
             console,
-            f"{entry.transaction}  {entry.group}  {entry.reason}",
+            f"{entry.transaction}  {entry.service}  {entry.reason}",
             f"{count} message{'' if count == 1 else 's'}, {_where(entry)}",
             f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
         )

@@ -16,7 +16,7 @@ from outbox.operator.checks.channel_checks import examine_versions
 from outbox.operator.checks.checks import Examiner, Subject, examine
 from outbox.operator.checks.finding import Finding, of_channel, show_findings
 from outbox.operator.checks.rights_doctor import RightsDoctor
-from outbox.operator.commands.acl import Groups, Sources, Topics, configured_scope
+from outbox.operator.commands.acl import Services, Sources, Topics, configured_scope
 from outbox.operator.settings import DoctorSettings, Given
 
 app = typer.Typer(help="Check broker, channel, tables, grants and versions.")
@@ -31,7 +31,7 @@ def doctor(
         typer.Option(help="Check only the rights in Kafka that this role needs, with its credentials; repeatable."),
     ] = None,
     topic: Topics = None,
-    group: Groups = None,
+    service: Services = None,
     source: Sources = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -41,7 +41,7 @@ def doctor(
     defaults = Counter(settings.default_place() for settings in channels.values())
     for name, settings in channels.items():
         if role:
-            rights = rights_of(role, configured_scope(settings, role, topic, group, source))
+            rights = rights_of(role, configured_scope(settings, role, topic, service, source))
             found = RightsDoctor(settings.client_properties()).examine(rights) if rights else _no_rights(role)
         else:
             is_shared = defaults[settings.default_place()] > 1

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.groups import NOT_SEEN
+from outbox._kafka.services import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read
 from outbox._settings.declared import NO_TABLES
@@ -43,7 +43,7 @@ app = typer.Typer(help="Show unsettled transactions: undecided, or decided and n
 @setting_options(OperatorSettings)
 def pending(
     given: dict[str, Any],
-    group: Annotated[str | None, typer.Option(help="Only transactions of this producer group.")] = None,
+    service: Annotated[str | None, typer.Option(help="Only transactions of this service.")] = None,
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     limit: Annotated[int, typer.Option(min=1, help="Number of transactions listed, the oldest first.")] = LIMIT,
     look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
@@ -55,7 +55,7 @@ def pending(
     settings, now = OperatorSettings(**given), time.time_ns() // 1_000_000
     state = ChannelState(settings.channel, now)
     desk = _context(settings, state, as_json=as_json)
-    gathering = Gathering(-(-HALVES // desk.channel.partitions), Choice(None, group, now - youngest), limit)
+    gathering = Gathering(-(-HALVES // desk.channel.partitions), Choice(None, service, now - youngest), limit)
     with show_records_read() as passed:
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
     state.members, state.tables = desk.members(), report_tables(settings)
@@ -94,7 +94,7 @@ def _look(desk: OperatorContext, shown: Sequence[UnsettledTransaction]) -> dict[
     by_name: dict[str | None, list[UnsettledTransaction]] = defaultdict(list)
     for one in shown:
         if one.truth is Truth.ROW:
-            by_name[desk.database_of(one.group)].append(one)
+            by_name[desk.database_of(one.service)].append(one)
     found: dict[str, RowSeen] = {}
     for name, ours in by_name.items():
         if name is None:

@@ -40,8 +40,8 @@ def resolve(
             help=f"Incarnation of its database that is gone for good, as its halves name it, or {NO_INCARNATION!r}."
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of --group, with --rollback only.")] = False,  # noqa: FBT002 - a flag
-    group: Annotated[str | None, typer.Option(help="Producer group, with --all.", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of --service, with --rollback only.")] = False,  # noqa: FBT002 - a flag
+    service: Annotated[str | None, typer.Option(help="Service, with --all.", show_default=False)] = None,
     older_than: Annotated[str, typer.Option(help="With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     min_age_ms: Annotated[
         int | None, typer.Option(min=0, help="Minimum age of a transaction. Default: the relay's setting.")
@@ -56,8 +56,8 @@ def resolve(
     if not reason.strip():
         raise UsageError("give --reason: it goes into the op topic with your name")
     may_ask(yes=yes or dry_run, as_json=as_json)
-    if (transaction is None) != every or every != bool(group):
-        raise UsageError("name one transaction, or give --all and --group")
+    if (transaction is None) != every or every != bool(service):
+        raise UsageError("name one transaction, or give --all and --service")
     if every and not rollback:
         raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
     settings, id_ = ResolveSettings(**given), None if transaction is None else _id(transaction)
@@ -66,7 +66,7 @@ def resolve(
         _refuse_rows(settings, id_, as_json=as_json)
     least = settings.transaction_timeout_ms if min_age_ms is None else min_age_ms
     age = least if id_ else max(least, parse_duration(older_than))
-    case = Resolution(context, OpKind.COMMIT if commit else OpKind.ROLLBACK, incarnation, age, id_, group)
+    case = Resolution(context, OpKind.COMMIT if commit else OpKind.ROLLBACK, incarnation, age, id_, service)
     case.find()
     if case.possible() and not dry_run:
         if not yes and not _may(case):
@@ -133,7 +133,7 @@ def _show(document: dict[str, Any]) -> None:
         console.print(field_table(f"transaction {document.pop('transaction')}", document))
         return
     counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
-    print_entry(console, f"channel {document['channel']}, group {document['group']}: {counts}")
+    print_entry(console, f"channel {document['channel']}, service {document['service']}: {counts}")
     for refused in document["refused"]:
         print_entry(console, f"{refused['transactions']} refused: {refused['standing']}", refused["why"])
     for left in document["not_read"]:

@@ -128,11 +128,11 @@ Store = _Topic | _Rows
 
 
 class Choice(NamedTuple):
-    """Which transactions: those that are named, or all; limited by producer group and reason."""
+    """Which transactions: those that are named, or all; limited by service and reason."""
 
     ids: Sequence[str] = ()
     every: bool = False
-    group: str | None = None
+    service: str | None = None
     reason: DiscardReason | None = None
 
     def of(self, entries: Iterable[DiscardedTransaction]) -> Iterator[DiscardedTransaction]:
@@ -142,7 +142,7 @@ class Choice(NamedTuple):
             entry
             for entry in entries
             if (self.every or entry.transaction in ids)
-            and self.group in {None, entry.group}
+            and self.service in {None, entry.service}
             and self.reason in {None, entry.reason}
         )
 
@@ -165,7 +165,7 @@ class Discards:
         return chain.from_iterable(store.read() for store in self._stores)
 
     def one(self, transaction_id: str) -> tuple[DiscardedTransaction, str, Sequence[HalfMessage | RowMessage]]:
-        """Return a transaction, and its halves or rows; rows of further producer groups follow those of the first."""
+        """Return a transaction, and its halves or rows; rows of further services follow those of the first."""
         if halves := self._topic.read_one(transaction_id):
             return halves[0], "halves", halves[1]
         found = [
@@ -243,8 +243,8 @@ class Decision:
         return [document(one) | self._outcome(one) for one in self.chosen]
 
     def _outcome(self, one: DiscardedTransaction) -> dict[str, Any]:
-        there = {(entry.transaction, entry.group) for entry in self.left}
-        done = "still there" if (one.transaction, one.group) in there else "left"
+        there = {(entry.transaction, entry.service) for entry in self.left}
+        done = "still there" if (one.transaction, one.service) in there else "left"
         why = one.why_not(self.kind) or None
         found = {"outcome": "refused" if why else done if self.is_made else "possible", "why": why}
         if one.source is None:  # halves keep their ids

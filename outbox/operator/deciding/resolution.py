@@ -67,7 +67,7 @@ class Case:
             "outcome": "refused" if self.is_refused else "decided" if self.sent else "possible",
             "standing": str(self.standing),
             "why": self.ruling.why,
-            "group": found.group,
+            "service": found.service,
             "truth": str(found.truth),
             "half_partition": found.partition,
             "first_offset": request.first_offset,
@@ -92,7 +92,7 @@ class Resolution:
     Args:
         gone: An incarnation of their database that the operator confirms as lost for good.
         min_age: What is younger, in ms, is left to its application.
-        id: The only transaction; None: all of the group.
+        id: The only transaction; None: all of the service.
     """
 
     context: OperatorContext
@@ -100,7 +100,7 @@ class Resolution:
     gone: str | None
     min_age: int
     id: str | None = None
-    group: str | None = None
+    service: str | None = None
 
     cases: list[Case] = field(default_factory=list)
     unread: Sequence[Gap] = ()
@@ -108,7 +108,7 @@ class Resolution:
     def find(self) -> None:
         """Look up the transactions and their states, without writing anything."""
         now, channel = time.time_ns() // 1_000_000, self.context.channel
-        choice = Choice(self.id) if self.id else Choice(None, self.group, now - self.min_age)
+        choice = Choice(self.id) if self.id else Choice(None, self.service, now - self.min_age)
         gathering = Gathering(-(-HALVES // channel.partitions), choice)
         with show_records_read() as passed:
             self.unread = ChannelReader(self.context.kafka, channel, gathering, RECORDS, passed).gather(now)
@@ -205,12 +205,12 @@ class Resolution:
         found: Sequence[UnsettledTransaction],
         ask: Callable[[DatabaseView, Sequence[CheckRequest]], dict[str, DatabaseStatus]],
     ) -> list[Case]:
-        """Return transactions with their states: of their listeners, or in the databases of their groups."""
+        """Return transactions with their states: of their listeners, or in the databases of their services."""
         requests = {one.id: one.request(self.context.channel.half.id) for one in found}
         by_database: dict[str | None, list[CheckRequest]] = defaultdict(list)
         for one in found:
             if one.truth is not Truth.LISTENER:
-                by_database[self.context.database_of(one.group)].append(requests[one.id])
+                by_database[self.context.database_of(one.service)].append(requests[one.id])
         seen: dict[str, DatabaseStatus] = {}
         for name, some in by_database.items():
             if name is None:
@@ -246,7 +246,7 @@ class Resolution:
             return self.cases[0].document(self.kind)
         return {
             "channel": self.context.channel.channel.name,
-            "group": self.group,
+            "service": self.service,
             "decision": self.kind.name,
             "found": len(self.cases),
             "possible": self.possible(),

@@ -18,7 +18,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
 from outbox._rules.callback_row import Row, read_row
 from outbox._settings.declared import CheckerDatabase
-from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.errors import TableError, ConfigurationError
 from outbox.operator.reading.table_connection import operator_session
 from outbox.operator.state.rulings import SourceState, of_row
 from outbox.protocol.check import CheckRequest
@@ -43,7 +43,7 @@ _TRY_LOCKS: LiteralString = (
     " WHERE pg_try_advisory_xact_lock(number)"
 )
 _INSERT: LiteralString = (
-    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
@@ -142,7 +142,7 @@ class DatabaseView:
         return set().union(*(self._place(connection, [request], kind, alive) for request in requests))
 
     def _insert(self, connection: psycopg.Connection[Any], request: CheckRequest, kind: OpKind) -> bool:
-        values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
+        values = (request.transaction_id, request.service, str(kind), self._channel, *_columns(request))
         return connection.execute(self._table.compose(_INSERT), values).rowcount == 1
 
     def _purged(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest], alive: Alive) -> set[str]:
@@ -221,8 +221,8 @@ class DatabaseView:
             with connection:
                 self._table.verify(connection)
                 yield connection
-        except CallbackTableError as error:
-            raise CallbackTableError(f"database {self._name!r}: {error}") from error
+        except TableError as error:
+            raise TableError(f"database {self._name!r}: {error}") from error
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigurationError(

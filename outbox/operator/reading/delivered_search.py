@@ -53,7 +53,7 @@ class DeliveredSearch:
         passed: Callable[[int], None],
     ) -> None:
         self._kafka = kafka
-        self._group = channel.relay_group
+        self._service = channel.relay_group
         self._origins = frozenset(origin.encode() for origin in origins)
         self._most = most
         self._passed = passed
@@ -69,7 +69,7 @@ class DeliveredSearch:
         names = [name for name in since_ms if is_topic_name(name)]
         admin = admin_client(self._kafka)
         described = describe_topics(admin, names) if names else {}
-        with SpanReader(self._kafka, self._group) as reader:
+        with SpanReader(self._kafka, self._service) as reader:
             for name in names:
                 topic = described.get(name)
                 if gap := unprovable(name, topic):

@@ -25,7 +25,7 @@ from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_connection import table_connection
 from outbox.operator.reading.table_view import DeliveredRow, FoundRow, TableView
 from outbox.operator.state.story import EventKind, Findings, Searched, Status, TimelineEvent, born_ms, needed
-from outbox.outcome import Outcome
+from outbox.transaction import Outcome
 from outbox.protocol.check import parse_check
 from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
@@ -111,7 +111,7 @@ class TableSearch:
         )
         self._note(source, waiting, discarded, progress[1] if progress else None, committed)
         for row in delivered:
-            detail = f"for {row.topic}, group {row.group}, batch {row.batch}"
+            detail = f"for {row.topic}, service {row.service}, batch {row.batch}"
             event = TimelineEvent(row.delivered_ms, EventKind.DELIVERED, source, None, None, row.id, detail)
             self._take(source, row, event)
 
@@ -138,12 +138,12 @@ class TableSearch:
         for row in waiting:
             what = EventKind.IN_BATCH if row.id in batch else EventKind.WAITS
             number = f", batch {progress.batch}" if progress and row.id in batch else ""
-            detail = f"for {row.topic}, group {row.group}{number}"
+            detail = f"for {row.topic}, service {row.service}{number}"
             self._take(source, row, TimelineEvent(row.started_us // 1_000, what, source, None, None, row.id, detail))
             if row.id in batch and is_delivered:
                 self._found.delivered.add(row.id)
         for row in discarded:
-            detail = f"for {row.topic}, group {row.group}: {row.reason}: {row.detail}"
+            detail = f"for {row.topic}, service {row.service}: {row.reason}: {row.detail}"
             event = TimelineEvent(row.discarded_ms, EventKind.REFUSED, source, None, None, row.id, detail)
             self._take(source, row, event)
 
@@ -321,7 +321,7 @@ class TopicSearch:
         own = control.options.timestamp
         stamped = half.append_time if own is None else min(own, half.append_time)
         self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
-        detail = f"for {control.topic}, group {control.group}, truth {control.truth}"
+        detail = f"for {control.topic}, service {control.service}, truth {control.truth}"
         self._found.note(TimelineEvent(*_place_of(message, EventKind.HALF), control.position, detail))
 
     def _take_discard(self, message: Message) -> None:
@@ -344,7 +344,7 @@ class TopicSearch:
         except ProtocolError:
             return  # the checker counts it as malformed
         if request.transaction_id == self._found.transaction_id:
-            detail = f"check {request.check}, of group {request.group}, truth {request.truth}"
+            detail = f"check {request.check}, of service {request.service}, truth {request.truth}"
             self._found.note(TimelineEvent(*_place_of(message, EventKind.CHECK), None, detail))
 
     def _take_real(self, message: Message) -> None:

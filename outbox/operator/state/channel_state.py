@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from outbox.operator.state.gap import Gap
-from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, GroupSum, UnsettledTransaction
+from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, ServiceSum, UnsettledTransaction
 from outbox.operator.state.waiting_rows import SourceWaits
 
 
@@ -34,12 +34,12 @@ class WaitingTransaction:
     """A transaction of halves that is not settled; see `UnsettledTransaction` for its fields.
 
     Args:
-        behind: Unsettled transactions of its group and ordering key that come after it.
+        behind: Unsettled transactions of its service and ordering key that come after it.
         database: See `RowSeen`; None also without a look.
     """
 
     transaction: str
-    group: str
+    service: str
     truth: str
     half_partition: int
     first_offset: int
@@ -130,7 +130,7 @@ class ChannelState:
 
     channel: str
     now_ms: int
-    sums: list[GroupSum] = field(default_factory=list)
+    sums: list[ServiceSum] = field(default_factory=list)
     transactions: list[WaitingTransaction] = field(default_factory=list)
     not_listed: int = 0
     malformed_halves: int = 0
@@ -152,7 +152,7 @@ class ChannelState:
         decision = one.decision
         return WaitingTransaction(
             transaction=one.id,
-            group=one.group,
+            service=one.service,
             truth=str(one.truth),
             half_partition=one.partition,
             first_offset=one.first_offset,

@@ -23,7 +23,7 @@ class DiscardedTransaction:
     """
 
     transaction: str
-    group: str
+    service: str
     reason: str
     detail: str
     messages: int
@@ -43,7 +43,7 @@ class DiscardedTransaction:
         """Return the transaction of a manifest."""
         return cls(
             manifest.transaction_id,
-            manifest.group,
+            manifest.service,
             str(manifest.reason),
             manifest.detail,
             len(manifest.positions),

@@ -26,7 +26,7 @@ class SourceState(enum.StrEnum):
     DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
-    UNMAPPED = "unmapped"  # no database is configured for its group
+    UNMAPPED = "unmapped"  # no database is configured for its service
     LISTENER = "listener"  # only its listener can decide, and has not answered
     LISTENER_COMMITTED = "listener committed"
     LISTENER_ROLLED_BACK = "listener rolled back"
@@ -56,9 +56,9 @@ _REFUSED_EITHER_WAY = {
     SourceState.PURGED: "its last half is below the purge watermark: its row may have existed, and was purged after it "
     "had its effect; look with `outbox trace`. Once it is parked in the discard topic it can be decided",
     SourceState.MISMATCH: "its halves name another incarnation of the database than the one that is configured for its "
-    "group: correct the mapping; if that incarnation is gone for good (restored from a backup), give it with "
+    "service: correct the mapping; if that incarnation is gone for good (restored from a backup), give it with "
     "--incarnation, and the database of today is the truth",
-    SourceState.UNMAPPED: "no database is configured for its producer group: only there can it be decided; name it in "
+    SourceState.UNMAPPED: "no database is configured for its service: only there can it be decided; name it in "
     "the checker's databases",
     SourceState.ELSEWHERE: "its committed row names another half topic: this topic is a copy, or was recreated; what "
     "was delivered cannot be seen from here",

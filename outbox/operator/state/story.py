@@ -341,8 +341,8 @@ def needed(found: Findings) -> Iterable[int]:
 def folded(events: Sequence[TimelineEvent]) -> list[TimelineEvent]:
     """Format a timeline; of consecutive check requests show the first, and the last with their number."""
     told: list[TimelineEvent] = []
-    for what, group in groupby(events, key=lambda event: event.what):
-        some = list(group)
+    for what, service in groupby(events, key=lambda event: event.what):
+        some = list(service)
         if what is EventKind.CHECK and len(some) > 2:  # noqa: PLR2004 - two are the first and the last
             some = [some[0], replace(some[-1], detail=f"{some[-1].detail}; {len(some) - 2} times in between, too")]
         told += some

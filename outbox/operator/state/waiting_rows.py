@@ -59,7 +59,7 @@ class WaitingRow(NamedTuple):
     xid: int
     id: int
     started_us: int
-    group: str
+    service: str
     topic: str
     partition: int
     key: bytes | None
@@ -83,14 +83,14 @@ class TopicState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceWaits:
-    """Rows of a table source that wait for one topic and one reason; no groups: they were not looked at one by one."""
+    """Rows of a table source that wait for one topic and one reason; no services: they were not looked at one by one."""
 
     topic: str
     reason: Waits
     detail: str
     rows: int
     age_ms: int
-    groups: list[str] = field(default_factory=list)
+    services: list[str] = field(default_factory=list)
 
     @property
     def is_refused(self) -> bool:
@@ -99,7 +99,7 @@ class SourceWaits:
 
 
 _Local = tuple[int, int, str]
-"""Local transaction, by xid and start, and producer group: what is delivered together."""
+"""Local transaction, by xid and start, and service: what is delivered together."""
 
 
 def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
@@ -125,12 +125,12 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState], now_ms
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}
     for row in rows:
-        of_it = keyed[row.xid, row.started_us, row.group]
+        of_it = keyed[row.xid, row.started_us, row.service]
         if row.key is not None:
-            of_it.append(((row.group, row.key), row.id))
+            of_it.append(((row.service, row.key), row.id))
         if (why := states[row.topic].refuses(row.partition)) is not None:
             refused[row.id] = why
-    closed = {(row.xid, row.started_us, row.group) for row in rows if row.id in refused}
+    closed = {(row.xid, row.started_us, row.service) for row in rows if row.id in refused}
     behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
     return _sum(((row, *_reason(row, refused, closed, behind)) for row in rows), now_ms)
 
@@ -140,7 +140,7 @@ def _reason(
 ) -> tuple[Waits, str]:
     if row.id in refused:
         return refused[row.id]
-    which = (row.xid, row.started_us, row.group)
+    which = (row.xid, row.started_us, row.service)
     why = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
     return why, DETAILS[why]
 
@@ -153,6 +153,6 @@ def _sum(found: Iterable[tuple[WaitingRow, Waits, str]], now_ms: int) -> list[So
             so_far,
             rows=so_far.rows + 1,
             age_ms=max(so_far.age_ms, age_of(row.started_us, now_ms)),
-            groups=so_far.groups if row.group in so_far.groups else sorted({*so_far.groups, row.group}),
+            services=so_far.services if row.service in so_far.services else sorted({*so_far.services, row.service}),
         )
     return sorted(sums.values(), key=lambda one: (-one.age_ms, one.topic, one.reason))

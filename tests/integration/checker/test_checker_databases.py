@@ -99,7 +99,7 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
     orphans = _orphans(site, outbox, 3)
     site.relay(extra=QUICK)
     checker = configured.start()
-    wait_until(lambda: "Producer groups without a database" in checker.output(), explain=site.logs)
+    wait_until(lambda: "Services without a database" in checker.output(), explain=site.logs)
 
     def reload(outcome: str, times: int) -> None:
         checker.process.send_signal(signal.SIGHUP)
@@ -132,7 +132,7 @@ def _kept_up(port: int) -> set[str]:
     return {dict(labels)["database"] for found, labels in metrics(port) if found == name}
 
 
-def test_group_without_commits_is_fenced_only_after_reset(site: Site, outbox: Outbox, configured: Configured) -> None:
+def test_service_without_commits_is_fenced_only_after_reset(site: Site, outbox: Outbox, configured: Configured) -> None:
     """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 5')
     publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)

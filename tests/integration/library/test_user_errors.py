@@ -26,19 +26,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import outbox.errors
-from outbox import (
-    AsyncOutbox,
-    Inbox,
-    Message,
-    Outbox,
-    OutboxError,
-    Settings,
-    TableNames,
-    TransactionalProducer,
-    TransactionListener,
-    TypedTopic,
-    ddl,
-)
+from outbox import AsyncOutbox, Inbox, Message, HalfOutbox, Outbox, OutboxError, TableNames, TypedTopic, ddl
+from outbox.listener import TransactionListener
+from outbox.settings import Settings
+from outbox.transactional_producer import TransactionalProducer
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
@@ -46,7 +37,7 @@ from outbox.cloudevents import event_message
 from outbox.operator.commands.acl import scope_of
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
-from outbox.testing import InMemoryOutbox
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
 from tests.integration.relay.test_halts import key_of
 from tests.support.commands import run_command
 from tests.support.harness import Site
@@ -54,7 +45,7 @@ from tests.support.harness import Site
 ROOT = Path(__file__).parents[3]
 NOBODY = "127.0.0.1:9"
 KAFKA = {"bootstrap.servers": NOBODY}
-ENVIRONMENT = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY, "OUTBOX_MODE": "half"}
+ENVIRONMENT = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY, "OUTBOX_MODE": "half"}
 WRONG: Any = object()
 TYPED: Any = TypedTopic
 Offline = Callable[[], object]
@@ -108,7 +99,7 @@ class World:
 
 
 def _settings(**values: Any) -> Callable[[], object]:
-    return lambda: Outbox(**{"group": "orders", "kafka": KAFKA, "mode": "half", **values})
+    return lambda: Outbox(**{"service": "orders", "kafka": KAFKA, "mode": "half", **values})
 
 
 def _environment(**values: str) -> Callable[[], object]:
@@ -125,7 +116,7 @@ def _record(*headers: tuple[str, bytes]) -> SimpleNamespace:
 
 def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], object]:
     def run() -> object:
-        with InMemoryOutbox(topics={"orders": 3}, mode="half") as outbox:
+        with InMemoryHalfOutbox(topics={"orders": 3}) as outbox:
             return publish(outbox)
 
     return run
@@ -133,7 +124,7 @@ def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], obje
 
 def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
     def run() -> object:
-        outbox = Outbox("orders", KAFKA, mode="half")
+        outbox = HalfOutbox("orders", KAFKA)
         outbox.close()
         return use(outbox)
 
@@ -144,7 +135,7 @@ def _rights_scope(*topics: str) -> Callable[[], object]:
     return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None)
 
 
-TABLE_MODE = Outbox("orders", mode="table")
+TABLE_MODE = Outbox("orders")
 SOME_ID = "01a20b2d-8a8d-7ae0-8000-00000000037b"
 
 
@@ -237,7 +228,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     # --- settings -----------------------------------------------------------------------------------------------
     "no servers": (_settings(kafka={}), "Give kafka={'bootstrap.servers': 'host:9092'}"),
-    "group name": (_settings(group="a b"), "use 1 to 200 letters, digits"),
+    "service name": (_settings(service="a b"), "use 1 to 200 letters, digits"),
     "channel name": (_settings(channel="Ä"), "use "),
     "property that breaks the guarantee": (_settings(kafka={**KAFKA, "acks": "1"}), "cannot be set: "),
     "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "Use the names of librdkafka"),
@@ -270,7 +261,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
     "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
     "Kafka in table mode": (lambda: Outbox("orders", KAFKA), "Remove them, or set mode to"),
-    "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_GROUP"),
+    "no service": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_SERVICE"),
     "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
@@ -334,8 +325,8 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     # --- listeners ----------------------------------------------------------------------------------------------
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
-        lambda: TransactionalProducer(Outbox("orders", KAFKA, mode="half"), _Listener(), KAFKA),
-        "Give either an outbox, or a group and settings",
+        lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),
+        "Give either an outbox, or a service and settings",
     ),
     # --- consumers ----------------------------------------------------------------------------------------------
     "consumer group": (lambda: Inbox(""), "Use 1 to "),
@@ -612,12 +603,12 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "rejected": (_rejected, "reject_transactions is on. Try again later"),
     "unknown property": (
         lambda w: w.publish(
-            w.message, Outbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name, mode="half")
+            w.message, HalfOutbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)
         ),
         "correct it, see CONFIGURATION.md of librdkafka",
     ),
     "missing channel": (
-        lambda w: w.publish(w.message, Outbox("g", w.site.kafka(), channel=f"{w.site.name}none", mode="half")),
+        lambda w: w.publish(w.message, HalfOutbox("g", w.site.kafka(), channel=f"{w.site.name}none")),
         "outbox channel create",
     ),
     # --- tables -----------------------------------------------------------------------------------------------------
@@ -708,7 +699,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     ),
     "relay in production without an allow-list": (
         lambda w: w.run("relay", OUTBOX_PROFILE="production"),
-        "list the topics of each producer group in allowed_topics",
+        "list the topics of each service in allowed_topics",
     ),
     "role of no right": (
         lambda w: w.run("table", "create", "--application-role", "public"),

@@ -36,7 +36,7 @@ def shop(site: Site) -> Site:
     create(site)
     with site.connect() as connection:
         connection.execute(
-            f"INSERT INTO {site.tables.message} (producer_group, topic) VALUES ('orders', 'a b')".encode()
+            f"INSERT INTO {site.tables.message} (service, topic) VALUES ('orders', 'a b')".encode()
         )
     relay = site.relay(extra=relay_settings(site))
     wait_until(lambda: "Transaction discarded" in relay.output(), explain=site.logs)
@@ -47,7 +47,7 @@ def shop(site: Site) -> Site:
 def publish(site: Site) -> str:
     """Publish one row; return the id of its transaction."""
     with (
-        Outbox("orders", mode="table", tables=site.tables) as published,
+        Outbox("orders", tables=site.tables) as published,
         site.connect() as connection,
         connection.transaction(),
     ):

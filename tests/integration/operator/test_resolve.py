@@ -13,7 +13,8 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, TransactionFenced
+from outbox import Message, Outbox
+from outbox.errors import TransactionFenced
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
@@ -186,7 +187,7 @@ def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monk
                 assert site.rows().get(id_) == "R"
 
         buy()
-        monkeypatch.setattr("outbox._publish.seal.failpoint", decide)
+        monkeypatch.setattr("outbox._half.seal.failpoint", decide)
         with pytest.raises(TransactionFenced):
             buy()
         assert not shop.has(number + 2)
@@ -213,7 +214,7 @@ def test_an_open_local_transaction_decides_by_itself(site: Site, verb: str, monk
                 (id_,) = _open_ids(site)
                 refusals.append(_refused(site, id_, verb))
 
-        monkeypatch.setattr("outbox._publish.seal.failpoint", decide)
+        monkeypatch.setattr("outbox._half.seal.failpoint", decide)
         with shop.session() as session:
             id_ = shop.publish(session, topic, "v").transaction_id
         (refusal,) = refusals
@@ -336,12 +337,12 @@ def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox
         _execute(still, query, before)
 
 
-def test_a_group_without_a_database_is_refused(still: Site, outbox: Outbox, tmp_path: Path) -> None:
+def test_a_service_without_a_database_is_refused(still: Site, outbox: Outbox, tmp_path: Path) -> None:
     config = tmp_path / "checker.toml"
     config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\ngroups = ["others"]\n')
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)}
     refusal = _refused(still, _undecided(still, outbox).transaction_id, "--rollback", environ=environ)
-    assert "no database is configured for its producer group" in refusal["why"]
+    assert "no database is configured for its service" in refusal["why"]
 
 
 def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: Outbox) -> None:
@@ -470,16 +471,16 @@ def test_without_kafka_it_is_one_sentence(still: Site) -> None:
 # --- many at once -------------------------------------------------------------------------------------------------
 
 
-def _of_group(site: Site, group: str, count: int) -> list[str]:
-    """Ids of undecided transactions of a group."""
+def _of_group(site: Site, service: str, count: int) -> list[str]:
+    """Ids of undecided transactions of a service."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
     return [
-        entry.transaction_id for entry in send_halves(site, site.outbox(group, publish_timeout_seconds=20.0), messages)
+        entry.transaction_id for entry in send_halves(site, site.outbox(service, publish_timeout_seconds=20.0), messages)
     ]
 
 
-def _all_of(group: str, *words: str) -> tuple[str, ...]:
-    return ("--all", "--group", group, "--rollback", *AT_ONCE, *words)
+def _all_of(service: str, *words: str) -> tuple[str, ...]:
+    return ("--all", "--service", service, "--rollback", *AT_ONCE, *words)
 
 
 def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: Outbox) -> None:
@@ -517,7 +518,7 @@ def test_resolve_all_leaves_open_and_young_alone(still: Site) -> None:
 
 def test_resolve_all_asks_before_it_decides(still: Site) -> None:
     (id_,) = _of_group(still, "asked", 1)
-    words = ("--all", "--group", "asked", "--rollback", "--min-age-ms", "0", "--reason", "x")
+    words = ("--all", "--service", "asked", "--rollback", "--min-age-ms", "0", "--reason", "x")
     code, printed = call_command(app, still, *words, typed="n\n", environ={"COLUMNS": "80"})
     assert (code, "1 transactions will be rolled back for good" in printed) == (Exit.OK, True), printed
     assert id_ not in still.rows()
@@ -565,11 +566,11 @@ def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--all", "--rollback"), "name one transaction, or give --all and --group"),
-        (("--rollback",), "name one transaction, or give --all and --group"),
-        ((str(uuid.uuid4()), "--rollback", "--all", "--group", "g"), "name one transaction, or give --all and --group"),
-        ((str(uuid.uuid4()), "--rollback", "--group", "g"), "name one transaction, or give --all and --group"),
-        (("--all", "--group", "g", "--commit"), "--all takes --rollback only"),
+        (("--all", "--rollback"), "name one transaction, or give --all and --service"),
+        (("--rollback",), "name one transaction, or give --all and --service"),
+        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "name one transaction, or give --all and --service"),
+        ((str(uuid.uuid4()), "--rollback", "--service", "g"), "name one transaction, or give --all and --service"),
+        (("--all", "--service", "g", "--commit"), "--all takes --rollback only"),
     ],
 )
 def test_resolve_of_a_wrong_choice_is_one_sentence(still: Site, words: tuple[str, ...], says: str) -> None:

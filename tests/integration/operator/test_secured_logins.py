@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outbox import KafkaUnreachable, Message
+from outbox import Message
+from outbox.errors import KafkaUnreachable
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit

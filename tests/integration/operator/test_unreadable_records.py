@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from outbox import HalfMessage, LocalTransactionState, Message, Outbox, TransactionCheck, TransactionListener
+from outbox import Message, Outbox
+from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import pending, resolve, trace
 from outbox.operator.commands.discarded import app as discarded
@@ -137,7 +138,7 @@ def test_check_server_passes_by_a_newer_request(site: Site, outbox: Outbox, capl
 
 
 def _write_bomb(site: Site) -> None:
-    """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the group's requests are."""
+    """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the service's requests are."""
     write_packed(site, site.channel.check_topic, 90_000_000, b"orders")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from checker.settings import CheckerSettings
-from outbox import Settings
+from outbox.settings import Settings
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._settings.channels import load_all, load_channel
 from outbox._settings.declared import PostgresSettings
@@ -215,6 +215,6 @@ def test_a_table_of_another_channel_is_refused_when_read_again(file: Path) -> No
 
 
 def test_the_library_passes_over_the_table(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file.write_text('group = "orders"\n[channels.a]\n')
+    file.write_text('service = "orders"\n[channels.a]\n')
     Settings.from_env({"OUTBOX_CONFIG": str(file)})
     assert not caplog.records

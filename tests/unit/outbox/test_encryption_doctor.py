@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import checker.cli
 import relay.cli
-from outbox import ConfigurationError
+from outbox.errors import ConfigurationError
 from outbox._postgres.dsn import unverified_hosts
 from outbox.errors import KafkaUnreachable
 from outbox.operator.checks import checks
@@ -111,7 +111,7 @@ VARIABLES = {
     "OUTBOX_PROFILE": "development",
     "OUTBOX_POSTGRES_URL": DSN,
     "OUTBOX_TABLES": json.dumps({"rows": {"dsn": DSN}}),
-    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "groups": ["shop"]}}),
+    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "services": ["shop"]}}),
     "COLUMNS": "300",
 }
 

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox import ConfigurationError
+from outbox.errors import ConfigurationError
 from outbox._security.own_principal import own_principal, recorded_name, subject_of
 from outbox.operator.settings import SkipSettings
 

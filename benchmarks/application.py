@@ -77,9 +77,9 @@ class Application:
 
     def __init__(self, site: Site, topic: str) -> None:
         self.engine: Engine = site.engine(pool_size=64)
-        self.outbox: Outbox = site.outbox()
-        self.table_outbox = Outbox("orders", mode="table", tables=site.tables)
-        self.notifying_outbox = Outbox("orders", mode="table", tables=notifying_tables(site))
+        self.outbox: Outbox = site.half_outbox()
+        self.table_outbox = Outbox("orders", tables=site.tables)
+        self.notifying_outbox = Outbox("orders", tables=notifying_tables(site))
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from outbox import AsyncOutbox, PublishFailed, TypedTopic
+from outbox import AsyncOutbox, TypedTopic
+from outbox.errors import PublishFailed
 
 
 class Order(BaseModel):

@@ -109,7 +109,7 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_TRANSACTION_TIMEOUT_MS": str(timeout_ms)})
         site.checker()
         wait_until(lambda: relay.output().count("Partition restored") == PARTITIONS, 120, site.logs)
-        outbox = site.outbox()
+        outbox = site.half_outbox()
         _leave_undecided(site, outbox, "warm", WARM_UP)
         _look(site, "warm", WARM_UP)
         _leave_undecided(site, outbox, "real", halves)

@@ -83,7 +83,7 @@ def _waits_beside_a_flood(site: Site) -> Waits:
     """
     published: dict[str, int] = {}
     topic = site.topic("orders")
-    with site.outbox(publish_timeout_seconds=30.0) as outbox, start_reader(site, topic) as reading:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox, start_reader(site, topic) as reading:
         publish_bulk(site, outbox, [Message(topic, b"v", "first")])
         wait_until(lambda: "first" in first_times(reading.arrivals()), explain=site.logs)
         with _flood(site) as took:

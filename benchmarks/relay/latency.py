@@ -86,7 +86,7 @@ def _beside_dead_group(site: Site, application: Application, seconds: float) -> 
     ended = threading.Event()
 
     def send() -> None:
-        outbox = site.outbox("dead")
+        outbox = site.half_outbox("dead")
         for number in itertools.count():
             if ended.wait(_TICK_SECONDS):
                 return

@@ -88,8 +88,8 @@ def measure_restore(stack: Stack, rounds: int, pending: int = FEW) -> list[Figur
         produce_undecided(full, "orders", SETTLED, 1)
         _commit_checkpoints(full, channel, SETTLED // PARTITIONS, pending // PARTITIONS)
         runs = {
-            "full": partial(_restart, full, full.outbox(), pending),
-            "empty": partial(_restart, empty, empty.outbox(), 0),
+            "full": partial(_restart, full, full.half_outbox(), pending),
+            "empty": partial(_restart, empty, empty.half_outbox(), 0),
         }
         found = interleave(runs, rounds)
     title, words = "start of the process until", f"{pending:,} pending among {SETTLED:,} settled halves"

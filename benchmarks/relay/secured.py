@@ -92,7 +92,7 @@ def _telling(application: Application, outbox: Outbox) -> Tell:
 def _outbox(site: SecuredSite, login: Login) -> Outbox:
     site.login = login
     with site.acting(site.user(Role.APPLICATION, topic=[site.topic(_TOPIC)])):
-        return site.outbox()
+        return site.half_outbox()
 
 
 @contextmanager

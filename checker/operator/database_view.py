@@ -22,7 +22,7 @@ from checker.settings import DatabaseSettings
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
-from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.errors import ConfigurationError, TableError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
 from outbox.protocol.op import OpKind
@@ -282,8 +282,8 @@ class DatabaseView:
             with connection:
                 self._table.verify(connection)
                 yield connection
-        except CallbackTableError as error:
-            raise CallbackTableError(f"database {self._name!r}: {error}") from error
+        except TableError as error:
+            raise TableError(f"database {self._name!r}: {error}") from error
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigurationError(

@@ -16,9 +16,9 @@ from outbox._rules.source_progress import Committed, Progress
 from outbox._service.settings import TableSettings
 from outbox._table.table_outcome import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
-from outbox.outcome import Outcome
 from outbox.protocol.identifiers import started_us_of, xid_of
 from outbox.protocol.names import Channel
+from outbox.transaction import Outcome
 
 ROWS = 10_000
 """Rows of the transaction that are read at most."""

@@ -16,7 +16,7 @@ from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import Table, exists, require_contract
 from outbox._service.output import Json, print_json
-from outbox.errors import CallbackTableError, UsageError
+from outbox.errors import TableError, UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
 
 app = typer.Typer(
@@ -136,7 +136,7 @@ def verify(
         require_contract(connection, messages.places if is_there else {})
         for found in examine_publishing(connection, table.names):
             if not found.fine:
-                raise CallbackTableError(f"{found.problem}. Fix: {found.fix}")
+                raise TableError(f"{found.problem}. Fix: {found.fix}")
     _tell(table.full_name, "fine", as_json=as_json, more=_message_tables(messages) if is_there else ())
 
 

@@ -26,7 +26,7 @@ from outbox._postgres.ddl import (
     written,
 )
 from outbox._postgres.table_contract import Places, Table, breaches
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
 
@@ -202,7 +202,7 @@ class CallbackTable:
             grants: The rights that other roles get on them.
 
         Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+            TableError: The role has not the rights, or a role to get some does not exist.
         """
         run(connection, self.statements(), list(grants), "table")
 
@@ -248,8 +248,8 @@ class CallbackTable:
         """Check the tables.
 
         Raises:
-            CallbackTableError: They are missing or wrong; the message names the remedy.
+            TableError: They are missing or wrong; the message names the remedy.
         """
         problems = self.problems(connection)
         if problems:
-            raise CallbackTableError("; ".join(problems))
+            raise TableError("; ".join(problems))

@@ -143,6 +143,6 @@ class ForeignSource:
             notify: See `statements()`.
 
         Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+            TableError: The role has not the rights, or a role to get some does not exist.
         """
         run(connection, self.statements(notify=notify), list(grants), "table")

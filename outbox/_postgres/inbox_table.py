@@ -105,7 +105,7 @@ class InboxTable:
             grants: The rights that other roles get on it.
 
         Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
+            TableError: The role has not the rights, or a role to get some does not exist.
         """
         run(connection, self.statements(), list(grants), "inbox")
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import may_use_schema, written
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 
 
 class Table(enum.StrEnum):
@@ -300,10 +300,10 @@ def require_contract(connection: psycopg.Connection[Any], places: Places) -> Non
     """Refuse tables that break their contract.
 
     Raises:
-        CallbackTableError: They do; the message names each condition and the remedy.
+        TableError: They do; the message names each condition and the remedy.
     """
     if found := breaches(connection, places):
-        raise CallbackTableError("; ".join(map(str, found)))
+        raise TableError("; ".join(map(str, found)))
 
 
 def _breaches(

@@ -11,7 +11,7 @@ from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_copy import RowCopy
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 from outbox.message import Message
 from outbox.settings import TableNames
 
@@ -57,7 +57,7 @@ class RowWriter:
             messages: From 1 to `MAX_ROWS` messages.
 
         Raises:
-            CallbackTableError: Another number of rows was written (R78). The transaction has failed.
+            TableError: Another number of rows was written (R78). The transaction has failed.
         """
         if len(messages) >= COPY_ROWS and (copying := copy_connection(connection)) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.
@@ -88,7 +88,7 @@ class RowWriter:
         try:
             connection.run(self._fail)
         except Exception as error:
-            raise CallbackTableError(
+            raise TableError(
                 f"{messages} messages were to be rows of {self._table}, and {' and '.join(map(str, counts))} rows were "
                 "counted: a trigger of the table drops or adds rows. The transaction has failed, and can only be "
                 "rolled back. Let the trigger leave the table's rows alone."

@@ -23,6 +23,7 @@ from outbox._kafka.admin import admin_client, answer
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
+from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
 from outbox.outbox import Outbox, OutboxOptions
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
@@ -132,12 +133,15 @@ class Site:
 
         Args:
             group: Producer group; None: the group of the site.
-            options: Further arguments of `Outbox`, such as `mode="half"`.
+            options: Further arguments of `Outbox`.
         """
-        settings: OutboxOptions = {"mode": "table", "channel": self.name, "tables": self.tables, **options}
-        made = Outbox(group or self.group, None if settings["mode"] == "table" else self.kafka, **settings)
-        self._life.callback(made.close)
-        return made
+        settings: OutboxOptions = {"channel": self.name, "tables": self.tables, **options}
+        return self._life.enter_context(Outbox(group or self.group, **settings))
+
+    def half_outbox(self, group: str | None = None, **options: Unpack[HalfOutboxOptions]) -> HalfOutbox:
+        """Create an outbox of half mode, as `outbox()`."""
+        settings: HalfOutboxOptions = {"channel": self.name, "tables": self.tables, **options}
+        return self._life.enter_context(HalfOutbox(group or self.group, self.kafka, **settings))
 
     def topic(self, name: str, partitions: int = 3) -> str:
         """Return the full name of a real topic of this site; create the topic at the first call.
@@ -160,12 +164,8 @@ class Site:
         return psycopg.connect(self.postgres_url, autocommit=True)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment for `Outbox.from_env()` in a child process: this process's own and the settings.
-
-        The mode is half mode, unless this process has OUTBOX_MODE.
-        """
+        """Return the environment for `from_env()` in a child process: this process's own and the settings."""
         return {
-            "OUTBOX_MODE": "half",
             **os.environ,
             **_QUICK,
             "OUTBOX_BOOTSTRAP_SERVERS": self.kafka["bootstrap.servers"],

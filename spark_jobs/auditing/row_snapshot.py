@@ -80,7 +80,7 @@ def take_snapshot(
         file: The file to write.
 
     Raises:
-        CallbackTableError: The tables are missing or wrong.
+        TableError: The tables are missing or wrong.
         psycopg.Error: The database does not answer.
     """
     table = CallbackTable(database.tables())

@@ -44,7 +44,7 @@ def site(servers: Servers) -> Iterator[Site]:
 def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
     """The library on the site, for a module with a `channel` of its own."""
     del channel
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 

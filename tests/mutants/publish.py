@@ -11,19 +11,19 @@ from psycopg import sql
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import PoolResetState
 
+from outbox._half.acks import Acks
+from outbox._half.circuit import Circuit
+from outbox._half.seal import Seal
+from outbox._half.sender import Sender
 from outbox._publish import sqlalchemy_session
-from outbox._publish.acks import Acks
-from outbox._publish.circuit import Circuit
 from outbox._publish.local_connection import LocalConnection
-from outbox._publish.participant import Participant
-from outbox._publish.seal import Seal
-from outbox._publish.sender import Sender
+from outbox._publish.own_transaction import _abandon
+from outbox._publish.publisher import Participant
 from outbox._publish.sqlalchemy_session import PublishedTransaction, _refuse_end_in_sql
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import TransactionFenced
 from outbox.protocol.op import OpEntry
-from outbox.transaction import _abandon
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 

@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.validation import PlannedHalf, _too_large
 from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
 from outbox._kafka.topic_cache import TopicCache
-from outbox._publish.validation import PlannedHalf, _too_large
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
 from outbox._service.membership import not_joined

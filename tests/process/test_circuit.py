@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy.util import greenlet_spawn
 
-from outbox import AsyncOutbox
-from outbox._publish.acks import Acks
-from outbox._publish.circuit import Circuit
-from outbox._publish.sender import Sender
+from outbox import AsyncHalfOutbox
+from outbox._half.acks import Acks
+from outbox._half.circuit import Circuit
+from outbox._half.sender import Sender
 from outbox._publish.waiting import BLOCKING, EVENT_LOOP, Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
@@ -147,7 +147,7 @@ def test_asyncio_callers_wait_together_and_without_executor(silent: str) -> None
 
     async def body() -> None:
         asyncio.get_running_loop().set_default_executor(_NoExecutor())
-        outbox = AsyncOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5, mode="half")
+        outbox = AsyncHalfOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5)
         sender = outbox.sync._sender
         budgets = [sender.budget(EVENT_LOOP) for _ in range(20)]
         asked = [greenlet_spawn(sender.real_topic, f"t{number}", each) for number, each in enumerate(budgets)]

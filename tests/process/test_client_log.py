@@ -76,7 +76,8 @@ _PROGRAM = """
 import logging
 logging.getLogger("outbox").addHandler(logging.NullHandler())
 logging.getLogger("outbox").propagate = False
-from outbox import Outbox, PublishFailed
+from outbox import Outbox
+from outbox.errors import PublishFailed
 outbox = Outbox("orders", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
 for _ in range(2):
     try:

@@ -7,12 +7,13 @@ import sys
 
 import pytest
 
-from outbox import Message, UsageError
+from outbox import Message
+from outbox._half.draft import Draft
+from outbox._half.seal import Seal, Sealer
+from outbox._half.sender import Sender
 from outbox._postgres.callback_table import CallbackTable
-from outbox._publish.draft import Draft
-from outbox._publish.seal import Seal, Sealer
-from outbox._publish.sender import Sender
 from outbox._rules.half_place import HalfPlace
+from outbox.errors import UsageError
 from outbox.protocol.op import OpEntry
 from outbox.settings import Settings, TableNames
 from tests.unit.outbox.test_commit_outcome import Connection
@@ -21,7 +22,8 @@ _SECONDS = 30.0
 
 _BEGIN = """
 import os, socket, sys, threading, time
-from outbox import Outbox, OutboxError, PublishFailed, UsageError
+from outbox import Outbox, OutboxError
+from outbox.errors import PublishFailed, UsageError
 from outbox.outbox import Outbox
 
 def in_child(act):

@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from outbox import KafkaUnreachable, Settings
 from outbox._kafka.admin import admin_client, describe_topics
+from outbox.errors import KafkaUnreachable
+from outbox.settings import Settings
 
 PHRASE = "s3cret-of-the-key"
 NOW = dt.datetime.now(dt.UTC)

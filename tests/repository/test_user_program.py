@@ -17,10 +17,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox import (
-    AsyncOutbox, CommitOutcomeUnknown, Inbox, LocalTransactionState, Message, Outbox, Outcome, Receipt,
-    TransactionalProducer, TransactionListener, TypedTopic,
-)
+from outbox import AsyncOutbox, Inbox, Message, Outbox, Receipt, TypedTopic
+from outbox.errors import CommitOutcomeUnknown
+from outbox.listener import LocalTransactionState, TransactionListener
+from outbox.transaction import Outcome
+from outbox.transactional_producer import TransactionalProducer
 from outbox.listener import HalfMessage, TransactionCheck
 
 orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from outbox import Message, Outbox
-from outbox._publish.draft import Draft
+from outbox._half.draft import Draft
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition

@@ -19,7 +19,8 @@ import traceback
 from sqlalchemy import Engine, create_engine, text
 
 import outbox
-from outbox import Message, Outbox, TransactionFenced
+from outbox import Message, Outbox
+from outbox.errors import TransactionFenced
 
 KEYS = 20
 PAUSE_SECONDS = 0.01

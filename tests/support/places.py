@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from outbox import Message, Outbox, Receipt
-from outbox.testing import InMemoryOutbox, read_committed
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, read_committed
 from tests.support.shop import Shop
 
 PARTITIONS = 3
@@ -101,7 +101,7 @@ class MemoryPlace(Place):
 
     def __init__(self, engine: Engine, async_url: str, url: str | None) -> None:
         self._topics = [f"topic{number}" for number in range(50)]
-        outbox = InMemoryOutbox("orders", topics=dict.fromkeys(self._topics, PARTITIONS), mode="half")
+        outbox = InMemoryHalfOutbox("orders", topics=dict.fromkeys(self._topics, PARTITIONS))
         super().__init__(engine, outbox, f"stock_{uuid.uuid4().hex[:8]}")
         self._async_url = async_url
         self._url = url
@@ -119,7 +119,7 @@ class MemoryPlace(Place):
 
     def other_outbox(self, group: str) -> Outbox:
         """Another outbox of the same kind."""
-        return InMemoryOutbox(group, mode="half")
+        return InMemoryHalfOutbox(group)
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""
@@ -160,7 +160,7 @@ class RealPlace(Place):
 
     def other_outbox(self, group: str) -> Outbox:
         """Another outbox of the same kind."""
-        return self._shop.site.outbox(group)
+        return self._shop.site.half_outbox(group)
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""

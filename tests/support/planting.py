@@ -104,7 +104,7 @@ class Planter:
         self._expect(Verdict.DISCARDED, *publish_bulk(self._site, self._shop.outbox, [message]))
 
     def _use_a_group_without_a_database(self) -> None:
-        with self._site.outbox("bank") as bank:
+        with self._site.half_outbox("bank") as bank:
             self._expect(Verdict.UNPROVABLE, *publish_bulk(self._site, bank, [self._message("of a bank")]))
 
     def _overtake(self) -> None:

@@ -229,7 +229,7 @@ def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[No
         threads: Of each mode.
     """
     stop = threading.Event()
-    outboxes = {"halves": site.outbox(), "rows": site.outbox(mode="table")}
+    outboxes = {"halves": site.half_outbox(), "rows": site.outbox()}
     writers = [
         threading.Thread(target=_write, args=(site, outbox, mode, f"{mode}{number}", visibility, stop))
         for mode, outbox in outboxes.items()

@@ -31,7 +31,7 @@ class Shop:
         self.site = site
         self.table = f"{site.name}_stock"
         self.engine: Engine = site.engine(pool_size=16)
-        self.outbox: Outbox = site.outbox(publish_timeout_seconds=publish_timeout_seconds, **options)
+        self.outbox: Outbox = site.half_outbox(publish_timeout_seconds=publish_timeout_seconds, **options)
         self._numbers = itertools.count(1)
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)".encode())

@@ -23,12 +23,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from examples.flights.digest import digest
-from outbox import Message, Outbox, OutboxError, Outcome
+from outbox import Message, Outbox, OutboxError
 from outbox._failpoints import failpoint
-from outbox._receipts.receipt import Receipt
 from outbox._service.signals import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
 from outbox.settings import TableNames
+from outbox.transaction import Outcome, Receipt
 from tests.torture.diary import ANSWERED, COMMITTED, FAILED, Diary, Entry
 from tests.torture.evidence import ID_HEADER, TOPICS, transaction_of
 

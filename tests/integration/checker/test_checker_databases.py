@@ -26,7 +26,7 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "30
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -74,7 +74,7 @@ def _ids(entries: list[OpEntry]) -> set[str]:
 @pytest.mark.long
 def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: Outbox, configured: Configured) -> None:
     """It takes connections and never answers, from the start on; the other one is served meanwhile."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.outbox("stock") as stock:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.half_outbox("stock") as stock:
         port = silent.getsockname()[1]
         configured.write(
             shop='{dsn}\n{tables}\ngroups = ["orders"]',

@@ -18,17 +18,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from outbox import (
-    CallbackTableError,
-    ChannelError,
-    ConfigurationError,
-    Message,
-    MessageRefused,
-    Outbox,
-    OutboxError,
-    PublishFailed,
-    Settings,
-)
+from outbox import HalfOutbox, Message, MessageRefused, Outbox, OutboxError
+from outbox.errors import ChannelError, ConfigurationError, PublishFailed, TableError
+from outbox.settings import Settings
 from stack import Stack
 from tests.support.harness import Site, wait_until
 
@@ -41,7 +33,7 @@ def outbox(site: Site) -> Iterator[Outbox]:
     site.create("orders")
     with site.connect() as connection:
         connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-    with site.outbox(publish_timeout_seconds=2.0) as made:
+    with site.half_outbox(publish_timeout_seconds=2.0) as made:
         yield made
 
 
@@ -119,7 +111,7 @@ def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbo
 
 def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
     with (
-        site.outbox() as outbox,
+        site.half_outbox() as outbox,
         Session(site.engine()) as session,
         pytest.raises(ChannelError, match="outbox channel create"),
     ):
@@ -129,7 +121,7 @@ def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
 def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: Outbox) -> None:
     with site.connect() as connection:
         connection.execute(f"DROP TABLE {site.tables.transaction}, {site.tables.meta}".encode())
-    with pytest.raises(CallbackTableError, match="outbox table create"):
+    with pytest.raises(TableError, match="outbox table create"):
         _sell(site, outbox, Message(site.topic("orders"), "x"))
     assert _sold(site) == 0
 
@@ -150,9 +142,7 @@ def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) 
     site.create("orders")
     started = time.monotonic()
     with (
-        Outbox(
-            "orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0, mode="half"
-        ) as outbox,
+        HalfOutbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0) as outbox,
         Session(site.engine()) as session,
         pytest.raises(OutboxError, match=r"correct bootstrap\.servers"),
     ):
@@ -170,7 +160,7 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
 
     started = time.monotonic()
     with (
-        Outbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0, mode="half") as outbox,
+        HalfOutbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0) as outbox,
         ThreadPoolExecutor(8) as pool,
     ):
         list(pool.map(publish, [outbox] * 8))
@@ -204,7 +194,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         site.create("orders")
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-        with site.outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
+        with site.half_outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()
@@ -261,7 +251,7 @@ def test_a_wrong_property_for_kafka_is_named(site: Site, kafka: dict[str, str]) 
     site.create("orders")
     (name,) = kafka
     with (
-        Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables, mode="half") as outbox,
+        HalfOutbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables) as outbox,
         Session(site.engine()) as session,
         pytest.raises(ConfigurationError, match=re.escape(name)),
     ):
@@ -308,7 +298,7 @@ def test_a_password_that_is_not_percent_encoded_is_not_shown(site: Site, passwor
 
 
 def test_no_secret_is_shown_in_a_repr(site: Site) -> None:
-    outbox = Outbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name, mode="half")
+    outbox = HalfOutbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name)
     assert "hush" not in repr(outbox.settings)
     assert "body" not in repr(Message("orders", "body", "key", {"name": "value"}))
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupState, Producer
 
-from outbox import Message, Outbox, UsageError
+from outbox import HalfOutbox, Message, Outbox
 from outbox._failpoints import VARIABLE as FAILPOINT
-from outbox._listener.server import CheckServer
-from outbox.errors import ChannelError, KafkaUnreachable
+from outbox._half.check_server import CheckServer
+from outbox.errors import ChannelError, KafkaUnreachable, UsageError
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.recorder import NoRecorder
@@ -112,7 +112,7 @@ def test_unknown_and_exceptions_leave_it_open_with_their_reason_and_number(shop:
 def test_two_groups_in_one_process_answer_for_their_own(shop: Shop) -> None:
     topic = shop.topic()
     ours, theirs = Scripted(check=COMMIT), Scripted(check=ROLLBACK)
-    with shop.site.outbox("billing") as billing:
+    with shop.site.half_outbox("billing") as billing:
         our_id = _send(shop, topic, "ours")
         their_id = _send(shop, topic, "theirs", billing)
         with _serving(shop, ours), CheckServer(billing._sender, billing.settings, theirs):
@@ -283,7 +283,7 @@ def _put(site: Site, group: str, value: bytes) -> None:
 
 def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     topic = shop.topic()
-    with shop.site.outbox("careless") as outbox:
+    with shop.site.half_outbox("careless") as outbox:
         _put(shop.site, "careless", b"no JSON")
         listener = Scripted(check=COMMIT)
         with caplog.at_level(logging.WARNING, "outbox"), CheckServer(outbox._sender, outbox.settings, listener):
@@ -299,7 +299,7 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
 def _outbox(shop: Shop, group: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[Outbox]:
     """An outbox of the shop's site with properties of its own."""
     properties = {**shop.site.kafka(), **(kafka or {})}
-    with Outbox(group, properties, channel=shop.site.name, tables=shop.site.tables, **options, mode="half") as outbox:
+    with HalfOutbox(group, properties, channel=shop.site.name, tables=shop.site.tables, **options) as outbox:
         yield outbox
 
 
@@ -387,7 +387,7 @@ def test_closing_waits_for_a_listener_for_a_limited_time(shop: Shop, caplog: pyt
 def test_a_request_that_was_answered_is_not_answered_again_after_a_restart(shop: Shop) -> None:
     topic = shop.topic()
     first, second = Scripted(check=COMMIT), Scripted(check=COMMIT)
-    with shop.site.outbox("restarted") as outbox:
+    with shop.site.half_outbox("restarted") as outbox:
         with CheckServer(outbox._sender, outbox.settings, first):
             answered = _send(shop, topic, "first", outbox)
             assert shop.delivered(1, topic) == ["first"]
@@ -412,10 +412,10 @@ def test_a_second_start_changes_nothing_and_one_after_closing_is_refused(shop: S
 
 
 def test_a_server_that_cannot_reach_kafka_says_so_at_its_start(site: Site) -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5, mode="half") as outbox:
+    with HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5) as outbox:
         server = CheckServer(outbox._sender, outbox.settings, Scripted())
         with pytest.raises(KafkaUnreachable, match="no checks are served"):
             server.start()
         assert not server.running
-    with site.outbox() as outbox, pytest.raises(ChannelError, match="outbox channel create"):
+    with site.half_outbox() as outbox, pytest.raises(ChannelError, match="outbox channel create"):
         CheckServer(outbox._sender, outbox.settings, Scripted()).start()

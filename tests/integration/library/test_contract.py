@@ -31,7 +31,7 @@ WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL_MS": "200"}
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -152,7 +152,7 @@ def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: O
     create_channel(site.kafka(), site.channel, partitions=3, replication=1)
     again = site.relay()
     wait_until(lambda: '"serving": [0, 1, 2]' in again.output(), explain=site.logs)
-    with site.outbox(publish_timeout_seconds=20.0) as grown:
+    with site.half_outbox(publish_timeout_seconds=20.0) as grown:
         ids += publish_bulk(site, grown, numbered(site, 100, 100))
     found = site.wait_visible(200, "orders")
     assert sorted(record.message_id for record in found) == sorted(ids)

@@ -19,8 +19,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, PublishFailed
+from outbox import Message, Outbox
 from outbox._publish.waiting import Budget
+from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
 from stack import Stack
 from tests.support.harness import Site, wait_until
@@ -67,7 +68,7 @@ def test_unacknowledged_half_opens_circuit_until_kafka_answers(site: Site, monke
     """While it is open, nothing reaches Kafka and no connection leaves the pool; a real probe closes it."""
     site.create("orders")
     circuits, answers = Circuits(), threading.Event()
-    with site.outbox(publish_timeout_seconds=20.0, recorder=circuits) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0, recorder=circuits) as outbox:
         _sell(site, outbox)
         sender = outbox._sender
         probe, swallowing = sender._takes_halves, _Swallowing()
@@ -93,7 +94,7 @@ def test_unacknowledged_half_opens_circuit_until_kafka_answers(site: Site, monke
 
 def test_circuit_that_opens_before_commit_fails_it_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create("orders")
-    with site.outbox() as outbox, Session(site.engine()) as session:
+    with site.half_outbox() as outbox, Session(site.engine()) as session:
         monkeypatch.setattr(outbox._sender, "_takes_halves", lambda: False)
         outbox.publish(session, Message(site.topic("orders"), "x"))
         outbox._sender.unanswered(float("inf"), "no ack")

@@ -19,8 +19,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 from sqlalchemy.orm import Session
 
-from outbox import Message, MessageRefused, Outbox, PublishFailed, TransactionsRejected, UsageError
+from outbox import Message, MessageRefused, Outbox
 from outbox._publish.waiting import Budget
+from outbox.errors import PublishFailed, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -209,7 +210,7 @@ class Ends(NoRecorder):
 def test_a_recorder_hears_of_half_and_end(shop: Shop, script: object, outcome: CommitOutcome) -> None:
     recorder = Ends()
     with (
-        shop.site.outbox("recorded", recorder=recorder) as outbox,
+        shop.site.half_outbox("recorded", recorder=recorder) as outbox,
         TransactionalProducer(outbox, Scripted(execute=script, check=ROLLBACK)) as producer,
     ):
         with suppress(ValueError):
@@ -255,7 +256,7 @@ def test_without_kafka_the_local_transaction_does_not_run() -> None:
 def test_a_half_that_kafka_does_not_store_keeps_the_local_transaction_from_running(site: Site) -> None:
     site.create("orders")
     listener = Scripted(execute=COMMIT)
-    with site.outbox() as outbox, TransactionalProducer(outbox, listener, serve_checks=False) as producer:
+    with site.half_outbox() as outbox, TransactionalProducer(outbox, listener, serve_checks=False) as producer:
         outbox.ping()
         _refuse_records(site, site.channel.half_topic)
         with pytest.raises(PublishFailed, match="did not run"):
@@ -286,7 +287,7 @@ def test_a_half_whose_acknowledgement_is_lost_is_rolled_back(site: Site, monkeyp
     """It is stored, and the application does not know where: the end that it sends settles it all the same."""
     site.create("orders", partitions=1)
     listener = Scripted(execute=COMMIT)
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         send = outbox._sender.send_halves
 
         def lose(halves: Sequence[Record], budget: Budget) -> list[int]:
@@ -313,7 +314,7 @@ def test_an_end_that_cannot_be_sent_is_logged_and_the_result_is_returned(
     site.create("orders")
     with (
         caplog.at_level(logging.WARNING, "outbox"),
-        site.outbox() as outbox,
+        site.half_outbox() as outbox,
         TransactionalProducer(outbox, Scripted(execute=COMMIT), serve_checks=False) as producer,
     ):
         _refuse_records(site, site.channel.op_topic)

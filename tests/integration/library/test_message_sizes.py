@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, MessageRefused
+from outbox._half.draft import Draft
 from outbox._kafka.channel import verify_channel
-from outbox._publish.draft import Draft
 from outbox.protocol.size import real_record_size, record_size
 from tests.support.protocol_documents import TRANSACTION
 from tests.support.shop import Shop

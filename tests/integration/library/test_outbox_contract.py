@@ -16,19 +16,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from outbox import (
-    CommitOutcomeUnknown,
-    Message,
-    MessageRefused,
-    Outcome,
-    PublishFailed,
-    Transaction,
-    TransactionFenced,
-    UsageError,
-)
+from outbox import Message, MessageRefused
 from outbox.async_outbox import AsyncOutbox, AsyncTransaction
+from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced, UsageError
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryOutbox, assert_published
+from outbox.transaction import Outcome, Transaction
 from tests.support.places import (
     PARTITIONS,
     MemoryPlace,

@@ -19,17 +19,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from outbox import (
-    AsyncOutbox,
-    CallbackTableError,
-    CommitOutcomeUnknown,
-    Message,
-    Outcome,
-    TransactionFenced,
-    UsageError,
-)
+from outbox import AsyncOutbox, Message
+from outbox.errors import CommitOutcomeUnknown, TableError, TransactionFenced, UsageError
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind, OpSource
+from outbox.transaction import Outcome
 from tests.proxies.postgres import LossyProxy
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
@@ -302,7 +296,7 @@ def test_the_id_of_an_unknown_outcome_is_one_with_a_row(shop: Shop) -> None:
         return billing.publish(session, Message(shop.site.topic(topic), "billed")).transaction_id
 
     with (
-        shop.site.outbox("billing") as billing,
+        shop.site.half_outbox("billing") as billing,
         LossyProxy(shop.site.postgres_url) as proxy,
         _engine(proxy.url) as engine,
         Session(engine) as session,
@@ -417,8 +411,8 @@ def test_a_question_that_cannot_be_asked(shop: Shop) -> None:
 def test_the_tables_are_missing(site: Site) -> None:
     id_ = make_transaction_id(time.time_ns() // 1_000_000, b"0123456789")
     with psycopg.connect(site.postgres_url) as connection:
-        with pytest.raises(CallbackTableError, match="outbox table create"):
-            site.outbox().outcome(id_, connection)
+        with pytest.raises(TableError, match="outbox table create"):
+            site.half_outbox().outcome(id_, connection)
         assert connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
         assert not connection.autocommit
 

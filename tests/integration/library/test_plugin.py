@@ -145,7 +145,8 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
         from sqlalchemy import create_engine
         from sqlalchemy.orm import Session
 
-        from outbox import Message, UsageError
+        from outbox import Message
+        from outbox.errors import UsageError
         from outbox.testing import assert_published
 
 
@@ -255,7 +256,7 @@ def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pyteste
         import pytest
         import shop
 
-        from outbox import UsageError
+        from outbox.errors import UsageError
 
 
         def test_the_second_transaction(outbox_kill_point, outbox_site):

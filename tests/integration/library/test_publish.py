@@ -175,7 +175,7 @@ def test_every_isolation_level(shop: Shop, level: str) -> None:
 
 def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
     topic = shop.topic()
-    with shop.site.outbox("billing") as billing, shop.session() as session:
+    with shop.site.half_outbox("billing") as billing, shop.session() as session:
         ours = shop.publish(session, topic, "from orders")
         theirs = billing.publish(session, Message(shop.site.topic(topic), "from billing"))
         assert ours.transaction_id != theirs.transaction_id
@@ -188,7 +188,7 @@ def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
 
 def test_a_savepoint_of_one_outbox_does_not_touch_the_other(shop: Shop) -> None:
     topic = shop.topic()
-    with shop.site.outbox("billing") as billing, shop.session() as session:
+    with shop.site.half_outbox("billing") as billing, shop.session() as session:
         shop.publish(session, topic, "kept")
         nested = session.begin_nested()
         billing.publish(session, Message(shop.site.topic(topic), "struck"))

@@ -13,7 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 import outbox.transaction
-from outbox import CommitOutcomeUnknown, Message, UsageError
+from outbox import Message
+from outbox.errors import CommitOutcomeUnknown, UsageError
 from tests.support.shop import Shop
 
 

@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, PublishFailed, TransactionalProducer
+from outbox import Message, Outbox
 from outbox._kafka.channel import create_channel
+from outbox.errors import PublishFailed
+from outbox.transactional_producer import TransactionalProducer
 from tests.integration.relay.test_halts import key_of
 from tests.support.harness import Site, wait_until
 from tests.support.listeners import COMMIT, ROLLBACK, Scripted
@@ -18,7 +20,7 @@ from tests.support.probes import free_port, metrics
 def recreated(site: Site) -> Outbox:
     """Return an outbox that has published to half partition 0 before its channel was made again."""
     site.create("orders")
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     publish(site, outbox, "before")
     for future in site.admin.delete_topics(list(site.channel.topics)).values():
         future.result(20)

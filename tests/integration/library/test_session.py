@@ -12,7 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
-from outbox import Message, UsageError
+from outbox import Message
+from outbox.errors import UsageError
 from outbox.protocol.op import OpSource
 from tests.support.harness import wait_until
 from tests.support.shop import Shop

@@ -19,16 +19,9 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from outbox import (
-    ChannelError,
-    Message,
-    Outbox,
-    PublishFailed,
-    TransactionFenced,
-    TransactionsRejected,
-    UsageError,
-)
+from outbox import HalfOutbox, Message, Outbox
 from outbox._publish import sqlalchemy_session
+from outbox.errors import ChannelError, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
 from outbox.protocol.op import OpKind
 from tests.integration.library.test_session import JOINED, JoinMode
 from tests.support.harness import Site, doubled
@@ -394,7 +387,7 @@ def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
             with lock:
                 kept.append(number)
 
-    with shop.site.outbox() as outbox, ThreadPoolExecutor(16) as pool:
+    with shop.site.half_outbox() as outbox, ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
     found = shop.records(len(kept), topic)
     assert not doubled(found)
@@ -460,7 +453,7 @@ def test_op_markers_are_flushed_when_the_program_ends(shop: Shop) -> None:
 
 def test_a_closed_outbox_refuses(shop: Shop) -> None:
     topic = shop.topic()
-    outbox = shop.site.outbox()
+    outbox = shop.site.half_outbox()
     with Session(shop.engine) as session:
         outbox.publish(session, Message(shop.site.topic(topic), "never"))
         outbox.close(timeout=1.0)
@@ -476,15 +469,15 @@ def test_a_closed_outbox_refuses(shop: Shop) -> None:
 
 def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     shop.outbox.ping()
-    with shop.site.outbox() as unused:
+    with shop.site.half_outbox() as unused:
         unused.ping()
     with (
-        Outbox("orders", shop.site.kafka(), channel="no-such-channel", mode="half") as lost,
+        HalfOutbox("orders", shop.site.kafka(), channel="no-such-channel") as lost,
         pytest.raises(ChannelError, match="no-such-channel"),
     ):
         lost.ping()
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
-    with Outbox("orders", nowhere, publish_timeout_seconds=0.5, mode="half") as outbox, pytest.raises(PublishFailed):
+    with HalfOutbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
 
 
@@ -512,9 +505,7 @@ def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: S
     site.create("orders")
     kafka = {"bootstrap.servers": "127.0.0.1:1"}
     with (
-        Outbox(
-            "orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5, mode="half"
-        ) as outbox,
+        HalfOutbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5) as outbox,
         Session(site.engine()) as session,
     ):
         for _ in range(2):

@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox import CallbackTableError
 from outbox._cli.inbox import app as inbox_app
 from outbox._cli.table import app as table_app
 from outbox._postgres.callback_table import CallbackTable
@@ -18,6 +17,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Places, Table, breaches, require_contract
 from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
+from outbox.errors import TableError
 from tests.support.commands import call_command
 from tests.support.harness import Site
 
@@ -186,7 +186,7 @@ def test_the_commands_refuse_tables_that_break_it(made: Made) -> None:
     made.run("ALTER TABLE {n}_inbox SET UNLOGGED")
     code, printed = call_command(inbox_app, site, "create")
     assert (code, "SET LOGGED" in printed) == (Exit.CONFIGURATION, True)
-    with pytest.raises(CallbackTableError, match="SET CACHE 1"):
+    with pytest.raises(TableError, match="SET CACHE 1"):
         require_contract(made.connection, made.places)
 
 

@@ -24,30 +24,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import (
-    AsyncOutbox,
-    AsyncTransaction,
-    CallbackTableError,
-    CommitOutcomeUnknown,
-    JsonSerializer,
-    Message,
-    MessageRefused,
-    Outbox,
-    Outcome,
-    Receipt,
-    TableNames,
-    Transaction,
-    TransactionalProducer,
-    TransactionsRejected,
-    TypedTopic,
-    UsageError,
-)
+from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
 from outbox._operations.discarded_rows import DiscardedTable
 from outbox._postgres.message_table import STARTED_US, MessageTable
+from outbox.async_outbox import AsyncTransaction
+from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
 from outbox.message import HeadersInput
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
-from outbox.testing import InMemoryOutbox
+from outbox.serialization import JsonSerializer
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
+from outbox.transaction import Outcome, Transaction
+from outbox.transactional_producer import TransactionalProducer
 from tests.proxies.postgres import LossyProxy
 from tests.support.doors import DOORS, Opened, django_connection, pg8000_arguments, session_on, sqlalchemy_url
 from tests.support.harness import Site
@@ -83,7 +71,7 @@ class Place:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.url = site.postgres_url
-        self.outbox = Outbox("orders", mode="table", tables=site.tables)
+        self.outbox = Outbox("orders", tables=site.tables)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
             connection.execute(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)".encode())
@@ -412,13 +400,13 @@ def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
         id_ = _published(lone, connection)
         connection.execute(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY".encode())
         connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(CallbackTableError, match="Row security hides rows"):
+        with pytest.raises(TableError, match="Row security hides rows"):
             lone.outbox.outcome(id_, connection)
         connection.execute("RESET ROLE")
         connection.execute(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY".encode())
         connection.execute(f"REVOKE SELECT (xid) ON {names.delivered} FROM {role}".encode())
         connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(CallbackTableError, match="--application-role"):
+        with pytest.raises(TableError, match="--application-role"):
             lone.outbox.outcome(id_, connection)
         connection.execute("RESET ROLE")
         connection.execute(f"GRANT SELECT (xid) ON {names.delivered} TO {role}".encode())
@@ -431,9 +419,9 @@ def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
 
 def test_tables_that_are_missing_are_named(place: Place, site: Site) -> None:
     with (
-        Outbox("orders", mode="table", tables=site.tables) as outbox,
+        Outbox("orders", tables=site.tables) as outbox,
         place.site.connect() as connection,
-        pytest.raises(CallbackTableError, match="outbox table create"),
+        pytest.raises(TableError, match="outbox table create"),
     ):
         outbox.outcome(table_transaction_id(700, 1), connection)
 
@@ -603,7 +591,7 @@ def test_a_nested_transaction_of_a_session_takes_its_messages_along(place: Place
 
 
 def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -> None:
-    other = Outbox("stock", mode="table", tables=place.site.tables)
+    other = Outbox("stock", tables=place.site.tables)
     with Session(engine) as session, session.begin():
         receipts = [outbox.publish(session, Message("orders", b"v")) for outbox in (place.outbox, other, place.outbox)]
     assert len({receipt.transaction_id for receipt in receipts}) == 1
@@ -612,7 +600,7 @@ def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -
 
 
 def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None:
-    with InMemoryOutbox(mode="half") as half, Session(engine) as session, session.begin():
+    with InMemoryHalfOutbox() as half, Session(engine) as session, session.begin():
         half.publish(session, Message("orders", b"half"))
         place.outbox.publish(session, Message("orders", b"table"))
     assert [row.value for row in place.rows()] == [b"table"]
@@ -815,10 +803,10 @@ def test_what_is_no_connection_to_postgres_is_refused(place: Place) -> None:
 @pytest.mark.parametrize("name", DOORS)
 def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> None:
     with (
-        Outbox("orders", mode="table", tables=TableNames(prefix="nothing")) as outbox,
+        Outbox("orders", tables=TableNames(prefix="nothing")) as outbox,
         DOORS[name](place.url) as opened,
         pytest.raises(
-            CallbackTableError,
+            TableError,
             match=r"public\.nothing_message does not exist.*outbox table create --table-prefix nothing",
         ),
     ):
@@ -832,7 +820,7 @@ def test_a_missing_right_is_told_with_its_remedy_and_the_grant_suffices(place: P
         connection.execute(f"CREATE ROLE {role}".encode())
     with psycopg.connect(place.url) as connection:
         connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(CallbackTableError, match=r"permission denied.*--application-role"):
+        with pytest.raises(TableError, match=r"permission denied.*--application-role"):
             place.outbox.publish(connection, Message("orders"))
     with place.site.connect() as connection:
         table = MessageTable(place.site.tables)
@@ -976,7 +964,7 @@ class Counting(NoRecorder):
 def test_a_recorder_counts_published_messages(place: Place, engine: Engine) -> None:
     counting = Counting()
     with (
-        Outbox("orders", mode="table", tables=place.site.tables, recorder=counting) as outbox,
+        Outbox("orders", tables=place.site.tables, recorder=counting) as outbox,
         Session(engine) as session,
     ):
         outbox.publish(session, Message("orders"))
@@ -1032,7 +1020,7 @@ def test_an_async_session_publishes(place: Place, driver: str) -> None:
 
 async def _publish_in_async_session(place: Place, driver: str) -> None:
     engine = create_async_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool)
-    async with AsyncOutbox("orders", mode="table", tables=place.site.tables) as outbox:
+    async with AsyncOutbox("orders", tables=place.site.tables) as outbox:
         await outbox.ping()
         async with AsyncSession(engine) as session, session.begin():
             receipts = [await outbox.publish(session, message) for message in ODD]
@@ -1141,7 +1129,7 @@ def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyP
         raise AssertionError("a client was created")
 
     for name in ("Producer", "admin_client"):
-        monkeypatch.setattr(f"outbox._publish.cluster_connection.{name}", refuse)
+        monkeypatch.setattr(f"outbox._half.cluster_connection.{name}", refuse)
     place.rows()
     with (
         Outbox.from_env(

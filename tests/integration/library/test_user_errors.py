@@ -26,27 +26,18 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import outbox.errors
-from outbox import (
-    AsyncOutbox,
-    Inbox,
-    Message,
-    Outbox,
-    OutboxError,
-    Settings,
-    TableNames,
-    TransactionalProducer,
-    TransactionListener,
-    TypedTopic,
-    ddl,
-)
+from outbox import AsyncOutbox, HalfOutbox, Inbox, Message, Outbox, OutboxError, TableNames, TypedTopic, ddl
 from outbox._cli.acl import scope_of
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox.cloudevents import event_message
+from outbox.listener import TransactionListener
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
-from outbox.testing import InMemoryOutbox
+from outbox.settings import Settings
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
+from outbox.transactional_producer import TransactionalProducer
 from tests.integration.relay.test_halts import key_of
 from tests.support.commands import run_command
 from tests.support.harness import Site
@@ -82,7 +73,7 @@ class World:
     def outbox_of_missing_tables(self) -> Outbox:
         """Return an outbox whose tables do not exist."""
         self.site.tables = TableNames("public", f"{self.site.name}_none")
-        return self.site.outbox()
+        return self.site.half_outbox()
 
     def publish_as_stranger(self) -> None:
         """Publish as a role that has no right on the callback tables."""
@@ -129,7 +120,7 @@ def _record(*headers: tuple[str, bytes]) -> SimpleNamespace:
 
 def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], object]:
     def run() -> object:
-        with InMemoryOutbox(topics={"orders": 3}, mode="half") as outbox:
+        with InMemoryHalfOutbox(topics={"orders": 3}) as outbox:
             return publish(outbox)
 
     return run
@@ -137,7 +128,7 @@ def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], obje
 
 def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
     def run() -> object:
-        outbox = Outbox("orders", KAFKA, mode="half")
+        outbox = HalfOutbox("orders", KAFKA)
         outbox.close()
         return use(outbox)
 
@@ -148,7 +139,7 @@ def _rights_scope(*topics: str) -> Callable[[], object]:
     return lambda: scope_of(Channel("outbox"), [Role.APPLICATION], list(topics), None, None)
 
 
-TABLE_MODE = Outbox("orders", mode="table")
+TABLE_MODE = Outbox("orders")
 SOME_ID = "01a20b2d-8a8d-7ae0-8000-00000000037b"
 
 
@@ -343,7 +334,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     # --- listeners ----------------------------------------------------------------------------------------------
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
-        lambda: TransactionalProducer(Outbox("orders", KAFKA, mode="half"), _Listener(), KAFKA),
+        lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),
         "Give either an outbox, or a group and settings",
     ),
     # --- consumers ----------------------------------------------------------------------------------------------
@@ -622,13 +613,11 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "too many": (_too_many, "Publish further ones in another one"),
     "rejected": (_rejected, "reject_transactions is on. Try again later"),
     "unknown property": (
-        lambda w: w.publish(
-            w.message, Outbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name, mode="half")
-        ),
+        lambda w: w.publish(w.message, HalfOutbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)),
         "correct it, see CONFIGURATION.md of librdkafka",
     ),
     "missing channel": (
-        lambda w: w.publish(w.message, Outbox("g", w.site.kafka(), channel=f"{w.site.name}none", mode="half")),
+        lambda w: w.publish(w.message, HalfOutbox("g", w.site.kafka(), channel=f"{w.site.name}none")),
         "outbox channel create",
     ),
     # --- tables -----------------------------------------------------------------------------------------------------
@@ -739,7 +728,7 @@ def world(servers: Any) -> Iterator[World]:
     """A site, shared by the cases."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create("orders")
-        with site.outbox(publish_timeout_seconds=20.0) as outbox:
+        with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
             yield World(site, outbox)
 
 

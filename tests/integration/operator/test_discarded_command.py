@@ -28,7 +28,7 @@ QUICK = {
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site of one partition, whose topic `gone` will be deleted."""
     site.create("orders", "gone", partitions=1)
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 

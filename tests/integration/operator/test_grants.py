@@ -127,7 +127,7 @@ def granted(roles: Roles) -> Roles:
 @pytest.fixture
 def outbox(granted: Roles) -> Iterator[Outbox]:
     """The library on the site of the roles."""
-    with granted.site.outbox(publish_timeout_seconds=20.0) as made:
+    with granted.site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 

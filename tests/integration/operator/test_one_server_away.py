@@ -47,7 +47,7 @@ def shop(site: Site) -> Site:
 def publish(site: Site) -> str:
     """Publish one row; return the id of its transaction."""
     with (
-        Outbox("orders", mode="table", tables=site.tables) as published,
+        Outbox("orders", tables=site.tables) as published,
         site.connect() as connection,
         connection.transaction(),
     ):

@@ -28,7 +28,7 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "20
 @pytest.fixture
 def outbox(site: Site) -> Outbox:
     site.create("orders", "other", partitions=2)
-    return site.outbox(publish_timeout_seconds=20.0)
+    return site.half_outbox(publish_timeout_seconds=20.0)
 
 
 def _messages(site: Site, count: int) -> list[Message]:

@@ -17,13 +17,13 @@ from checker.operator.database_view import DatabaseView
 from checker.operator.resolve import app
 from checker.operator.rulings import SourceState
 from checker.settings import DatabaseSettings
-from outbox import Message, Outbox, TransactionFenced
+from outbox import Message, Outbox
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
 from outbox._operations.decisions import send_decisions
 from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
-from outbox.errors import KafkaUnreachable
+from outbox.errors import KafkaUnreachable, TransactionFenced
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
@@ -53,7 +53,7 @@ def still(servers: Servers) -> Iterator[Site]:
 
 @pytest.fixture(scope="module")
 def outbox(still: Site) -> Outbox:
-    return still.outbox(publish_timeout_seconds=20.0)
+    return still.half_outbox(publish_timeout_seconds=20.0)
 
 
 def _undecided(site: Site, outbox: Outbox) -> OpEntry:
@@ -116,7 +116,7 @@ def test_a_decision_becomes_the_row_and_then_an_op_marker(still: Site, outbox: O
 
 def test_what_an_operator_decides_is_what_a_relay_does(site: Site) -> None:
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     wanted, unwanted = _undecided(site, outbox), _undecided(site, outbox)
     assert call_command(app, site, wanted.transaction_id, "--commit", *AT_ONCE)[0] == Exit.OK
     assert call_command(app, site, unwanted.transaction_id, "--rollback", *AT_ONCE)[0] == Exit.OK
@@ -142,7 +142,7 @@ def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: Outbox) -> None:
 def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
     """The row is the decision: check-back finds it."""
     site.create("orders", partitions=1)
-    id_ = _undecided(site, site.outbox(publish_timeout_seconds=20.0)).transaction_id
+    id_ = _undecided(site, site.half_outbox(publish_timeout_seconds=20.0)).transaction_id
     died = run_command(site, "resolve", id_, "--commit", *AT_ONCE, environ={FAILPOINT: "resolve.marking"})
     assert died.returncode == -signal.SIGKILL
     assert (site.rows()[id_], _said(site, id_)) == ("C", [])
@@ -186,7 +186,7 @@ def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monk
                 assert site.rows().get(id_) == "R"
 
         buy()
-        monkeypatch.setattr("outbox._publish.seal.failpoint", decide)
+        monkeypatch.setattr("outbox._half.seal.failpoint", decide)
         with pytest.raises(TransactionFenced):
             buy()
         assert not shop.has(number + 2)
@@ -213,7 +213,7 @@ def test_an_open_local_transaction_decides_by_itself(site: Site, verb: str, monk
                 (id_,) = _open_ids(site)
                 refusals.append(_refused(site, id_, verb))
 
-        monkeypatch.setattr("outbox._publish.seal.failpoint", decide)
+        monkeypatch.setattr("outbox._half.seal.failpoint", decide)
         with shop.session() as session:
             id_ = shop.publish(session, topic, "v").transaction_id
         (refusal,) = refusals
@@ -414,7 +414,7 @@ def test_without_its_database_nothing_is_decided(still: Site, outbox: Outbox) ->
 
 def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
     site.create("orders", partitions=1)
-    producer = TransactionalProducer(site.outbox(), Scripted(UNKNOWN), serve_checks=False)
+    producer = TransactionalProducer(site.half_outbox(), Scripted(UNKNOWN), serve_checks=False)
     sent = [producer.send_message_in_transaction(Message(site.topic("orders"), "v", "k")) for _ in range(2)]
     told, wanted = (result.transaction_id for result in sent)
     channel = verify_channel(site.admin, site.channel)
@@ -438,7 +438,7 @@ def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
 def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     """Its row is never purged while it lies in the discard topic."""
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     entries = [_undecided(site, outbox) for _ in range(2)]
     relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
     site.relay(extra=relay)
@@ -480,7 +480,8 @@ def _of_group(site: Site, group: str, count: int) -> list[str]:
     """Ids of undecided transactions of a group."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
     return [
-        entry.transaction_id for entry in send_halves(site, site.outbox(group, publish_timeout_seconds=20.0), messages)
+        entry.transaction_id
+        for entry in send_halves(site, site.half_outbox(group, publish_timeout_seconds=20.0), messages)
     ]
 
 
@@ -492,7 +493,10 @@ def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: Outbox) -> 
     ids = _of_group(still, "dead", 30)
     other = _undecided(still, outbox).transaction_id
     committed = publish_bulk(
-        still, still.outbox("dead", publish_timeout_seconds=20.0), [Message(still.topic("orders"), "v", "k")], ops=False
+        still,
+        still.half_outbox("dead", publish_timeout_seconds=20.0),
+        [Message(still.topic("orders"), "v", "k")],
+        ops=False,
     )
     code, document = call_for_json(app, still, *_all_of("dead", "--dry-run"))
     assert (code, document["found"], document["possible"], document["decided"]) == (Exit.FINDINGS, 31, 30, 0)
@@ -559,7 +563,7 @@ def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -
 
 
 def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
-    outbox = still.outbox("silent", publish_timeout_seconds=20.0)
+    outbox = still.half_outbox("silent", publish_timeout_seconds=20.0)
     producer = TransactionalProducer(outbox, Scripted(UNKNOWN), serve_checks=False)
     result = producer.send_message_in_transaction(Message(still.topic("orders"), "v", "k"))
     code, document = call_for_json(app, still, *_all_of("silent"))

@@ -9,9 +9,10 @@ import pytest
 from confluent_kafka import Producer
 
 from checker.operator import pending, resolve, trace
-from outbox import HalfMessage, LocalTransactionState, Message, Outbox, TransactionCheck, TransactionListener
+from outbox import Message, Outbox
 from outbox._cli.discarded import app as discarded
 from outbox._service.exit_codes import Exit
+from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_halts import commit_damaged, key_of
 from tests.integration.relay.test_poison import NEWER, Headers, store_compressed, write_packed
@@ -27,7 +28,7 @@ AT_ONCE = ("--min-age-ms", "0", "--reason", "the test says so", "--yes")
 @pytest.fixture
 def outbox(site: Site) -> Outbox:
     site.create("orders", partitions=2)
-    return site.outbox(publish_timeout_seconds=20.0)
+    return site.half_outbox(publish_timeout_seconds=20.0)
 
 
 def _undecided(site: Site, outbox: Outbox) -> list[OpEntry]:

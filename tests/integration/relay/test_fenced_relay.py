@@ -43,7 +43,7 @@ def test_a_relay_that_was_fenced_leaves_the_new_owner_alone(site: Site) -> None:
     relay = site.relay()
     wait_until(lambda: '"serving": [0]' in relay.output(), explain=site.logs)
     owner = _NewOwner(site, site.topic("others"))
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")])
     refused = []
 

@@ -35,7 +35,7 @@ class Application(threading.Thread):
         self._site, self._name = site, name
         self._stopping = threading.Event()
         self._engine: Engine = site.engine()
-        self.outbox: Outbox = site.outbox(publish_timeout_seconds=20.0)
+        self.outbox: Outbox = site.half_outbox(publish_timeout_seconds=20.0)
         self.committed: list[bytes] = []
         self.failure: BaseException | None = None
 

@@ -25,7 +25,7 @@ def key_of(partition: int, partitions: int = 2, group: str = "orders") -> str:
 
 def publish(site: Site, values: Sequence[str], partition: int) -> None:
     """Publish and commit messages through one half partition."""
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         key = key_of(partition)
         publish_bulk(site, outbox, [Message(site.topic("orders"), value, key) for value in values])
 

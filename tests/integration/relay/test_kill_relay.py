@@ -32,7 +32,7 @@ QUICK = {
 def outbox(site: Site) -> Iterator[Outbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -109,7 +109,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
         with shop.buyer(topic, number, "outbox.sealed:1:stop") as (process, pinned):
             wait_until(lambda: len(site.halves()) == 1)
             messages = [Message(site.topic(topic), str(index), f"key{index % 9}") for index in range(1_000)]
-            with site.outbox() as outbox:
+            with site.half_outbox() as outbox:
                 ids = publish_bulk(site, outbox, messages)
                 _assert_exactly(site.wait_visible(1_000, topic), ids)
                 wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, runs_of([0])))
@@ -236,7 +236,7 @@ def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbo
 @pytest.mark.long
 def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
     site.create("orders", partitions=1)
-    with site.outbox(publish_timeout_seconds=30.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox:
         ids = publish_bulk(site, outbox, numbered(site, 0, 30_000))
         site.relay()
         site.wait_settled()

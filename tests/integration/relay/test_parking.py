@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox import Message, Outbox
+from outbox._half.check_server import CheckServer
 from outbox._kafka.channel import ChannelDescription
-from outbox._listener.server import CheckServer
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import Truth
@@ -84,7 +84,7 @@ def _assert_late(found: Iterable[VisibleRecord], entries: Iterable[OpEntry], rea
 @pytest.mark.long
 def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbox) -> None:
     site.relay(extra={**QUICK, "OUTBOX_GROUP_PENDING_MAX": "20"})
-    with site.outbox("dead") as dead:
+    with site.half_outbox("dead") as dead:
         lost = send_halves(site, dead, _messages(site, range(100)))
         ids = publish_bulk(site, outbox, _messages(site, range(100, 400)))
         lost += send_halves(site, dead, _messages(site, range(400, 500)))
@@ -105,7 +105,7 @@ def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: Outbo
     port = free_port()
     limits = {"OUTBOX_GROUP_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
     first = site.relay(extra={**QUICK, **limits})
-    flooding = site.outbox("flood", publish_timeout_seconds=20.0)
+    flooding = site.half_outbox("flood", publish_timeout_seconds=20.0)
     send_halves(site, flooding, [Message(site.topic("orders"), "undecided", "same") for _ in range(200)])
     wanted = publish_bulk(site, outbox, _messages(site, ["other"]))
     assert [record.message_id for record in site.wait_visible(1, "orders")] == wanted
@@ -125,7 +125,7 @@ def test_a_dead_group_never_fills_its_partition(site: Site, outbox: Outbox) -> N
     small = {**QUICK, "OUTBOX_PENDING_MAX": "16000"}
     relay = site.relay(extra=small)
     ids: list[str] = []
-    with site.outbox("dead", publish_timeout_seconds=20.0) as dead:
+    with site.half_outbox("dead", publish_timeout_seconds=20.0) as dead:
         for start in range(0, 24_000, 4_000):
             send_halves(site, dead, _messages(site, range(start, start + 4_000)))
             ids += publish_bulk(site, outbox, _messages(site, range(start, start + 100)))

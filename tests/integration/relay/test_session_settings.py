@@ -102,7 +102,7 @@ def test_a_message_table_in_sql_ascii_is_delivered(ascii_site: Site) -> None:
     site = ascii_site
     site.create("orders")
     assert run_command(site, "table", "create").returncode == 0
-    with site.outbox(mode="table") as outbox, psycopg.connect(site.postgres_url) as connection:
+    with site.outbox() as outbox, psycopg.connect(site.postgres_url) as connection:
         receipts = [
             outbox.publish(connection, Message(site.topic("orders"), "ä", "k", {"ö": "ü"})),
             *outbox.publish_many(connection, [Message(site.topic("orders"), str(n), "k") for n in range(150)]),

@@ -71,7 +71,7 @@ def test_a_channel_from_before_the_verdict_topic_gets_it(site: Site) -> None:
     created = run_command(site, "channel", "create")
     assert created.returncode == Exit.OK, created.stdout + created.stderr
     assert verify_channel(site.admin, site.channel).verdict.partitions == 3
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
     site.checker()

@@ -25,7 +25,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import outbox
 from outbox.cloudevents import event_message
 from outbox.prometheus import PrometheusRecorder
-from outbox.testing import InMemoryOutbox, assert_published, read_committed
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, assert_published, read_committed
 from tests.support.harness import Site, wait_until
 from tests.support.schemas import new_registry
 from tests.support.servers import Servers
@@ -100,7 +100,7 @@ def newcomer(servers: Servers) -> Iterator[Site]:
 def _wait_for_relay(site: Site) -> None:
     """Wait until a message comes through: the examples' own time limits are for a relay that runs."""
     kafka = {"bootstrap.servers": site.bootstrap_servers}
-    with outbox.Outbox("orders", kafka, mode="half") as made, Session(site.engine()) as session:
+    with outbox.HalfOutbox("orders", kafka) as made, Session(site.engine()) as session:
         receipt = made.publish(session, outbox.Message("orders", "first"))
         session.commit()
     wait_until(lambda: receipt.message_id in {one.message_id for one in read_committed(kafka, ["orders"])})
@@ -114,7 +114,7 @@ def _names(site: Site) -> Iterator[dict[str, Any]]:
     kafka = {"bootstrap.servers": site.bootstrap_servers}
     registry = new_registry()
     schema = '{"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}'
-    with outbox.Outbox("orders", kafka, mode="half") as made, site.engine().connect() as core, Session(core) as session:
+    with outbox.HalfOutbox("orders", kafka) as made, site.engine().connect() as core, Session(core) as session:
         session.begin()
         yield {
             **{name: getattr(outbox, name) for name in outbox.__all__},
@@ -160,7 +160,7 @@ async def _run_async(site: Site, code: str, names: dict[str, Any]) -> None:
 
 def _one_in_memory(site: Site) -> InMemoryOutbox:
     """An outbox in memory through which one message was published."""
-    made = InMemoryOutbox(mode="half")
+    made = InMemoryHalfOutbox()
     with Session(site.engine()) as session, session.begin():
         made.publish(session, outbox.Message("orders", '{"id": 42}', "42", {"type": "created"}))
     return made

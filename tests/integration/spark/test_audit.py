@@ -14,7 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._postgres.callback_table import CallbackTable
@@ -187,7 +187,7 @@ def test_an_audit_asks_the_database_of_each_group(site: Site, tmp_path: Path) ->
         CallbackTable(bank_tables).create(connection)
     with (
         Shop(site) as shop,
-        Outbox("bank", site.kafka(), channel=site.name, tables=bank_tables, mode="half") as bank,
+        HalfOutbox("bank", site.kafka(), channel=site.name, tables=bank_tables) as bank,
         Session(shop.engine) as first,
         Session(shop.engine) as second,
     ):

@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session
 
 from outbox import Message
 from outbox.async_outbox import AsyncOutbox
-from outbox.testing import InMemoryOutbox, VisibleRecord, assert_published
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, VisibleRecord, assert_published
 
 
 @pytest.fixture
 def outbox() -> InMemoryOutbox:
     """With four messages."""
-    made = InMemoryOutbox(mode="half")
+    made = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session, session.begin():
         made.publish_many(
             session,
@@ -94,7 +94,7 @@ def test_the_failure_says_what_fits_when_there_are_too_many(outbox: InMemoryOutb
 
 
 def test_the_failure_names_transactions_that_are_open() -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session:
         outbox.publish(session, Message("orders", "v"))
         with pytest.raises(AssertionError, match=r"still open: 1\. Commit them"):
@@ -103,7 +103,7 @@ def test_the_failure_names_transactions_that_are_open() -> None:
 
 
 def test_the_failure_stays_readable() -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session, session.begin():
         outbox.publish_many(session, [Message("orders", "x" * 10_000)] * 100)
     with pytest.raises(AssertionError) as caught:

@@ -9,11 +9,12 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from outbox import CommitOutcomeUnknown, Message, Receipt, UsageError
-from outbox._publish.draft import Draft
+from outbox import Message, Receipt
+from outbox._half.draft import Draft
 from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
 from outbox._publish.sqlalchemy_session import PublishedTransaction
 from outbox._publish.waiting import BLOCKING
+from outbox.errors import CommitOutcomeUnknown, UsageError
 
 LOST = psycopg.OperationalError("the connection is lost")
 

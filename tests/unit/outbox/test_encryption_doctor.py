@@ -19,11 +19,11 @@ import checker.cli
 import checker.self_check
 import relay.cli
 import relay.self_check
-from outbox import ConfigurationError
 from outbox._cli import doctor
 from outbox._operations.doctor import examine_encryption
 from outbox._operations.finding import Finding
 from outbox._postgres.dsn import unverified_hosts
+from outbox.errors import ConfigurationError
 
 LOCAL = {"bootstrap.servers": "127.0.0.1:9092"}
 REMOTE = {"bootstrap.servers": "kafka-1:9092,localhost:9092,kafka-2:9092"}

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.sender import Sender
 from outbox._kafka import known_topics
 from outbox._kafka.known_topics import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
-from outbox._publish.sender import Sender
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable, PublishFailed
 from outbox.settings import Settings

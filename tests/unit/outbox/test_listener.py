@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from outbox import Message, MessageRefused, Outbox, UsageError
-from outbox._listener.answer import MAX_REASON, Question, read_question
+from outbox import HalfOutbox, Message, MessageRefused
+from outbox._half.check_answer import MAX_REASON, Question, read_question
+from outbox.errors import UsageError
 from outbox.listener import HalfMessage, TransactionListener
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.envelope import Envelope
@@ -174,7 +175,7 @@ def test_a_producer_without_a_listener_is_refused() -> None:
 
 
 def test_an_outbox_brings_its_own_settings() -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, mode="half") as outbox:
+    with HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}) as outbox:
         with pytest.raises(UsageError, match="own settings"):
             TransactionalProducer(outbox, Scripted(), {"bootstrap.servers": "127.0.0.1:1"})
         with pytest.raises(UsageError, match="own settings"):

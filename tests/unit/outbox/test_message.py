@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox import Message, MessageRefused
-from outbox._publish.draft import Draft
+from outbox._half.draft import Draft
 from outbox.protocol.half import HalfControl, parse_half
 from tests.support.protocol_documents import TRANSACTION
 

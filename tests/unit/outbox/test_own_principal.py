@@ -18,10 +18,10 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox import ConfigurationError
 from outbox._cli.options import SkipSettings
 from outbox._security.certificate_subject import subject_of
 from outbox._security.own_principal import own_principal, recorded_name
+from outbox.errors import ConfigurationError
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox import Message, MessageRefused
-from outbox._publish.draft import MAX_BYTES, Draft
+from outbox._half.draft import MAX_BYTES, Draft
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
 from outbox.protocol.record import Record
 from tests.support.protocol_documents import INCARNATION, TRANSACTION

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import Message, MessageRefused
+from outbox._half.draft import Draft
+from outbox._half.sender import Sender
+from outbox._half.validation import PlannedHalf, refuse
 from outbox._kafka.channel import ChannelDescription
-from outbox._publish.draft import Draft
-from outbox._publish.sender import Sender
-from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox._rules.topic_description import TopicDescription
 from outbox.message import HeadersInput

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from outbox import ConfigurationError, Settings
 from outbox._security.secret_files import SECRET_PROPERTIES, with_secrets
+from outbox.errors import ConfigurationError
+from outbox.settings import Settings
 from relay.settings import RelaySettings
 from spark_jobs.runtime.settings import JobSettings
 

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checker.settings import CheckerSettings
-from outbox import ConfigurationError, Message, MessageRefused, Outbox, Settings, settings
+from outbox import HalfOutbox, Message, MessageRefused, Outbox, settings
 from outbox._kafka.admin import admin_client, checked_properties
-from outbox.settings import kafka_properties
+from outbox.errors import ConfigurationError
+from outbox.settings import Settings, kafka_properties
 from relay.settings import RelaySettings
 from spark_jobs.runtime.settings import LandSettings
 
@@ -140,7 +141,7 @@ def test_an_environment_that_is_shared_with_the_services_serves_table_mode() -> 
 
 def test_half_mode_needs_kafka() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
-        Outbox("orders", mode="half")
+        HalfOutbox("orders")
 
 
 def test_another_mode_is_refused() -> None:
@@ -152,7 +153,7 @@ def test_another_mode_is_refused() -> None:
 
 def test_table_mode_has_no_eager_halves() -> None:
     with pytest.raises(ConfigurationError, match="eager is on in table mode"):
-        Outbox("orders", mode="table", eager=True)
+        Outbox("orders", eager=True)
     with pytest.raises(ConfigurationError, match="eager is on in table mode"):
         Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "table", "OUTBOX_EAGER": "yes"})
 
@@ -486,7 +487,7 @@ def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[d
     kafka = {**SERVERS, name: secret, **wrong[0]}
     arguments = {"group": "orders", **wrong[1]}
     assert secret not in told(lambda: Settings(kafka=kafka, **arguments, mode="half"))
-    assert secret not in told(lambda: Outbox(kafka=kafka, **arguments, mode="half"))
+    assert secret not in told(lambda: HalfOutbox(kafka=kafka, **arguments))
 
 
 @hypothesis.settings(deadline=None)  # a client starts threads

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox import ConfigurationError, KafkaUnreachable, Settings
 from outbox._kafka.admin import checked_properties
 from outbox._security.token_provider import load_provider
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.settings import Settings
 from relay.settings import RelaySettings
 
 NAME = "a_provider:provide"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
-from outbox._publish.sender import Sender
+from outbox._publish.acceptance import internal, refuse_internal
 from outbox._publish.waiting import Budget
 from outbox._rules.topic_description import TopicDescription
-from outbox.errors import MessageRefused, TransactionsRejected
+from outbox.errors import MessageRefused
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, Truth
-from outbox.protocol.names import Channel, is_internal_topic
 from outbox.protocol.record import Record
 from outbox.protocol.size import (
     check_record_size,
@@ -53,14 +53,12 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
         budget: Time to wait for the cluster, if the topic is not cached.
 
     Raises:
-        TransactionsRejected: `reject_transactions` is on.
         MessageRefused: The topic is internal, does not exist or needs a key, the partition is out of range, or the
             message is too large.
         ChannelError: The channel's topics are missing or wrong.
         PublishFailed: Kafka does not answer.
     """
-    require_accepted(sender)
-    refuse_own(message, sender.channel_names)
+    refuse_internal(message.topic, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
     if problem:  # the cached description may be older than the last change of the topic
@@ -72,16 +70,6 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
         _refuse_large_half(planned, channel, max_half_bytes)
 
 
-def require_accepted(sender: Sender) -> None:
-    """Refuse every message while the outbox rejects transactions.
-
-    Raises:
-        TransactionsRejected: `reject_transactions` is on.
-    """
-    if sender.rejects:
-        raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
-
-
 def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:
     """Return why a real topic does not accept a message; an empty text if it does.
 
@@ -91,10 +79,18 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
         largest: Upper bound of the size of any record made from the message, bytes.
         topic: The topic's description; None if it does not exist.
     """
+    problem = why_not_for(message, topic)
+    if problem or topic is None or largest <= topic.max_record_bytes:
+        return problem
+    return _too_large(message, planned, topic)
+
+
+def why_not_for(message: Message, topic: TopicDescription | None) -> str:
+    """Return why a real topic does not accept a message of any size; an empty text if it does."""
     if topic is None:
         return f"Topic {message.topic!r} does not exist. Create it, or correct its name."
     if topic.of_channel:
-        return _internal(message.topic)
+        return internal(message.topic)
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
         return (
             f"Partition {message.partition} does not exist: topic {message.topic!r} has {topic.partitions} partitions. "
@@ -102,21 +98,7 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
         )
     if topic.key_required and message.key_bytes() is None:
         return f"Topic {message.topic!r} is compacted and the message has no key. Give it a key."
-    return _too_large(message, planned, topic) if largest > topic.max_record_bytes else ""
-
-
-def refuse_own(message: Message, channel: Channel) -> None:
-    """Refuse a message to an internal topic of the outbox's own channel, by the topic's name.
-
-    Raises:
-        MessageRefused: The topic is internal.
-    """
-    if is_internal_topic(message.topic, channel):
-        raise MessageRefused(_internal(message.topic))
-
-
-def _internal(topic: str) -> str:
-    return f"Topic {topic!r} is an internal topic of a channel. Choose another topic."
+    return ""
 
 
 def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:

@@ -11,9 +11,9 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from outbox._failpoints import failpoint
+from outbox._half.acks import Acks, Report
+from outbox._half.cluster_connection import Connection
 from outbox._kafka.produce import why_refused
-from outbox._publish.acks import Acks, Report
-from outbox._publish.cluster_connection import Connection
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import OutboxError, PublishFailed
@@ -29,11 +29,6 @@ _FULL_QUEUE_SECONDS = 0.005
 
 class Sender(Connection):
     """Sends halves and op markers over the connection."""
-
-    @property
-    def rejects(self) -> bool:
-        """Whether `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`)."""
-        return self._settings.reject_transactions
 
     @property
     def channel_names(self) -> Channel:

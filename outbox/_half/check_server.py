@@ -16,12 +16,12 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox._half.check_answer import STATES, Question, read_question
+from outbox._half.sender import Sender
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.client_log import logged
 from outbox._kafka.forks import follow
 from outbox._kafka.unreadable import is_unreadable, seek_to_end
-from outbox._listener.answer import STATES, Question, read_question
-from outbox._publish.sender import Sender
 from outbox._rules.request_age import STALE_MS, RequestAges
 from outbox.errors import KafkaUnreachable, PublishFailed, UsageError
 from outbox.listener import TransactionListener
@@ -29,7 +29,7 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource
 from outbox.recorder import Recorder, guarded
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 
 log = logging.getLogger("outbox")
 
@@ -48,7 +48,7 @@ class CheckServer:
 
     Args:
         sender: Sends the answers.
-        settings: Settings of the `Outbox`.
+        settings: HalfSettings of the `Outbox`.
         listener: Returns the state of local transactions.
         recorder: Receives each answer.
         patience: Maximum seconds for one call of the listener.
@@ -57,7 +57,7 @@ class CheckServer:
     def __init__(
         self,
         sender: Sender,
-        settings: Settings,
+        settings: HalfSettings,
         listener: TransactionListener,
         recorder: Recorder | None = None,
         patience: float = PATIENCE_SECONDS,

@@ -6,7 +6,6 @@ is free, a rollback row is inserted; the row that is then in the callback table 
 
 from __future__ import annotations
 
-import enum
 import uuid
 from typing import LiteralString
 
@@ -18,11 +17,11 @@ from outbox._postgres.purge_watermark import may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.local_connection import LocalConnection
 from outbox.errors import UsageError
-from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import check_uuid, lock_number
+from outbox.protocol.identifiers import lock_number
 from outbox.protocol.op import NO_OFFSET
 from outbox.protocol.positions import Positions
 from outbox.settings import Settings
+from outbox.transaction import Outcome, check_transaction_id
 
 _ASK: LiteralString = (
     "SELECT pg_try_advisory_xact_lock(%s),"
@@ -45,15 +44,6 @@ _COMMIT = sql.SQL("COMMIT")
 _NO_TOPIC = str(uuid.UUID(int=0))
 
 
-class Outcome(enum.StrEnum):
-    """The outcome of a local transaction."""
-
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled back"
-    OPEN = "open"
-    TOO_OLD = "too old"
-
-
 def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> Outcome:
     """Return the outcome of a transaction; fence it if it neither committed nor holds its lock.
 
@@ -65,7 +55,7 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
 
     Raises:
         UsageError: The id is not a transaction id, or the connection is in a transaction.
-        CallbackTableError: The tables are missing.
+        TableError: The tables are missing.
         psycopg.Error: Postgres does not answer. Call again.
     """
     _check(connection, transaction_id)
@@ -84,18 +74,6 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
         return Outcome.COMMITTED
     # A copied half, or a topic that is read again, can produce a rollback row for a transaction whose row was purged.
     return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
-
-
-def check_transaction_id(transaction_id: str) -> None:
-    """Check the form of a transaction id.
-
-    Raises:
-        UsageError: It is not a transaction id.
-    """
-    try:
-        check_uuid(transaction_id)
-    except ProtocolError as error:
-        raise UsageError(f"{transaction_id!r} is not a transaction id ({error}). Give the id of a receipt.") from None
 
 
 def _check(connection: LocalConnection, transaction_id: str) -> None:

@@ -13,19 +13,20 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.circuit import Circuit
+from outbox._half.enquiries import Enquiries
 from outbox._kafka.admin import admin_client, checked_properties, reconnecting, takes_records
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import UNKNOWN_CAUSE, cause_of
 from outbox._kafka.forks import abandon, follow
 from outbox._kafka.known_topics import KnownTopics
-from outbox._publish.circuit import Circuit
-from outbox._publish.enquiries import Enquiries
+from outbox._publish.acceptance import closed
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.recorder import Recorder, guarded
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 
 log = logging.getLogger("outbox")
 
@@ -49,11 +50,11 @@ class Connection:
     forked child starts with no connection (R46).
 
     Args:
-        settings: Settings of the `Outbox`.
+        settings: HalfSettings of the `Outbox`.
         recorder: Receives the outbox's events.
     """
 
-    def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
+    def __init__(self, settings: HalfSettings, recorder: Recorder | None = None) -> None:
         self.recorder = guarded(recorder)
         self._settings = settings
         self._closed = False
@@ -154,7 +155,7 @@ class Connection:
 
     def _known_topics(self) -> KnownTopics:
         if self._topics is None:
-            raise UsageError("The outbox is closed. Create a new one.")
+            raise closed()
         return self._topics
 
     def _reset_channel(self) -> None:
@@ -214,7 +215,7 @@ class Connection:
             UsageError: The outbox is closed.
         """
         if self._closed:
-            raise UsageError("The outbox is closed. Create a new one.")
+            raise closed()
 
     def answered(self) -> None:
         """Record that Kafka acknowledged a half."""
@@ -329,7 +330,7 @@ class Connection:
                 log.exception("Delivery report failed")
 
 
-def _new_producer(settings: Settings, max_bytes: int) -> Producer:
+def _new_producer(settings: HalfSettings, max_bytes: int) -> Producer:
     with checked_properties():
         return Producer(
             {

@@ -322,7 +322,7 @@ class HalfSettings(Settings):
         kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
-        return Settings._arguments(values) | {
+        return super(HalfSettings, cls)._arguments(values) | {
             "kafka": kafka,
             "publish_timeout_seconds": _seconds(values, "publish_timeout_seconds", 5.0),
             "close_timeout_seconds": _seconds(values, "close_timeout_seconds", 5.0),

@@ -15,7 +15,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, wait_until
@@ -121,7 +121,7 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
     return CheckBack(halves / (done - first_due), max(0.0, done - last_due), counts.total() - halves)
 
 
-def _leave_undecided(site: Site, outbox: Outbox, topic: str, halves: int) -> None:
+def _leave_undecided(site: Site, outbox: HalfOutbox, topic: str, halves: int) -> None:
     name = site.topic(topic)
     messages = (Message(name, b"x" * SMALL, f"{topic}{number}") for number in range(halves))
     publish_bulk(site, outbox, messages, ops=False)

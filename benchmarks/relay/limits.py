@@ -20,7 +20,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.place import AS_DELIVERED
 from benchmarks.reading import start_reader
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
@@ -154,7 +154,7 @@ def _site(stack: Stack) -> Iterator[tuple[Site, ChannelDescription]]:
         yield site, site.create("orders", partitions=PARTITIONS)
 
 
-def _restart(site: Site, outbox: Outbox, pending: int) -> Restart:
+def _restart(site: Site, outbox: HalfOutbox, pending: int) -> Restart:
     """Commit a message, and start a relay that knows of all that pend."""
     publish_bulk(site, outbox, [Message(site.topic("orders"), os.urandom(BODY), "new")])
     port = free_port()

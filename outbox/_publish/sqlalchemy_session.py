@@ -18,7 +18,7 @@ import psycopg
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Dialect, ExceptionContext, RootTransaction, TwoPhaseTransaction
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import PoolResetState
 
 from outbox._kafka.forks import ForkSafeLock

@@ -56,8 +56,9 @@ def assert_published(
 ) -> list[Record]:
     """Assert that messages were published, in transactions that committed.
 
-    For an outbox in memory it checks `published`. For a site, or a `HalfOutbox`, it consumes the real topic with read_committed and waits for the messages; with `count` it also waits until every half of the
-    channel is settled, and for a site until no row is in the message table, so that no further message can follow.
+    For an outbox in memory it checks `published`. For a site, or a `HalfOutbox`, it consumes the real topic with
+    read_committed and waits for the messages; with `count` it also waits until every half of the channel is settled,
+    and for a site until no row is in the message table, so that no further message can follow.
     Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)`.
 
     Args:

@@ -19,7 +19,7 @@ from outbox._half.sender import Sender
 from outbox._publish.waiting import BLOCKING, EVENT_LOOP, Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 from tests.support.harness import wait_until
 
 
@@ -52,7 +52,7 @@ def events() -> Events:
 
 @pytest.fixture
 def sender(silent: str, events: Events) -> Iterator[Sender]:
-    made = Sender(Settings("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.3, mode="half"), events)
+    made = Sender(HalfSettings("orders", kafka={"bootstrap.servers": silent}, publish_timeout_seconds=0.3), events)
     yield made
     made.close()
 

@@ -15,16 +15,16 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import UsageError
 from outbox.protocol.op import OpEntry
-from outbox.settings import Settings, TableNames
+from outbox.settings import HalfSettings, TableNames
 from tests.unit.outbox.test_commit_outcome import Connection
 
 _SECONDS = 30.0
 
 _BEGIN = """
 import os, socket, sys, threading, time
-from outbox import Outbox, OutboxError
+from outbox import HalfOutbox, OutboxError
 from outbox.errors import PublishFailed, UsageError
-from outbox.outbox import Outbox
+from outbox.half_outbox import HalfOutbox
 
 def in_child(act):
     sys.stdout.flush()
@@ -42,7 +42,7 @@ def ping(outbox):
 """
 
 _FIRST_CONNECTION_FAILED = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 ping(outbox)
 in_child(lambda: ping(outbox))
 """
@@ -50,7 +50,7 @@ in_child(lambda: ping(outbox))
 _CLOSED_WHILE_CONNECTING = """
 silent = socket.create_server(("127.0.0.1", 0))
 servers = f"127.0.0.1:{silent.getsockname()[1]}"
-outbox = Outbox("g", {"bootstrap.servers": servers}, publish_timeout_seconds=3.0, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": servers}, publish_timeout_seconds=3.0)
 thread = threading.Thread(target=ping, args=(outbox,))
 thread.start()
 silent.accept()  # librdkafka is in the middle of it
@@ -60,7 +60,7 @@ outbox.close()
 """
 
 _ALL_LOCKS_HELD = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 sender, held = outbox._sender, threading.Event()
 
 def hold():
@@ -77,7 +77,7 @@ thread.join()
 
 _USED_PRODUCER = """
 from confluent_kafka import Producer
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 outbox._sender._producer = Producer({"bootstrap.servers": "127.0.0.1:9"})
 outbox._sender._producer.produce("orders", b"of the parent")
 
@@ -122,13 +122,13 @@ def test_child_has_no_producer_of_its_parent_and_ends() -> None:
 
 @pytest.fixture
 def sender() -> Sender:
-    return Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"))
+    return Sender(HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}))
 
 
 def _sealed(sender: Sender, pid_difference: int) -> Seal:
     """A transaction whose half was sent and acknowledged, in this process or in its parent."""
     sealer = Sealer(
-        Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"), sender, CallbackTable(TableNames())
+        HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}), sender, CallbackTable(TableNames())
     )
     draft = Draft("0190b8c2-0000-7000-8000-000000000001")
     draft.add(Message("orders", b"v"))

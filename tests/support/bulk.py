@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._half.draft import Draft
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 def publish_bulk(
-    site: Site, outbox: Outbox, messages: Iterable[Message], *, ops: bool = True, each: int = 1
+    site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, ops: bool = True, each: int = 1
 ) -> list[str]:
     """Commit messages in their order, so many of them in a transaction.
 
@@ -55,7 +55,7 @@ def publish_bulk(
     return ids
 
 
-def _commit(site: Site, outbox: Outbox, messages: Sequence[Message], each: int) -> list[OpEntry]:
+def _commit(site: Site, outbox: HalfOutbox, messages: Sequence[Message], each: int) -> list[OpEntry]:
     """Send halves and insert their rows, under the locks that keep the checker from fencing them meanwhile."""
     drafts = _drafts(messages, each)
     with site.connect() as connection, connection.transaction():
@@ -68,7 +68,7 @@ def _commit(site: Site, outbox: Outbox, messages: Sequence[Message], each: int) 
     return entries
 
 
-def send_halves(site: Site, outbox: Outbox, messages: Iterable[Message], *, each: int = 1) -> list[OpEntry]:
+def send_halves(site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, each: int = 1) -> list[OpEntry]:
     """Send the halves only; the op entries that commits would entitle to."""
     with site.connect() as connection:
         incarnation = _incarnation(connection, site)
@@ -92,7 +92,7 @@ def _draft(messages: Iterable[Message]) -> Draft:
     return draft
 
 
-def _send_all(outbox: Outbox, drafts: Iterable[Draft], incarnation: str) -> list[OpEntry]:
+def _send_all(outbox: HalfOutbox, drafts: Iterable[Draft], incarnation: str) -> list[OpEntry]:
     """Send the halves of transactions, each half partition in their order."""
     channel, group = outbox._sender.channel, outbox.settings.group
     placed: dict[int, list[Draft]] = defaultdict(list)
@@ -107,7 +107,7 @@ def _send_all(outbox: Outbox, drafts: Iterable[Draft], incarnation: str) -> list
 
 
 def _send(
-    outbox: Outbox, partition: int, drafts: Sequence[Draft], incarnation: str
+    outbox: HalfOutbox, partition: int, drafts: Sequence[Draft], incarnation: str
 ) -> Iterator[tuple[Draft, int, int]]:
     """Each draft with the offsets of its first and last half."""
     for some in _batched(drafts, AT_ONCE):

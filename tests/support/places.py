@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from outbox import Message, Outbox, Receipt
+from outbox import HalfOutbox, Message, Receipt
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, read_committed
 from tests.support.shop import Shop
 
@@ -32,7 +32,7 @@ class Place(ABC):
         table: Its table.
     """
 
-    def __init__(self, engine: Engine, outbox: Outbox, table: str) -> None:
+    def __init__(self, engine: Engine, outbox: HalfOutbox, table: str) -> None:
         self.engine = engine
         self.outbox = outbox
         self.table = table
@@ -46,7 +46,7 @@ class Place(ABC):
         """A number that no row has."""
 
     @abstractmethod
-    def other_outbox(self, group: str) -> Outbox:
+    def other_outbox(self, group: str) -> HalfOutbox:
         """Another outbox of the same kind."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ class Place(ABC):
         return self.outbox.publish(session, Message(topic, value, topic if key is None else key))
 
     @abstractmethod
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+    def published(self, topic: str, outbox: HalfOutbox | None = None) -> list[str]:
         """The values of all that is published on a topic, in its order, once nothing more can come.
 
         Args:
@@ -117,7 +117,7 @@ class MemoryPlace(Place):
         """A number that no row has."""
         return next(self._numbers)
 
-    def other_outbox(self, group: str) -> Outbox:
+    def other_outbox(self, group: str) -> HalfOutbox:
         """Another outbox of the same kind."""
         return InMemoryHalfOutbox(group)
 
@@ -132,7 +132,7 @@ class MemoryPlace(Place):
         """A connection, if it is Postgres."""
         return None if self._url is None else psycopg.connect(self._url)
 
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+    def published(self, topic: str, outbox: HalfOutbox | None = None) -> list[str]:
         """The values on a topic."""
         memory = outbox or self.outbox
         assert isinstance(memory, InMemoryOutbox)
@@ -158,7 +158,7 @@ class RealPlace(Place):
         """A number that no row has."""
         return self._shop.number()
 
-    def other_outbox(self, group: str) -> Outbox:
+    def other_outbox(self, group: str) -> HalfOutbox:
         """Another outbox of the same kind."""
         return self._shop.site.half_outbox(group)
 
@@ -170,7 +170,7 @@ class RealPlace(Place):
         """A connection."""
         return psycopg.connect(self._shop.site.postgres_url)
 
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+    def published(self, topic: str, outbox: HalfOutbox | None = None) -> list[str]:
         """The values on a real topic."""
         del outbox
         self._shop.site.wait_settled()

@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from examples.flights.digest import digest
-from outbox import Message, Outbox, OutboxError
+from outbox import HalfOutbox, Message, OutboxError
 from outbox._failpoints import failpoint
 from outbox._service.signals import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
@@ -78,7 +78,7 @@ class Application:
         name: str,
         topics: Sequence[str],
         engine: Engine,
-        outbox: Outbox,
+        outbox: HalfOutbox,
         diary: Diary,
         seed: int,
         short_share: float,
@@ -228,7 +228,7 @@ def main() -> None:
     engine = create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3, options=options)
     )
-    with Outbox.from_env() as outbox:
+    with HalfOutbox.from_env() as outbox:
         with suppress(OutboxError):  # Kafka may be down; in table mode it is not asked
             outbox.ping()
         producer = _producer() if outbox.settings.mode == "half" else None

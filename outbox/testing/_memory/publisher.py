@@ -83,7 +83,7 @@ class MemoryPublisher:
         local = memory_connection(connection)
         part = self.start(local)
         transaction = Transaction(
-            lambda message: part.publish([message])[0], Savepoints(local, part).one, lambda: part.transaction_id
+            lambda message: part.publish([message])[0], Savepoints(local, part).one, lambda: _id(part)
         )
         return own_transaction(local, part, transaction, partial(begin, local, part.transaction_id))
 
@@ -92,8 +92,8 @@ class MemoryPublisher:
             (receipt,) = publish_on(connection, published, self, [message], eager=False)
             return receipt
 
-        id_ = published.part(self).transaction_id
-        return Transaction(publish_one, partial(core_savepoint, connection), lambda: id_)
+        part = published.part(self)
+        return Transaction(publish_one, partial(core_savepoint, connection), lambda: _id(part))
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         """Return the outcome of a transaction, without the database."""
@@ -104,3 +104,8 @@ class MemoryPublisher:
     def close(self) -> None:
         """Refuse further publications."""
         self._is_closed = True
+
+
+def _id(part: RowParticipant) -> str:
+    """Return the id of a transaction, which has none before its first message."""
+    return part.transaction_id if len(part) else ""

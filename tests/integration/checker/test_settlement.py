@@ -14,7 +14,7 @@ from checker.rules.settlement import Delay
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.purge import Purged
 from checker.upkeep.settlement_audit import OPTIONS, Audit, Undelivered
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.exit_codes import Exit
@@ -72,7 +72,7 @@ def _place(site: Site) -> int:
 
 @pytest.mark.long
 def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
-    site: Site, outbox: Outbox, reader: DeliveryReader
+    site: Site, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     ids = publish_bulk(site, outbox, _messages(site, 7))
     (one,) = _audit(site, reader)
@@ -98,7 +98,9 @@ def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
     assert (result.returncode, json.loads(result.stdout)) == (Exit.OK, {"undelivered": [], "problems": []})
 
 
-def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader) -> None:
+def test_each_reason_is_told(
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
+) -> None:
     """Six transactions of one half partition: settled, in the discard topic, undecided, settled, unread, unread."""
     publish_bulk(site, outbox, _messages(site, 6), ops=False)
     partition = _place(site)
@@ -129,7 +131,7 @@ def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Ou
 
 
 def test_halves_that_were_deleted_by_hand_are_gone(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     publish_bulk(site, outbox, _messages(site, 5))
     place = TopicPartition(channel.half.name, _place(site), 3)
@@ -139,7 +141,7 @@ def test_halves_that_were_deleted_by_hand_are_gone(
 
 
 def test_without_a_checkpoint_nothing_is_proved(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     for partition in range(2):
         commit_checkpoint(site, channel, HalfCheckpoint(0, 0), partition=partition, text="moved by hand")
@@ -190,7 +192,7 @@ def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
 
 
 def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     """Its halves lie behind the end that was seen."""
     progress = reader.read()
@@ -201,7 +203,7 @@ def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
         assert _kinds(audit.run(connection, progress)) == {Delay.UNREAD: 3}
 
 
-def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbox) -> None:
+def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: HalfOutbox) -> None:
     """A wrong ROLLBACK settles the transaction; its row commits, and nobody will see its message (R42)."""
     port = free_port()
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncHalfOutbox, AsyncOutbox, Message, Receipt
+from outbox import AsyncHalfOutbox, Message, Receipt
 from outbox._kafka.admin import admin_client
 from outbox.async_outbox import AsyncTransaction
 from outbox.errors import PublishFailed, UsageError
@@ -201,7 +201,7 @@ def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
 
     async def body(application: AsyncShop) -> None:
         async with (
-            AsyncOutbox.over(shop.site.half_outbox("billing")) as billing,
+            AsyncHalfOutbox.over(shop.site.half_outbox("billing")) as billing,
             application.session() as session,
         ):
             await application.publish(session, topic, "from orders")
@@ -464,7 +464,7 @@ def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(sh
 
     async def body(application: AsyncShop) -> None:
         silent = socket.create_server(("127.0.0.1", 0))
-        outbox = AsyncOutbox.over(shop.site.half_outbox(publish_timeout_seconds=timeout))
+        outbox = AsyncHalfOutbox.over(shop.site.half_outbox(publish_timeout_seconds=timeout))
         async with _ticking() as gaps, AsyncSession(application.engine) as session:
             await outbox.publish(session, application.message(topic, "never"))
             outbox.sync._sender._producer = None
@@ -485,7 +485,7 @@ def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.Monk
     """The same between the seal and the end of COMMIT: the marker is dropped, and the checker decides."""
     topic = shop.topic()
     opened: list[str] = []
-    outbox = AsyncOutbox.over(shop.site.half_outbox())
+    outbox = AsyncHalfOutbox.over(shop.site.half_outbox())
     sender = outbox.sync._sender
 
     def lose(name: str) -> None:
@@ -528,7 +528,7 @@ WITHOUT_GREENLET = """
 import sys
 sys.modules["greenlet"] = None
 import outbox
-with outbox.Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, mode="half"):
+with outbox.HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}):
     print("the blocking one works")
 outbox.AsyncOutbox
 """

@@ -18,9 +18,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from outbox import HalfOutbox, Message, MessageRefused, Outbox, OutboxError
+from outbox import HalfOutbox, Message, MessageRefused, OutboxError
 from outbox.errors import ChannelError, ConfigurationError, PublishFailed, TableError
-from outbox.settings import Settings
 from stack import Stack
 from tests.support.harness import Site, wait_until
 
@@ -28,7 +27,7 @@ NO_KAFKA = "127.0.0.1:9"
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """An outbox whose channel, tables and topic `orders` exist."""
     site.create("orders")
     with site.connect() as connection:
@@ -37,7 +36,7 @@ def outbox(site: Site) -> Iterator[Outbox]:
         yield made
 
 
-def _sell(site: Site, outbox: Outbox, message: Message) -> None:
+def _sell(site: Site, outbox: HalfOutbox, message: Message) -> None:
     """One local transaction: a business row and a message."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text(f"INSERT INTO {site.name}_sold VALUES (1)"))
@@ -99,7 +98,9 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
         "timestamp 0",
     ],
 )
-def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbox, message: object, says: str) -> None:
+def test_a_message_that_cannot_be_published_is_refused(
+    site: Site, outbox: HalfOutbox, message: object, says: str
+) -> None:
     assert callable(message)
     with pytest.raises(MessageRefused, match=says):
         _sell(site, outbox, message(site))
@@ -118,7 +119,7 @@ def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
         outbox.publish(session, Message("orders", "x"))
 
 
-def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: Outbox) -> None:
+def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: HalfOutbox) -> None:
     with site.connect() as connection:
         connection.execute(f"DROP TABLE {site.tables.transaction}, {site.tables.meta}".encode())
     with pytest.raises(TableError, match="outbox table create"):
@@ -126,7 +127,7 @@ def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox
     assert _sold(site) == 0
 
 
-def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: Outbox) -> None:
+def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: HalfOutbox) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
     url = f"postgresql+psycopg://{parts['user']}:wrong-secret@{parts['host']}:{parts['port']}/{parts['dbname']}"
     with Session(create_engine(url)) as session, pytest.raises(OperationalError) as caught:
@@ -154,7 +155,7 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
     site.create("orders")
     kafka = {"bootstrap.servers": NO_KAFKA}
 
-    def publish(outbox: Outbox) -> None:
+    def publish(outbox: HalfOutbox) -> None:
         with Session(site.engine()) as session, pytest.raises(PublishFailed):
             outbox.publish(session, Message(site.topic("orders"), "x"))
 
@@ -167,7 +168,7 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: Outbox) -> None:
+def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: HalfOutbox) -> None:
     class Failed:
         """A producer in the state that librdkafka calls fatal."""
 
@@ -212,17 +213,16 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
     ("environ", "says"),
     [
         ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_GROUP"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half"}, "bootstrap.servers"),
+        ({"OUTBOX_GROUP": "orders"}, "bootstrap.servers"),
         ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
-        ({"OUTBOX_GROUP": "a b", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
+        ({"OUTBOX_GROUP": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
         (
-            {"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
+            {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
             "channel name",
         ),
         (
             {
                 "OUTBOX_GROUP": "orders",
-                "OUTBOX_MODE": "half",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
                 "OUTBOX_SCHEMA": "a;b",
             },
@@ -232,7 +232,6 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
             {
                 "OUTBOX_GROUP": "g",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
-                "OUTBOX_MODE": "half",
                 "OUTBOX_KAFKA": '{"acks": "1"}',
             },
             "'acks'",
@@ -243,7 +242,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
 )
 def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Settings.from_env(environ)
+        HalfSettings.from_env(environ)
 
 
 @pytest.mark.parametrize("kafka", [{"no.such.property": "1"}, {"retries": "0"}], ids=["unknown", "conflict"])
@@ -316,7 +315,7 @@ def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
 
 
 @pytest.mark.parametrize("option", ["environment", "option"])
-def test_doctor_follows_profile(site: Site, outbox: Outbox, option: str) -> None:
+def test_doctor_follows_profile(site: Site, outbox: HalfOutbox, option: str) -> None:
     assert outbox.settings.group == "orders"
     fine = _command(site, "doctor")
     assert fine.returncode == 0, fine.stdout
@@ -362,7 +361,7 @@ def test_the_doctor_says_what_is_missing(site: Site) -> None:
     assert "outbox table create" in result.stdout
 
 
-def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: Outbox) -> None:
+def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.group == "orders"
     role = f"{site.name}_reader"
     with site.connect() as connection:
@@ -429,14 +428,14 @@ def test_a_service_without_a_channel_says_how_to_create_it(site: Site, service: 
     assert "outbox channel create" in result.stderr
 
 
-def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: Outbox) -> None:
+def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.group == "orders"
     result = _command(site, "checker", environ={"OUTBOX_TABLE_PREFIX": "nothing"})
     assert result.returncode == 4
     assert "outbox table create" in result.stderr
 
 
-def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: Outbox) -> None:
+def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.group == "orders"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from outbox import AsyncOutbox, OutboxError, Receipt
+from outbox import AsyncHalfOutbox, OutboxError, Receipt
 from outbox.protocol.op import OpKind
 from tests.support.async_shop import AsyncShop
 from tests.support.cancelling import Cancelling, When
@@ -156,7 +156,7 @@ def test_a_task_is_cancelled_while_its_outbox_connects(shop: Shop) -> None:
     receipts: dict[int, Receipt] = {}
 
     async def with_a_new_outbox(buyers: Buyers, number: int) -> None:
-        outbox = AsyncOutbox.over(shop.site.half_outbox())
+        outbox = AsyncHalfOutbox.over(shop.site.half_outbox())
         buyers.application.outbox = outbox
         try:
             await buyers.with_a_session(number)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupState, Producer
 
-from outbox import HalfOutbox, Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._half.check_server import CheckServer
 from outbox.errors import ChannelError, KafkaUnreachable, UsageError
@@ -40,7 +40,7 @@ def _serving(shop: Shop, listener: Scripted, **options: Any) -> Iterator[CheckSe
         yield server
 
 
-def _send(shop: Shop, topic: str, value: str, outbox: Outbox | None = None) -> str:
+def _send(shop: Shop, topic: str, value: str, outbox: HalfOutbox | None = None) -> str:
     """A message of a listener transaction that leaves its end open; its transaction id."""
     producer = TransactionalProducer(outbox or shop.outbox, Scripted(execute=UNKNOWN), serve_checks=False)
     message = Message(shop.site.topic(topic), value, value, check_immunity=0)
@@ -296,7 +296,7 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
 
 
 @contextmanager
-def _outbox(shop: Shop, group: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[Outbox]:
+def _outbox(shop: Shop, group: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[HalfOutbox]:
     """An outbox of the shop's site with properties of its own."""
     properties = {**shop.site.kafka(), **(kafka or {})}
     with HalfOutbox(group, properties, channel=shop.site.name, tables=shop.site.tables, **options) as outbox:

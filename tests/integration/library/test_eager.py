@@ -159,11 +159,11 @@ NESTED = """
 import os, sys
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
 table, number, topic, eager = sys.argv[1:]
 engine = create_engine(os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1))
-with Outbox.from_env() as outbox, Session(engine) as session, session.begin():
+with HalfOutbox.from_env() as outbox, Session(engine) as session, session.begin():
     def publish(value):
         outbox.publish(session, Message(topic, value, topic), eager=eager == "True")
 

@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message, Outbox
 from outbox._publish.waiting import Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
@@ -59,7 +59,7 @@ class _Swallowing:
         self.halves += 1
 
 
-def _sell(engine_site: Site, outbox: Outbox) -> None:
+def _sell(engine_site: Site, outbox: HalfOutbox) -> None:
     with Session(engine_site.engine()) as session, session.begin():
         outbox.publish(session, Message(engine_site.topic("orders"), "x", key="k"))
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 from sqlalchemy.orm import Session
 
-from outbox import Message, MessageRefused, Outbox
+from outbox import HalfOutbox, Message, MessageRefused
 from outbox._publish.waiting import Budget
 from outbox.errors import PublishFailed, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
@@ -44,7 +44,7 @@ def _ends(site: Site, transaction_id: str) -> list[tuple[OpSource, OpKind]]:
     return [(source, entry.kind) for source, entry in site.ops() if entry.transaction_id == transaction_id]
 
 
-def _op(outbox: Outbox, result: TransactionSendResult, kind: OpKind) -> None:
+def _op(outbox: HalfOutbox, result: TransactionSendResult, kind: OpKind) -> None:
     """Send one more end of a transaction, as an application might that calls twice."""
     half_topic = outbox._sender.channel.half.id
     partition, offset = result.half_partition, result.half_offset
@@ -233,7 +233,7 @@ def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
 def test_transactions_are_rejected_by_a_switch(shop: Shop) -> None:
     topic, listener, before = shop.topic(), Scripted(execute=COMMIT), len(shop.site.halves())
     with (
-        Outbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
+        HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
         TransactionalProducer(outbox, listener, serve_checks=False) as producer,
         pytest.raises(TransactionsRejected),
     ):

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox import Message, MessageRefused
-from outbox.async_outbox import AsyncOutbox, AsyncTransaction
+from outbox.async_outbox import AsyncHalfOutbox, AsyncTransaction
 from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced, UsageError
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryOutbox, assert_published
@@ -489,11 +489,11 @@ def test_outcomes(place: Place) -> None:
 
 
 @asynccontextmanager
-async def _async(place: Place) -> AsyncIterator[tuple[AsyncOutbox, AsyncEngine]]:
+async def _async(place: Place) -> AsyncIterator[tuple[AsyncHalfOutbox, AsyncEngine]]:
     """The asyncio face of an application."""
     engine = place.async_engine()
     try:
-        yield AsyncOutbox.over(place.outbox), engine
+        yield AsyncHalfOutbox.over(place.outbox), engine
     finally:
         await engine.dispose()
 
@@ -557,7 +557,7 @@ async def _publish_and_raise_in(
 def test_async_transactions(place: Place) -> None:
     topic, number = place.topic(), place.number()
 
-    async def publish(outbox: AsyncOutbox, connection: AsyncConnection | psycopg.AsyncConnection[Any]) -> None:
+    async def publish(outbox: AsyncHalfOutbox, connection: AsyncConnection | psycopg.AsyncConnection[Any]) -> None:
         async with outbox.transaction(connection) as tx:
             await tx.publish(Message(topic, "1", topic))
             with pytest.raises(_BadError):

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from outbox import AsyncOutbox, Message
+from outbox import AsyncHalfOutbox, Message
 from outbox.errors import CommitOutcomeUnknown, TableError, TransactionFenced, UsageError
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind, OpSource
@@ -112,14 +112,14 @@ def _on_a_driver_connection(order: Order) -> None:
 
 
 async def _in_an_async_session(order: Order) -> None:
-    outbox = AsyncOutbox.over(order.shop.outbox)
+    outbox = AsyncHalfOutbox.over(order.shop.outbox)
     async with _async_engine(order.url) as engine, AsyncSession(engine) as session, session.begin():
         await session.execute(text(order.insert))
         order.ids.append((await outbox.publish(session, order.message)).transaction_id)
 
 
 async def _on_an_async_core_connection(order: Order) -> None:
-    outbox = AsyncOutbox.over(order.shop.outbox)
+    outbox = AsyncHalfOutbox.over(order.shop.outbox)
     async with (
         _async_engine(order.url) as engine,
         engine.connect() as connection,
@@ -130,14 +130,14 @@ async def _on_an_async_core_connection(order: Order) -> None:
 
 
 async def _in_async_engine_begin(order: Order) -> None:
-    outbox = AsyncOutbox.over(order.shop.outbox)
+    outbox = AsyncHalfOutbox.over(order.shop.outbox)
     async with _async_engine(order.url) as engine, engine.begin() as connection:
         await connection.execute(text(order.insert))
         order.ids.append((await outbox.publish(connection, order.message)).transaction_id)
 
 
 async def _on_an_async_driver_connection(order: Order) -> None:
-    outbox = AsyncOutbox.over(order.shop.outbox)
+    outbox = AsyncHalfOutbox.over(order.shop.outbox)
     async with await psycopg.AsyncConnection.connect(order.url) as connection, outbox.transaction(connection) as tx:
         await connection.execute(order.insert.encode())
         order.ids.append((await tx.publish(order.message)).transaction_id)
@@ -332,7 +332,7 @@ def test_every_kind_of_connection_can_be_asked_on(shop: Shop) -> None:
                 assert connection.info.transaction_status is psycopg.pq.TransactionStatus.IDLE
 
     async def ask() -> None:
-        outbox = AsyncOutbox.over(shop.outbox)
+        outbox = AsyncHalfOutbox.over(shop.outbox)
         async with (
             _async_engine(shop.site.postgres_url) as engine,
             await psycopg.AsyncConnection.connect(shop.site.postgres_url) as connection,
@@ -402,7 +402,7 @@ def test_a_question_that_cannot_be_asked(shop: Shop) -> None:
     async def ask() -> None:
         async with _async_engine(shop.site.postgres_url) as engine, engine.connect() as core:
             with pytest.raises(UsageError, match="is not supported"):
-                await AsyncOutbox.over(shop.outbox).outcome(id_, core)
+                await AsyncHalfOutbox.over(shop.outbox).outcome(id_, core)
 
     asyncio.run(ask())
     assert id_ not in shop.site.rows()

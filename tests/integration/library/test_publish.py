@@ -232,7 +232,7 @@ def test_order_per_key_is_the_order_of_the_database(shop: Shop) -> None:
 
 FORK = """
 import os, sys, psycopg
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
 def publish(value):
     with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
@@ -245,7 +245,7 @@ def child(value):
         os._exit(0)
     assert os.wait()[1] == 0
 
-outbox = Outbox.from_env()
+outbox = HalfOutbox.from_env()
 child("of a child")
 publish("of the parent")
 child("of a child after the parent's first")

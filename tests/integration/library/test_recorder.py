@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox.errors import CommitOutcomeUnknown, TransactionFenced
 from outbox.prometheus import PrometheusRecorder
 from tests.proxies.postgres import LossyProxy
@@ -23,7 +23,7 @@ class Heard:
 
     def __init__(self, shop: Shop) -> None:
         self._registry = CollectorRegistry()
-        self.outbox: Outbox = shop.site.half_outbox("heard", recorder=PrometheusRecorder(self._registry))
+        self.outbox: HalfOutbox = shop.site.half_outbox("heard", recorder=PrometheusRecorder(self._registry))
 
     def count(self, name: str, **labels: str) -> float:
         """A counter's value."""

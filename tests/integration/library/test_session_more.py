@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from outbox import HalfOutbox, Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._publish import sqlalchemy_session
 from outbox.errors import ChannelError, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
 from outbox.protocol.op import OpKind
@@ -398,17 +398,17 @@ def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
 
 FORK = """
 import os, sys, psycopg
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
 def publish(outbox, value):
     with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
         tx.publish(Message(sys.argv[1], value))
 
-outbox = Outbox.from_env()
+outbox = HalfOutbox.from_env()
 publish(outbox, "of the parent")
 if os.fork() == 0:
     publish(outbox, "of the child")
-    with Outbox.from_env() as own:
+    with HalfOutbox.from_env() as own:
         publish(own, "of the child's own")
         sys.exit(7)  # as a program ends, with everything that runs at exit
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
@@ -426,9 +426,9 @@ def test_forked_child_publishes_and_ends_as_programs_do(shop: Shop) -> None:
 
 EXIT = """
 import os, sys, psycopg
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
-outbox = Outbox.from_env()
+outbox = HalfOutbox.from_env()
 with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection:
     for value in range(50):
         with outbox.transaction(connection) as tx:
@@ -484,7 +484,7 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
 def test_the_reject_switch(shop: Shop) -> None:
     topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
 
-    with Outbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
+    with HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
         message = Message(shop.site.topic(topic), "never")
         with shop.session() as session:
             shop.insert(session, number)

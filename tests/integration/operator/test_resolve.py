@@ -17,7 +17,7 @@ from checker.operator.database_view import DatabaseView
 from checker.operator.resolve import app
 from checker.operator.rulings import SourceState
 from checker.settings import DatabaseSettings
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
 from outbox._operations.decisions import send_decisions
@@ -52,17 +52,17 @@ def still(servers: Servers) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def outbox(still: Site) -> Outbox:
+def outbox(still: Site) -> HalfOutbox:
     return still.half_outbox(publish_timeout_seconds=20.0)
 
 
-def _undecided(site: Site, outbox: Outbox) -> OpEntry:
+def _undecided(site: Site, outbox: HalfOutbox) -> OpEntry:
     """A transaction whose halves are stored, and nothing else."""
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", uuid.uuid4().hex)])
     return entry
 
 
-def _committed(site: Site, outbox: Outbox) -> str:
+def _committed(site: Site, outbox: HalfOutbox) -> str:
     """A transaction of which nobody has told that it committed."""
     message = Message(site.topic("orders"), "v", uuid.uuid4().hex)
     return publish_bulk(site, outbox, [message], ops=False)[0].partition("/")[0]
@@ -98,7 +98,9 @@ def _execute(site: Site, query: str, *values: object) -> None:
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("--commit", OpKind.COMMIT), ("--rollback", OpKind.ROLLBACK)])
-def test_a_decision_becomes_the_row_and_then_an_op_marker(still: Site, outbox: Outbox, verb: str, kind: OpKind) -> None:
+def test_a_decision_becomes_the_row_and_then_an_op_marker(
+    still: Site, outbox: HalfOutbox, verb: str, kind: OpKind
+) -> None:
     entry = _undecided(still, outbox)
     code, document = call_for_json(app, still, entry.transaction_id, verb, *AT_ONCE)
     assert (code, document["outcome"], document["row_placed"]) == (Exit.OK, "decided", True)
@@ -128,7 +130,7 @@ def test_what_an_operator_decides_is_what_a_relay_does(site: Site) -> None:
     assert "it is settled, or none of its halves was ever stored" in " ".join(printed.split())
 
 
-def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: Outbox) -> None:
+def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     words = (id_, "--rollback", "--min-age-ms", "0", "--reason", "r")
     code, printed = call_command(app, still, *words, typed="n\n")
@@ -152,7 +154,7 @@ def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
 
 
 def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
-    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise KafkaUnreachable("Kafka does not answer")
@@ -223,7 +225,7 @@ def test_an_open_local_transaction_decides_by_itself(site: Site, verb: str, monk
 
 
 def test_who_commits_between_the_look_and_the_decision_is_seen(
-    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is read after the operator's own was tried, in a statement of its own (R8)."""
     entry = _undecided(still, outbox)
@@ -243,7 +245,7 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
 
 @pytest.mark.parametrize("kind", [OpKind.COMMIT, OpKind.ROLLBACK])
 def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
-    still: Site, outbox: Outbox, kind: OpKind
+    still: Site, outbox: HalfOutbox, kind: OpKind
 ) -> None:
     """It may have been opened, or have taken its lock again, after the look."""
     entry = _undecided(still, outbox)
@@ -272,7 +274,7 @@ def _request(site: Site, entry: OpEntry) -> CheckRequest:
     ids=["a purge passes it", "it leaves the discard topic"],
 )
 def test_what_may_be_purged_at_this_moment_is_not_decided(
-    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
+    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
     monkeypatch.setattr("checker.operator.database_view._is_purged", lambda *_: next(looks))
@@ -281,7 +283,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     assert entry.transaction_id not in still.rows()
 
 
-def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -> None:
+def test_what_is_young_is_left_to_its_application(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     assert "so young" in _refused(still, id_, "--commit", "--min-age-ms", "60000")["why"]
 
@@ -289,14 +291,14 @@ def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
-def test_what_has_committed_is_not_rolled_back(still: Site, outbox: Outbox) -> None:
+def test_what_has_committed_is_not_rolled_back(still: Site, outbox: HalfOutbox) -> None:
     id_ = _committed(still, outbox)
     assert "it has committed" in _refused(still, id_, "--rollback")["why"]
     code, document = call_for_json(app, still, id_, "--commit", *AT_ONCE)
     assert (code, document["row_placed"], document["op_sent"]) == (Exit.OK, False, True)
 
 
-def test_a_rollback_row_is_not_overruled(still: Site, outbox: Outbox) -> None:
+def test_a_rollback_row_is_not_overruled(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     assert call_command(app, still, id_, "--rollback", *AT_ONCE)[0] == Exit.OK
     code, document = call_for_json(app, still, id_, "--commit", *AT_ONCE)
@@ -305,7 +307,7 @@ def test_a_rollback_row_is_not_overruled(still: Site, outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("verb", ["--commit", "--rollback"])
-def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: Outbox, verb: str) -> None:
+def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: HalfOutbox, verb: str) -> None:
     entry = _undecided(still, outbox)
     key = f"purged/{entry.topic_id}/{entry.partition}"
     _execute(still, f"INSERT INTO {still.tables.meta} VALUES (%s, %s)", key, str(entry.last_offset + 1))
@@ -315,7 +317,7 @@ def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: Outbo
         _execute(still, f"DELETE FROM {still.tables.meta} WHERE key = %s", key)
 
 
-def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox: Outbox) -> None:
+def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox: HalfOutbox) -> None:
     entry, today = _undecided(still, outbox), str(uuid.uuid4())
     query = f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'"
     document = call_for_json(
@@ -334,7 +336,7 @@ def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox
         _execute(still, query, before)
 
 
-def test_a_group_without_a_database_is_refused(still: Site, outbox: Outbox, tmp_path: Path) -> None:
+def test_a_group_without_a_database_is_refused(still: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
     config = tmp_path / "checker.toml"
     config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\ngroups = ["others"]\n')
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)}
@@ -342,7 +344,7 @@ def test_a_group_without_a_database_is_refused(still: Site, outbox: Outbox, tmp_
     assert "no database is configured for its producer group" in refusal["why"]
 
 
-def test_where_the_checker_may_not_write_nothing_is_decided(still: Site, outbox: Outbox) -> None:
+def test_where_the_checker_may_not_write_nothing_is_decided(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     refusal = _refused(still, id_, "--commit", environ={"OUTBOX_READ_ONLY": "true"})
     assert (refusal["standing"], refusal["database"]) == ("read-only", "default")
@@ -350,7 +352,7 @@ def test_where_the_checker_may_not_write_nothing_is_decided(still: Site, outbox:
     assert id_ not in still.rows()
 
 
-def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: Outbox) -> None:
+def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: HalfOutbox) -> None:
     entry = _undecided(still, outbox)
     manifest = Manifest(
         entry.transaction_id,
@@ -401,7 +403,7 @@ def test_an_id_that_does_not_exist_is_one_sentence(still: Site, id_: str, code: 
     assert (found, says in printed) == (code, True), printed
 
 
-def test_without_its_database_nothing_is_decided(still: Site, outbox: Outbox) -> None:
+def test_without_its_database_nothing_is_decided(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     environ = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
     code, printed = call_command(app, still, id_, "--commit", *AT_ONCE, environ=environ)
@@ -459,7 +461,7 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     assert site.rows() == {wanted: "C", unwanted: "R"}
 
 
-def test_a_refusal_says_the_same_to_people_and_to_programs(still: Site, outbox: Outbox) -> None:
+def test_a_refusal_says_the_same_to_people_and_to_programs(still: Site, outbox: HalfOutbox) -> None:
     id_ = _committed(still, outbox)
     refusal = _refused(still, id_, "--rollback")
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
@@ -489,7 +491,7 @@ def _all_of(group: str, *words: str) -> tuple[str, ...]:
     return ("--all", "--group", group, "--rollback", *AT_ONCE, *words)
 
 
-def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: Outbox) -> None:
+def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: HalfOutbox) -> None:
     ids = _of_group(still, "dead", 30)
     other = _undecided(still, outbox).transaction_id
     committed = publish_bulk(

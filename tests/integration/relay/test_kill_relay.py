@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._service.membership import generation
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
 from outbox.testing import VisibleRecord
@@ -29,7 +29,7 @@ QUICK = {
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
     with site.half_outbox(publish_timeout_seconds=20.0) as made:
@@ -57,7 +57,7 @@ def is_serving(relay: Service) -> bool:
 
 
 @pytest.mark.long
-def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: Outbox) -> None:
+def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: HalfOutbox) -> None:
     chance = random.Random(7)
     rounds = [name for name in FAILPOINTS for _ in range(3)] + [""] * 5
     chance.shuffle(rounds)
@@ -80,7 +80,7 @@ def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site,
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: Outbox, seed: int) -> None:
+def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: HalfOutbox, seed: int) -> None:
     chance = random.Random(seed)
     site.checker()
     ids: list[str] = []
@@ -130,7 +130,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
     ["relay.flushed", *(pytest.param(name, marks=pytest.mark.long) for name in FAILPOINTS if name != "relay.flushed")],
 )
 def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
-    site: Site, outbox: Outbox, place: str
+    site: Site, outbox: HalfOutbox, place: str
 ) -> None:
     site.checker()
     zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
@@ -164,7 +164,7 @@ def _serves_one(relay: Service) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_static", [False, True], ids=["classic", "static"])
-def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, *, is_static: bool) -> None:
+def test_relays_that_come_and_go_under_load(site: Site, outbox: HalfOutbox, *, is_static: bool) -> None:
     site.checker()
     first = site.relay(extra=_member("a", is_static=is_static))
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
@@ -184,7 +184,7 @@ def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, *, is_st
 
 
 @pytest.mark.long
-def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: Outbox) -> None:
+def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: HalfOutbox) -> None:
     """Static membership (KIP-345): whoever comes back within the session time-out finds what it had."""
     names = {"OUTBOX_KAFKA": '{"session.timeout.ms": "30000", "heartbeat.interval.ms": "300"}'}
     relays = {}
@@ -203,7 +203,7 @@ def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox
     _assert_exactly(site.read("orders"), ids)
 
 
-def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: Outbox) -> None:
+def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: HalfOutbox) -> None:
     """For Kafka the later relay is the earlier one, started again: the earlier one is fenced."""
     named = {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": "a"}
     site.checker()  # a decision that a relay has read and not obeyed yet ends with it
@@ -218,7 +218,7 @@ def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: Outbox) 
     _assert_exactly(site.read("orders"), ids)
 
 
-def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbox) -> None:
+def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: HalfOutbox) -> None:
     idle = site.relay()
     wait_until(lambda: is_serving(idle), explain=site.logs)
     began = time.monotonic()

@@ -151,7 +151,7 @@ async def _run_async(site: Site, code: str, names: dict[str, Any]) -> None:
     engine = create_async_engine(url)
     wrapped = f"async def example():\n{textwrap.indent(code, '    ')}"
     async with await psycopg.AsyncConnection.connect(site.postgres_url) as connection:
-        more = {"engine": engine, "connection": connection, "outbox": outbox.AsyncOutbox.over(names["outbox"])}
+        more = {"engine": engine, "connection": connection, "outbox": outbox.AsyncHalfOutbox.over(names["outbox"])}
         scope = {**names, **more}
         exec(wrapped, scope)  # noqa: S102 - as above
         await scope["example"]()

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.async_outbox import AsyncOutbox
+from outbox.async_outbox import AsyncHalfOutbox
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, VisibleRecord, assert_published
 
 
@@ -52,7 +52,7 @@ def test_what_fits(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, An
     found = assert_published(outbox, topic, **expected)
     assert all(record.topic == topic for record in found)
     assert len(found) == expected.get("count", len(found))
-    assert assert_published(AsyncOutbox.over(outbox), topic, **expected) == found
+    assert assert_published(AsyncHalfOutbox.over(outbox), topic, **expected) == found
 
 
 @pytest.mark.parametrize(

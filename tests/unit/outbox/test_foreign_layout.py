@@ -82,7 +82,7 @@ def test_mapping_names_each_column() -> None:
             {**MAPPING, "message_table": "public.outbox_message"},
             "is a name of the outbox's own tables with prefix outbox",
         ),
-        ({**MAPPING, "table_prefix": "Outbox"}, "Table prefix 'Outbox' is not valid"),
+        ({**MAPPING, "table_prefix": "HalfOutbox"}, "Table prefix 'HalfOutbox' is not valid"),
         ({**MAPPING, "keep_settled_ms": 5}, "keep_settled_ms is given, and a foreign table has no evidence"),
         ({**MAPPING, "layout": "other"}, "Input should be 'outbox', 'debezium' or 'mapping'"),
         ({**MAPPING, "after": "keep"}, "Input should be 'delete' or 'mark'"),

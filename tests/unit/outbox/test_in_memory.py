@@ -9,7 +9,6 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -21,10 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused
-from outbox.async_outbox import AsyncOutbox
+from outbox.async_outbox import AsyncHalfOutbox
 from outbox.errors import (
     CommitOutcomeUnknown,
-    ConfigurationError,
     PublishFailed,
     TransactionFenced,
     TransactionsRejected,
@@ -33,11 +31,11 @@ from outbox.errors import (
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
 from outbox.testing._memory.any_connection import commit_now
 from outbox.testing._memory.participant import MemoryStarter
-from outbox.testing._memory.sender import MemorySender
+from outbox.testing._memory.sender import DeclaredTopics, MemorySender
 from outbox.testing._memory.state import Memory
 from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer
@@ -65,7 +63,7 @@ def _rows(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM things")).scalar_one())
 
 
-def _commit_one(engine: Engine, outbox: InMemoryOutbox, message: Message = MESSAGE) -> str:
+def _commit_one(engine: Engine, outbox: InMemoryHalfOutbox, message: Message = MESSAGE) -> str:
     """Insert a row and publish; the transaction's id."""
     with Session(engine) as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
@@ -157,7 +155,7 @@ def _raise(_connection: Connection) -> None:
     raise ZeroDivisionError
 
 
-def _work_in_a_session(connection: Connection, outbox: InMemoryOutbox) -> None:
+def _work_in_a_session(connection: Connection, outbox: InMemoryHalfOutbox) -> None:
     connection.begin()
     with Session(connection, join_transaction_mode="control_fully") as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
@@ -165,7 +163,7 @@ def _work_in_a_session(connection: Connection, outbox: InMemoryOutbox) -> None:
         session.commit()
 
 
-def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> None:
+def _work_in_a_transaction(connection: Connection, outbox: InMemoryHalfOutbox) -> None:
     with outbox.transaction(connection) as tx:
         connection.execute(text("INSERT INTO things VALUES (1)"))
         tx.publish(MESSAGE)
@@ -173,7 +171,7 @@ def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> No
 
 @pytest.mark.parametrize("work", [_work_in_a_session, _work_in_a_transaction])
 def test_a_listener_of_the_users_that_raises_after_the_seal(
-    engine: Engine, work: Callable[[Connection, InMemoryOutbox], None]
+    engine: Engine, work: Callable[[Connection, InMemoryHalfOutbox], None]
 ) -> None:
     outbox = InMemoryHalfOutbox()
     with engine.connect() as connection:
@@ -236,8 +234,8 @@ def test_transactions_are_rejected(engine: Engine) -> None:
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
-    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092", "OUTBOX_MODE": "half"}
-    with InMemoryOutbox.from_env(environment) as outbox:
+    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
+    with InMemoryHalfOutbox.from_env(environment) as outbox:
         _commit_one(engine, outbox)
         assert outbox.settings.group == "billing"
         assert len(outbox.published) == 1
@@ -291,17 +289,17 @@ def test_the_next_publish_fails(engine: Engine) -> None:
     assert len(outbox.published) == 1
 
 
-def _fail(outbox: InMemoryOutbox) -> None:
+def _fail(outbox: InMemoryHalfOutbox) -> None:
     outbox.fail_next_commit()
 
 
-def _fence(outbox: InMemoryOutbox) -> None:
+def _fence(outbox: InMemoryHalfOutbox) -> None:
     outbox.fence_next_commit()
 
 
 @pytest.mark.parametrize(("ask", "error"), [(_fail, PublishFailed), (_fence, TransactionFenced)])
 def test_the_next_commit_fails_and_all_is_rolled_back(
-    engine: Engine, ask: Callable[[InMemoryOutbox], None], error: type[Exception]
+    engine: Engine, ask: Callable[[InMemoryHalfOutbox], None], error: type[Exception]
 ) -> None:
     outbox = InMemoryHalfOutbox()
     ask(outbox)
@@ -349,7 +347,7 @@ def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
         for error in (PublishFailed, CommitOutcomeUnknown):
             async with AsyncSession(engine) as session:
                 await session.execute(text("INSERT INTO things VALUES (1)"))
-                await AsyncOutbox.over(outbox).publish(session, MESSAGE)
+                await AsyncHalfOutbox.over(outbox).publish(session, MESSAGE)
                 with pytest.raises(error):
                     await session.commit()
         async with engine.connect() as connection:
@@ -446,23 +444,18 @@ def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
         connection.execute(sql.SQL("SELECT 1"))
 
 
-def _parts() -> tuple[Settings, MemorySender, Memory]:
-    settings = Settings("test", {"bootstrap.servers": "localhost:0"}, mode="half")
-    return settings, MemorySender(settings), Memory(has_rows=False)
+def _parts() -> tuple[HalfSettings, MemorySender, Memory]:
+    settings = HalfSettings("test", kafka={"bootstrap.servers": "localhost:0"})
+    return settings, MemorySender(settings, None, DeclaredTopics(None)), Memory()
 
 
-def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
+def test_table_mode_in_memory_checks_all_messages_first() -> None:
     with InMemoryOutbox() as outbox, Session(create_engine("sqlite://")) as session, session.begin():
-        outbox.ping()
         outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
-        with pytest.raises(UsageError, match="needs half messages"):
-            outbox.publish(session, Message("orders", b"3"), eager=True)
-        with pytest.raises(UsageError, match="needs half messages"):
-            outbox.store_half(session, Message("orders", b"3"))
+        with pytest.raises(MessageRefused, match=r"'outbox\.half' is an internal topic"):
+            outbox.publish_many(session, [Message("orders", b"3"), Message("outbox.half", b"4")])
         session.commit()
         assert [message.value for message in outbox.published] == [b"1", b"2"]
-    with pytest.raises(ConfigurationError, match="eager is on"):
-        InMemoryOutbox(eager=True)
 
 
 def test_table_mode_in_memory_has_ids_of_rows() -> None:
@@ -477,17 +470,3 @@ def test_table_mode_in_memory_has_ids_of_rows() -> None:
         assert len({one.message_id for one in receipts}) == 2
         with closing(sqlite3.connect(":memory:")) as driver, pytest.raises(UsageError, match="cannot follow the trans"):
             outbox.publish(driver, Message("orders"))
-
-
-@pytest.mark.parametrize(
-    "fail",
-    [
-        InMemoryOutbox.fail_next_publish,
-        InMemoryOutbox.fail_next_commit,
-        InMemoryOutbox.fence_next_commit,
-        partial(InMemoryOutbox.lose_next_commit, committed=True),
-    ],
-)
-def test_table_mode_raises_no_error_of_halves(fail: Callable[[InMemoryOutbox], None]) -> None:
-    with InMemoryOutbox() as outbox, pytest.raises(UsageError, match="Let the database fail"):
-        fail(outbox)

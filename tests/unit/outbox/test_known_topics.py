@@ -12,7 +12,7 @@ from outbox._kafka import known_topics
 from outbox._kafka.known_topics import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable, PublishFailed
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 from tests.support.harness import wait_until
 
 
@@ -97,7 +97,7 @@ def test_ends_of_what_is_described_beside_are_learned(known: KnownTopics) -> Non
 
 
 def test_publisher_never_waits_for_a_renewal(cluster: Cluster, known: KnownTopics) -> None:
-    sender = Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"))
+    sender = Sender(HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}))
     sender._topics, sender._producer = known, object()  # type: ignore[assignment]  # as if it were connected
     sender._channel = object()  # type: ignore[assignment]  # as above
     known.ask("a")

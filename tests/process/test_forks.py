@@ -131,7 +131,7 @@ def _sealed(sender: Sender, pid_difference: int) -> Seal:
         HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}), sender, CallbackTable(TableNames())
     )
     draft = Draft("0190b8c2-0000-7000-8000-000000000001")
-    draft.add(Message("orders", b"v"))
+    draft.add([Message("orders", b"v")])
     seal = Seal(sealer, Connection(), draft)
     seal._sent, seal._place = [0], HalfPlace("00000000-0000-0000-0000-000000000001", 0, 0)
     seal._acks.expect()(None, _Stored())  # type: ignore[arg-type]  # all that is asked of it

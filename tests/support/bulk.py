@@ -88,7 +88,7 @@ def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:
 def _draft(messages: Iterable[Message]) -> Draft:
     draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
     for message in messages:
-        draft.add(message)
+        draft.add([message])
     return draft
 
 

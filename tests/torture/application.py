@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from examples.flights.digest import digest
-from outbox import HalfOutbox, Message, OutboxError
+from outbox import HalfOutbox, Message, Outbox, OutboxError
 from outbox._failpoints import failpoint
 from outbox._service.signals import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
@@ -78,7 +78,7 @@ class Application:
         name: str,
         topics: Sequence[str],
         engine: Engine,
-        outbox: HalfOutbox,
+        outbox: HalfOutbox | Outbox,
         diary: Diary,
         seed: int,
         short_share: float,
@@ -91,7 +91,7 @@ class Application:
         self._short_share = short_share
         self._told_id = self._transaction_id = self._topic = ""
         self._random = random.Random(seed)
-        self._mode = outbox.settings.mode
+        self._mode = "half" if isinstance(outbox, HalfOutbox) else "table"
         self._count = text(
             f"INSERT INTO {name}_count AS c (key, departures) VALUES (:key, 1)"
             " ON CONFLICT (key) DO UPDATE SET departures = c.departures + 1 RETURNING departures"
@@ -217,21 +217,24 @@ def poison(name: str, topic: str) -> str:
 
 
 def main() -> None:
-    """Run until SIGTERM, in the mode of the environment.
+    """Run until SIGTERM.
 
-    Arguments: prefix, diary, seed, share of transactions for the last topic, name of the log.
+    Arguments: mode, prefix, diary, seed, share of transactions for the last topic, name of the log.
     """
-    name, diary, seed, short_share = sys.argv[1], Diary(Path(sys.argv[2])), int(sys.argv[3]), float(sys.argv[4])
+    mode, name, diary = sys.argv[1], sys.argv[2], Diary(Path(sys.argv[3]))
+    seed, short_share = int(sys.argv[4]), float(sys.argv[5])
     stop = stop_on_signals()
     url = os.environ["OUTBOX_POSTGRES_URL"]
     options = f"-c lock_timeout={random.Random(seed).choice(PATIENCE)}"
     engine = create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3, options=options)
     )
-    with HalfOutbox.from_env() as outbox:
-        with suppress(OutboxError):  # Kafka may be down; in table mode it is not asked
-            outbox.ping()
-        producer = _producer() if outbox.settings.mode == "half" else None
+    with HalfOutbox.from_env() if mode == "half" else Outbox.from_env() as outbox:
+        producer = None
+        if isinstance(outbox, HalfOutbox):
+            with suppress(OutboxError):  # Kafka may be down
+                outbox.ping()
+            producer = _producer()
         topics = [f"{name}.{topic}" for topic in TOPICS]
         application = Application(name, topics, engine, outbox, diary, seed, short_share)
         while not stop.wait(THINKING_SECONDS):

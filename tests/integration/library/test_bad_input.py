@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message, MessageRefused, OutboxError
 from outbox.errors import ChannelError, ConfigurationError, PublishFailed, TableError
+from outbox.settings import HalfSettings
 from stack import Stack
 from tests.support.harness import Site, wait_until
 

@@ -41,10 +41,10 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
     topic = shop.site.topic(_small_topic(shop, "ample", 2 * half_limit))
     first = Message(topic, b"first", "\u00e4" * 1_000)
     draft = Draft(TRANSACTION)
-    draft.add(first)
+    draft.add([first])
 
     def half_size(value: int) -> int:
-        half = draft.planned(Message(topic, bytes(value), b"k"), shop.outbox.settings.group, "shop.half").make()
+        half = draft.planned([Message(topic, bytes(value), b"k")], shop.outbox.settings.group, "shop.half")[0].make()
         return record_size(half.key, half.value, half.headers)
 
     room = next(value for value in range(half_limit, 0, -1) if half_size(value) <= half_limit)

@@ -33,6 +33,12 @@ from tests.support.servers import Servers
 ADDRESS = "localhost:9092"
 """As the examples have it; the real one takes its place."""
 
+MODULES = [
+    importlib.import_module(f"outbox.{name}")
+    for name in ("errors", "half_outbox", "inbox", "listener", "outbox", "serialization", "transactional_producer")
+]
+"""Their names are those that the examples import."""
+
 ELSEWHERE = {"outbox.testing.kill_point.KillPoint.__call__", "outbox.testing.site.Site"}
 """The examples of fixtures stand in a user's project: `test_plugin.py` has one."""
 
@@ -117,9 +123,10 @@ def _names(site: Site) -> Iterator[dict[str, Any]]:
     with outbox.HalfOutbox("orders", kafka) as made, site.engine().connect() as core, Session(core) as session:
         session.begin()
         yield {
-            **{name: getattr(outbox, name) for name in outbox.__all__},
+            **{name: value for module in MODULES for name, value in vars(module).items() if name[0].isupper()},
             **{one.__name__: one for one in (AsyncSession, AvroSerializer, CloudEvent, Decimal, Session)},
             **{one.__name__: one for one in (InMemoryOutbox, PrometheusRecorder, assert_published, event_message)},
+            "ddl": outbox.ddl,
             "insert": insert,
             "select": select,
             "kafka": kafka,
@@ -158,7 +165,7 @@ async def _run_async(site: Site, code: str, names: dict[str, Any]) -> None:
     await engine.dispose()
 
 
-def _one_in_memory(site: Site) -> InMemoryOutbox:
+def _one_in_memory(site: Site) -> InMemoryHalfOutbox:
     """An outbox in memory through which one message was published."""
     made = InMemoryHalfOutbox()
     with Session(site.engine()) as session, session.begin():

@@ -82,8 +82,8 @@ def test_kills_come_before_half_of_a_share_is_done(processes: _Processes, tmp_pa
 def test_table_mode_gets_neither_address_nor_login_of_kafka(processes: _Processes, tmp_path: Path) -> None:
     _run(_application(tmp_path))
     for name in ("OUTBOX_BOOTSTRAP_SERVERS", "OUTBOX_KAFKA"):
-        modes = {env["OUTBOX_MODE"]: name in env for env in processes.started}
-        assert modes == {"half": True, "table": False}
+        modes = {env["OUTBOX_GROUP"]: name in env for env in processes.started}
+        assert modes == {Mode.HALF.group: True, Mode.TABLE.group: False}
     assert {env["OUTBOX_GROUP"] for env in processes.started} == {mode.group for mode in Mode}
 
 

@@ -15,6 +15,7 @@ from outbox._service.channels.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.settings import KafkaSettings
 from outbox.errors import ConfigurationError
+from outbox.settings import Settings
 from relay.settings import RelaySettings
 
 TOP = """

@@ -24,7 +24,7 @@ class Queue(IntEnum):
 def _half(message: Message) -> HalfControl:
     """What a relay reads."""
     draft = Draft(TRANSACTION)
-    draft.add(message)
+    draft.add([message])
     ((_, half),) = draft.take_unsent("orders", INCARNATION, "shop.half", 0)
     return parse_half([(name, value if isinstance(value, bytes) else None) for name, value in half.headers])
 

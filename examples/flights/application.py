@@ -20,7 +20,7 @@ from examples.flights.diary import Diary, diary_of
 from examples.flights.digest import digest
 from examples.flights.modes import Mode, message_id, part_of
 from examples.flights.plan import Flight, PlannedTransaction, make_plan, share_of
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message, Outbox
 from outbox.errors import PublishFailed, TransactionFenced
 
 DEPARTURES = "flights.departures"

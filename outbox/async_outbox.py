@@ -102,15 +102,15 @@ class AsyncOutbox(_AsyncFace[Outbox]):
     One object serves a whole process, also with several event loops one after the other.
 
     Args:
-        group: Producer group; unique to a service.
+        name: Name of the service; all its processes have the same one, which never changes.
         options: The other arguments of `Outbox`: `channel`, `tables`, `recorder`.
 
     Raises:
         ConfigurationError: A setting is malformed.
     """
 
-    def __init__(self, group: str, **options: Unpack[OutboxOptions]) -> None:
-        self.sync = Outbox(group, **options)
+    def __init__(self, name: str, **options: Unpack[OutboxOptions]) -> None:
+        self.sync = Outbox(name, **options)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
@@ -175,7 +175,7 @@ class AsyncHalfOutbox(_AsyncFace[HalfOutbox]):
     One object serves a whole process, also with several event loops one after the other.
 
     Args:
-        group: Producer group; unique to a service.
+        name: Name of the service; all its processes have the same one, which never changes.
         kafka: librdkafka properties; `bootstrap.servers` is required.
         options: The other arguments of `HalfOutbox`: `channel`, `tables`, `publish_timeout_seconds`, …
 
@@ -183,8 +183,8 @@ class AsyncHalfOutbox(_AsyncFace[HalfOutbox]):
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    def __init__(self, group: str, kafka: Mapping[str, Any], **options: Unpack[HalfOutboxOptions]) -> None:
-        self.sync = HalfOutbox(group, kafka, **options)
+    def __init__(self, name: str, kafka: Mapping[str, Any], **options: Unpack[HalfOutboxOptions]) -> None:
+        self.sync = HalfOutbox(name, kafka, **options)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:

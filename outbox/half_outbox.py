@@ -41,7 +41,7 @@ class HalfOutbox(Publishing[HalfPublisher]):
     as a context manager, so that op markers are flushed. They are also flushed at exit.
 
     Args:
-        group: Producer group; unique to a service.
+        name: Name of the service; all its processes have the same one, which never changes.
         kafka: librdkafka properties; `bootstrap.servers` is required.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
@@ -59,7 +59,7 @@ class HalfOutbox(Publishing[HalfPublisher]):
 
     def __init__(
         self,
-        group: str,
+        name: str,
         kafka: Mapping[str, Any],
         *,
         channel: str = "outbox",
@@ -72,7 +72,7 @@ class HalfOutbox(Publishing[HalfPublisher]):
     ) -> None:
         self._start(
             HalfSettings(
-                group,
+                name,
                 channel_names(channel),
                 tables or TableNames(),
                 kafka=kafka,
@@ -86,7 +86,7 @@ class HalfOutbox(Publishing[HalfPublisher]):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
-        """Create an outbox from `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … and the TOML file of `OUTBOX_CONFIG`.
+        """Create an outbox from `OUTBOX_SERVICE`, `OUTBOX_BOOTSTRAP_SERVERS`, … and the TOML file of `OUTBOX_CONFIG`.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.
@@ -196,9 +196,9 @@ class HalfOutbox(Publishing[HalfPublisher]):
         return self._publisher.outcome(transaction_id, database)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
-        """Answer the check requests of this producer group in a background thread, until the server is closed.
+        """Answer the check requests of this service in a background thread, until the server is closed.
 
-        Any live instance of the group may answer a request. Requests come only for transactions of
+        Any live instance of the service may answer a request. Requests come only for transactions of
         `TransactionalProducer` without a session; for all others the checker reads the callback table.
 
         Args:

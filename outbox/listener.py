@@ -55,7 +55,7 @@ class TransactionCheck:
     Args:
         transaction_id: Id of the transaction.
         message_id: Id of the message.
-        group: Producer group.
+        service: Name of the service.
         topic: Real topic.
         partition: Partition of the real topic, or -1 for "by key".
         key: Key of the message, or None.
@@ -67,7 +67,7 @@ class TransactionCheck:
 
     transaction_id: str
     message_id: str
-    group: str
+    service: str
     topic: str
     partition: int
     key: bytes | None
@@ -79,7 +79,7 @@ class TransactionCheck:
     def __repr__(self) -> str:
         """Return ids and numbers only, so that no payload, key or header value reaches a log."""
         return (
-            f"TransactionCheck(transaction_id={self.transaction_id!r}, group={self.group!r}, topic={self.topic!r}, "
+            f"TransactionCheck(transaction_id={self.transaction_id!r}, service={self.service!r}, topic={self.topic!r}, "
             f"check={self.check})"
         )
 

@@ -36,7 +36,7 @@ class Outbox(Publishing[Publisher]):
     object serves a whole process: threads may share it.
 
     Args:
-        group: Producer group; unique to a service.
+        name: Name of the service; all its processes have the same one, which never changes.
         channel: The channel that the relay serves; its internal topics take no messages.
         tables: Schema and name prefix of the tables.
         recorder: Receives the outbox's events, such as `outbox.prometheus.PrometheusRecorder`.
@@ -47,17 +47,17 @@ class Outbox(Publishing[Publisher]):
 
     def __init__(
         self,
-        group: str,
+        name: str,
         *,
         channel: str = "outbox",
         tables: TableNames | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        self._start(Settings(group, channel_names(channel), tables or TableNames()), recorder)
+        self._start(Settings(name, channel_names(channel), tables or TableNames()), recorder)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
-        """Create an outbox from `OUTBOX_GROUP`, `OUTBOX_TABLE_PREFIX`, … and the TOML file of `OUTBOX_CONFIG`.
+        """Create an outbox from `OUTBOX_SERVICE`, `OUTBOX_TABLE_PREFIX`, … and the TOML file of `OUTBOX_CONFIG`.
 
         Raises:
             ConfigurationError: A setting is missing or malformed.

@@ -20,7 +20,7 @@ from outbox._security.secret_files import with_secrets
 from outbox._security.token_provider import with_provider
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
+from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_service
 
 log = logging.getLogger("outbox")
 
@@ -47,8 +47,8 @@ _OURS = {
     "enable.auto.offset.store": _POSITIONS,
     "enable.gapless.guarantee": "one failed half would stop the producer that all threads share",
     "enable.idempotence": "a retried half must not appear twice",
-    "group.id": "the library derives the consumer group from the producer group",
-    "group.instance.id": "any live instance of the producer group may answer a check request",
+    "group.id": "the library derives the consumer group from the service",
+    "group.instance.id": "any live instance of the service may answer a check request",
     "isolation.level": "the library reads with read_committed",
     "message.timeout.ms": _BOUNDED,
     "metadata.broker.list": "it is an alias of bootstrap.servers and would replace it; use bootstrap.servers",
@@ -92,7 +92,7 @@ _NAMES = (
     "close_timeout_seconds",
     "eager",
     "eager_idle_timeout_seconds",
-    "group",
+    "service",
     "kafka",
     "publish_timeout_seconds",
     "reject_transactions",
@@ -216,7 +216,7 @@ class Settings:
     """Settings of an `Outbox`.
 
     Args:
-        group: Producer group; unique to a service.
+        service: Name of the service; all its processes have the same one.
         channel: The channel that the relay serves.
         tables: Schema and name prefix of the tables.
         reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
@@ -225,7 +225,7 @@ class Settings:
         ConfigurationError: A setting is missing or malformed.
     """
 
-    group: str
+    service: str
     channel: Channel = field(default_factory=Channel)
     tables: TableNames = field(default_factory=TableNames)
     reject_transactions: bool = False
@@ -233,15 +233,15 @@ class Settings:
     def __post_init__(self) -> None:
         """Check the settings."""
         try:
-            check_group(self.group)
+            check_service(self.service)
         except ProtocolError as error:
             raise ConfigurationError(str(error)) from None
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
-        """Read `OUTBOX_GROUP`, `OUTBOX_CHANNEL`, … over the TOML file that `OUTBOX_CONFIG` names.
+        """Read `OUTBOX_SERVICE`, `OUTBOX_CHANNEL`, … over the TOML file that `OUTBOX_CONFIG` names.
 
-        The TOML file has the same names in lower case: `group`, `channel`, `schema`, `table_prefix`,
+        The TOML file has the same names in lower case: `service`, `channel`, `schema`, `table_prefix`,
         `reject_transactions`; for half mode also `bootstrap_servers`, `kafka` (a table of librdkafka properties; a JSON
         object in the environment), `publish_timeout_seconds`, `close_timeout_seconds`, `eager`,
         `eager_idle_timeout_seconds`. Other names are ignored, because the services read the same file and environment.
@@ -260,10 +260,10 @@ class Settings:
 
     @classmethod
     def _arguments(cls, values: Mapping[str, Any]) -> dict[str, Any]:
-        if "group" not in values:
-            raise ConfigurationError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
+        if "service" not in values:
+            raise ConfigurationError("The service is not set. Set OUTBOX_SERVICE, or `service` in the TOML file.")
         return {
-            "group": str(values["group"]),
+            "service": str(values["service"]),
             "channel": channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
             "tables": TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
             "reject_transactions": _truth(values, "reject_transactions"),

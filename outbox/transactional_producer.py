@@ -67,16 +67,16 @@ class TransactionSendResult:
 class TransactionalProducer:
     """Sends messages in transactions through a listener (RocketMQ: TransactionMQProducer).
 
-    It starts to answer the checks of its producer group when it is entered as a context manager, and at the first
+    It starts to answer the checks of its service when it is entered as a context manager, and at the first
     message that is sent without a session.
 
     Args:
-        outbox: An outbox to share, which `close()` leaves open; or the name of a producer group, for an outbox of its
+        outbox: An outbox to share, which `close()` leaves open; or the name of a service, for an outbox of its
             own.
         listener: Runs the local transactions and answers check-backs.
-        kafka: With a group name: librdkafka properties; `bootstrap.servers` is required.
-        serve_checks: Answer checks; not needed if another instance of the group does.
-        options: With a group name: further arguments of `HalfOutbox`.
+        kafka: With a service name: librdkafka properties; `bootstrap.servers` is required.
+        serve_checks: Answer checks; not needed if another instance of the service does.
+        options: With a service name: further arguments of `HalfOutbox`.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
@@ -104,7 +104,7 @@ class TransactionalProducer:
         elif not isinstance(outbox, HalfOutbox):
             raise UsageError(f"The outbox is a {type(outbox).__name__}. Give a HalfOutbox, or a name and settings.")
         elif kafka is not None or options:
-            raise UsageError("The outbox has its own settings. Give either an outbox, or a group and settings.")
+            raise UsageError("The outbox has its own settings. Give either an outbox, or a service and settings.")
         self._outbox = outbox
         self._sender = outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
         self._settings = self._outbox.settings
@@ -189,7 +189,7 @@ class TransactionalProducer:
         message = with_trace(message)
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         half_record = self._half(message, transaction_id)
-        planned = PlannedHalf(lambda: half_record, self._settings.group, Truth.LISTENER, half_record.key, 1)
+        planned = PlannedHalf(lambda: half_record, self._settings.service, Truth.LISTENER, half_record.key, 1)
         refuse(message, planned, self._sender, budget := self._sender.budget())
         self.start()
         place, offset = self._store(half_record, transaction_id, budget)
@@ -200,7 +200,7 @@ class TransactionalProducer:
             state = self._execute(half, arg)
             outcome = _OUTCOMES[state]
         finally:
-            self._recorder.transaction_ended(self._settings.group, outcome)
+            self._recorder.transaction_ended(self._settings.service, outcome)
         failpoint("outbox.committed")
         if state in _ENDS:
             self._end(_ENDS[state], transaction_id, place, Positions.first(1), offset)
@@ -219,8 +219,8 @@ class TransactionalProducer:
             raise PublishFailed(
                 "Kafka did not acknowledge the half message, so the local transaction did not run. Try again."
             ) from error
-        self._recorder.messages_published(self._settings.group, 1)
-        self._recorder.halves_acked(self._settings.group, 1, time.monotonic() - began)
+        self._recorder.messages_published(self._settings.service, 1)
+        self._recorder.halves_acked(self._settings.service, 1, time.monotonic() - began)
         return place, offset
 
     def _end(self, kind: OpKind, transaction_id: str, place: HalfPlace, positions: Positions, offset: int) -> None:
@@ -231,7 +231,7 @@ class TransactionalProducer:
         """Return the half of a message; its half partition is chosen later."""
         options = HalfOptions(timestamp=message.timestamp, immunity=message.immunity_ms())
         control = HalfControl(
-            message.topic, message.partition, transaction_id, 0, self._settings.group, Truth.LISTENER, options
+            message.topic, message.partition, transaction_id, 0, self._settings.service, Truth.LISTENER, options
         )
         topic = self._settings.channel.half_topic
         headers: OutgoingHeaders = [*control.encode(), *message.header_list()]

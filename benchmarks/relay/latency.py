@@ -51,27 +51,27 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
     ]
 
 
-def measure_dead_group(site: Site, application: Application, rounds: int, seconds: float) -> list[Figure]:
-    """Measure `publish()` beside a producer group that nobody decides for, at 30 % of the traffic, and without it.
+def measure_dead_service(site: Site, application: Application, rounds: int, seconds: float) -> list[Figure]:
+    """Measure `publish()` beside a service that nobody decides for, at 30 % of the traffic, and without it.
 
     Args:
         site: Where; a relay, and no checker, is started here.
         application: Warm.
-        rounds: How often both run, in turn; what the dead group has left behind stays.
+        rounds: How often both run, in turn; what the dead service has left behind stays.
         seconds: How long each run is.
     """
     with relays(site) as running:
         runs = {
             "alone": partial(_milliseconds, site, application, application.publish, seconds),
-            "beside": partial(_beside_dead_group, site, application, seconds),
+            "beside": partial(_beside_dead_service, site, application, seconds),
         }
         _milliseconds(site, application, application.publish, seconds)  # warms up
         running.caught_up()
-        found = interleave(runs, rounds)  # the dead group never catches up
+        found = interleave(runs, rounds)  # the dead service never catches up
     return [
         Figure(
-            f"commit_to_visible_p{percent}_ms_beside_dead_group",
-            f"the same, {RATE} transactions/s, beside a dead group with 30 % of all traffic, p{percent}",
+            f"commit_to_visible_p{percent}_ms_beside_dead_service",
+            f"the same, {RATE} transactions/s, beside a dead service with 30 % of all traffic, p{percent}",
             "ms",
             "without it",
             [percentile(taken, percent) for taken in found["beside"]],
@@ -81,8 +81,8 @@ def measure_dead_group(site: Site, application: Application, rounds: int, second
     ]
 
 
-def _beside_dead_group(site: Site, application: Application, seconds: float) -> list[float]:
-    """Return the application's own milliseconds, while halves of another group come that nobody ever decides."""
+def _beside_dead_service(site: Site, application: Application, seconds: float) -> list[float]:
+    """Return the application's own milliseconds, while halves of another service come that nobody ever decides."""
     ended = threading.Event()
 
     def send() -> None:

@@ -32,7 +32,7 @@ from tests.support.probes import free_port, metric
 
 PARTITIONS = 4
 BODY = 256
-GROUPS = 10
+SERVICES = 10
 SETTLED = 1_000_000
 FEW = 1_000
 """Halves that pend at the restore,"""
@@ -211,9 +211,9 @@ def produce_undecided(site: Site, topic: str, count: int, transaction_size: int,
     for number in range(0, count, transaction_size):
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         options = HalfOptions(incarnation="018f0000-0000-7000-8000-000000000000")
-        group = f"g{number // transaction_size % GROUPS}"
+        service = f"g{number // transaction_size % SERVICES}"
         for position in range(transaction_size):
-            control = HalfControl(site.topic(topic), -1, id_, position, group, Truth.ROW, options)
+            control = HalfControl(site.topic(topic), -1, id_, position, service, Truth.ROW, options)
             producer.produce(
                 site.channel.half_topic,
                 os.urandom(BODY),
@@ -235,8 +235,8 @@ def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: 
         TopicPartition(half.name, number, checkpoint.offset, checkpoint.encode(half.id, number))
         for number in range(PARTITIONS)
     ]
-    group = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
-    with closing(Consumer({**site.kafka(), **group})) as consumer:
+    service = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
+    with closing(Consumer({**site.kafka(), **service})) as consumer:
         consumer.commit(offsets=places, asynchronous=False)
 
 

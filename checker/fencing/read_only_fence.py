@@ -55,7 +55,7 @@ class ReadOnlyFence:
 
         Args:
             connection: In autocommit, to a primary or a replica.
-            requests: Of groups of this database; one per transaction.
+            requests: Of services of this database; one per transaction.
 
         Returns:
             Verdict and row by transaction id.

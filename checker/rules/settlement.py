@@ -68,7 +68,7 @@ class CommittedRow:
 
     Args:
         transaction_id: The transaction.
-        group: Producer group.
+        service: Name of the service.
         topic_id: Id of the half topic.
         partition: Half partition.
         first_offset: Offset of the first half that counts, -1 if none does.
@@ -76,7 +76,7 @@ class CommittedRow:
     """
 
     transaction_id: str
-    group: str
+    service: str
     topic_id: str
     partition: int
     first_offset: int

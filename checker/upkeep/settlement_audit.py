@@ -30,7 +30,7 @@ OPTIONS = BY_KEY
 
 # What is below a checkpoint and not in the discard topic is delivered: the database need not hand it out.
 _CANDIDATES: LiteralString = """
-SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_id::text, row.half_partition,
+SELECT row.transaction_id::text, left(row.service, 200), row.half_topic_id::text, row.half_partition,
        row.first_offset, row.last_offset, greatest(row.created_at, to_timestamp(0))
   FROM {transaction} AS row
   LEFT JOIN unnest(%(partitions)s::int[], %(below)s::bigint[]) AS settled (partition, below)
@@ -48,7 +48,7 @@ SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_i
 
 
 _CONTRADICTED: LiteralString = """
-SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_id::text, row.half_partition,
+SELECT row.transaction_id::text, left(row.service, 200), row.half_topic_id::text, row.half_partition,
        row.first_offset, row.last_offset, greatest(row.created_at, to_timestamp(0))
   FROM {transaction} AS row
  WHERE row.transaction_id = ANY (%(ids)s::uuid[])
@@ -60,10 +60,10 @@ SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_i
 
 @dataclass(slots=True)
 class Undelivered:
-    """Committed transactions of one producer group that are not delivered, for one reason.
+    """Committed transactions of one service that are not delivered, for one reason.
 
     Args:
-        group: Producer group.
+        service: Name of the service.
         delay: Why.
         detail: More of it: the reason in the discard topic, or the half topic's id and partition.
         count: How many.
@@ -71,7 +71,7 @@ class Undelivered:
         examples: Ids of the oldest ones.
     """
 
-    group: str
+    service: str
     delay: Delay
     detail: str
     count: int
@@ -112,7 +112,7 @@ class Audit:
             progress: How far the channel was delivered a moment ago.
 
         Returns:
-            What was found, by group.
+            What was found, by service.
 
         Raises:
             psycopg.Error: The database does not answer, or refuses.
@@ -132,7 +132,7 @@ class Audit:
                 discarded = sorted(progress.discarded)
             _count(found, rows, partial(why_undelivered, progress=progress), progress)
         self._count_contradicted(connection, found, fixed, progress)
-        return sorted(found.values(), key=lambda one: (one.group, one.delay, one.detail))
+        return sorted(found.values(), key=lambda one: (one.service, one.delay, one.detail))
 
     def _count_contradicted(
         self,
@@ -179,7 +179,7 @@ def _count(
         if delay is None:
             continue
         detail = _detail(row, delay, progress)
-        one = found.setdefault((row.group, delay, detail), Undelivered(row.group, delay, detail, 0, created_at, []))
+        one = found.setdefault((row.service, delay, detail), Undelivered(row.service, delay, detail, 0, created_at, []))
         one.count += 1
         one.oldest = min(one.oldest, created_at)
         if len(one.examples) < EXAMPLES:

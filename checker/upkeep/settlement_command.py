@@ -100,7 +100,7 @@ def _as_json(found: Found, progress: ChannelProgress) -> Mapping[str, Any]:
         "undelivered": [
             {
                 "database": name,
-                "group": one.group,
+                "service": one.service,
                 "kind": str(one.delay),
                 "detail": one.detail,
                 "count": one.count,
@@ -118,12 +118,12 @@ def _print(found: Found, progress: ChannelProgress, settings: CheckerSettings) -
     console = PlainConsole()
     if any(found.values()):
         title = f"committed transactions of channel {settings.channel} that are not delivered"
-        table = Table("database", "group", "count", "oldest", "what", "examples", title=title)
+        table = Table("database", "service", "count", "oldest", "what", "examples", title=title)
         for name, findings in found.items():
             for one in findings:
                 what = f"{one.delay}: {MEANINGS[one.delay]} ({one.detail})"
                 oldest = one.oldest.isoformat(" ", "seconds")
-                table.add_row(name, one.group, str(one.count), oldest, what, "\n".join(one.examples))
+                table.add_row(name, one.service, str(one.count), oldest, what, "\n".join(one.examples))
         console.print(table)
     else:
         console.print(

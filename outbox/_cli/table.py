@@ -26,19 +26,19 @@ app = typer.Typer(
 app.command("resume")(resume)
 
 ApplicationRoles = Annotated[
-    list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
+    list[str] | None, typer.Option("--application-role", help="Grant the application's privileges to this role; repeatable.")
 ]
 CheckerRoles = Annotated[
     list[str] | None,
-    typer.Option("--checker-role", help="Role that gets what the checker and the audit need; repeatable."),
+    typer.Option("--checker-role", help="Grant the privileges of checker and audit to this role; repeatable."),
 ]
 RelayRoles = Annotated[
     list[str] | None,
-    typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable."),
+    typer.Option("--relay-role", help="Grant the relay's privileges in table mode to this role; repeatable."),
 ]
 OperatorRoles = Annotated[
     list[str] | None,
-    typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable."),
+    typer.Option("--operator-role", help="Grant the privileges of operators in table mode to this role; repeatable."),
 ]
 ForeignName = Annotated[
     str,
@@ -72,7 +72,7 @@ def create(
     notify: Notify = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the tables and give rights on them. Running it again changes nothing."""
+    """Create the tables and grant privileges (idempotent)."""
     settings = DatabaseSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     if message_table:

@@ -226,7 +226,7 @@ class Connection:
         if self._closed or not self._circuit.failed(since, cause):
             return
         log.warning("Circuit opened, publications fail at once until Kafka answers: %s", cause)
-        self.recorder.circuit_opened(self._settings.group)
+        self.recorder.circuit_opened(self._settings.service)
         with suppress(UsageError):  # the outbox was closed
             self._enquiries.ask(object(), self._probe)  # a question of its own: the one before may be just ending
 
@@ -237,7 +237,7 @@ class Connection:
                 return
         if not self._closed and (seconds := self._circuit.close()) is not None:
             log.warning("Circuit closed after %.1f s, Kafka answers", seconds)
-            self.recorder.circuit_closed(self._settings.group)
+            self.recorder.circuit_closed(self._settings.service)
 
     def _takes_halves(self) -> bool:
         try:
@@ -279,7 +279,7 @@ class Connection:
         if producer is not None:
             left = producer.flush(self._settings.close_timeout_seconds if timeout is None else timeout)
             if left:
-                self.recorder.ops_dropped(self._settings.group, left)
+                self.recorder.ops_dropped(self._settings.service, left)
                 log.warning("%d op marker(s) not sent before close, the checker will decide", left)
 
     # --- clients and threads

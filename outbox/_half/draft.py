@@ -75,26 +75,26 @@ class Draft:
         """Whether there are messages that `take_unsent()` has not returned."""
         return len(self._messages) > self._sent
 
-    def planned(self, messages: Sequence[Message], group: str, topic: str) -> list[PlannedHalf]:
+    def planned(self, messages: Sequence[Message], service: str, topic: str) -> list[PlannedHalf]:
         """Return the largest half that each of the messages could have, which are not added yet."""
         ordering_key = self.ordering_key if self._messages else messages[0].key_bytes()
         return [
             PlannedHalf(
-                partial(self._largest_half, message, group, topic, ordering_key), group, Truth.ROW, ordering_key, count
+                partial(self._largest_half, message, service, topic, ordering_key), service, Truth.ROW, ordering_key, count
             )
             for count, message in enumerate(messages, len(self._messages) + 1)
         ]
 
-    def _largest_half(self, message: Message, group: str, topic: str, ordering_key: bytes | None) -> Record:
+    def _largest_half(self, message: Message, service: str, topic: str, ordering_key: bytes | None) -> Record:
         options = partial(_options, _LONGEST_ID, ordering_key)
-        headers = self._headers(MAX_POSITION, message, group, ordering_key, options)
+        headers = self._headers(MAX_POSITION, message, service, ordering_key, options)
         return Record(topic, ANY_PARTITION, message.key_bytes(), message.value_bytes(), headers)
 
-    def take_unsent(self, group: str, incarnation: str, topic: str, partition: int) -> list[tuple[int, Record]]:
+    def take_unsent(self, service: str, incarnation: str, topic: str, partition: int) -> list[tuple[int, Record]]:
         """Return positions and halves of the messages that were not returned before.
 
         Args:
-            group: Producer group.
+            service: Name of the service.
             incarnation: Incarnation of the database with the callback table.
             topic: Half topic.
             partition: Half partition of the transaction.
@@ -104,16 +104,16 @@ class Draft:
         options = cache(partial(_options, incarnation, ordering_key))
         halves = []
         for position, message in taken:
-            headers = self._headers(position, message, group, ordering_key, options)
+            headers = self._headers(position, message, service, ordering_key, options)
             halves.append((position, Record(topic, partition, message.key_bytes(), message.value_bytes(), headers)))
         return halves
 
     def _headers(
-        self, position: int, message: Message, group: str, ordering_key: bytes | None, options: _Options
+        self, position: int, message: Message, service: str, ordering_key: bytes | None, options: _Options
     ) -> OutgoingHeaders:
         encoded = options(message.key_bytes() == ordering_key, message.timestamp, message.immunity_ms())
         control = control_headers(
-            message.topic, message.partition, self.transaction_id, position, group, Truth.ROW, encoded
+            message.topic, message.partition, self.transaction_id, position, service, Truth.ROW, encoded
         )
         return [*control, *message.header_list()]
 

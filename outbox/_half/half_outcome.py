@@ -30,7 +30,7 @@ _ASK: LiteralString = (
     " set_config('idle_in_transaction_session_timeout', '5s', true)"
 )
 _FENCE: LiteralString = (
-    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions) VALUES (%s, %s, 'R', %s, %s, %s, %s, %s, %s)"
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
@@ -93,7 +93,7 @@ def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection
     free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
     if free and not may_be_purged(transaction_id, purged_until):
         rollback_row = CallbackRow(
-            transaction_id, settings.group, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
+            transaction_id, settings.service, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
         )
         connection.execute(table.compose(_FENCE), rollback_row.values())
         now = connection.execute(table.compose(_PURGED_UNTIL)).row

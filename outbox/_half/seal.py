@@ -155,13 +155,13 @@ class Seal:
         require_accepted(self._settings)
         messages = with_traces(messages)
         budget = self._sender.budget(self._connection.waiting)
-        planned = self.draft.planned(messages, self._settings.group, self._settings.channel.half_topic)
+        planned = self.draft.planned(messages, self._settings.service, self._settings.channel.half_topic)
         for message, half in zip(messages, planned, strict=True):
             refuse(message, half, self._sender, budget)
         receipts = self.draft.add(messages)
         if eager:
             self._send(budget, eager=True)
-        self._recorder.messages_published(self._settings.group, len(messages))
+        self._recorder.messages_published(self._settings.service, len(messages))
         return receipts
 
     def acknowledged_half(self) -> tuple[int, int]:
@@ -197,7 +197,7 @@ class Seal:
         self._send(budget)
         offsets = self._acknowledged(budget)
         self._sender.require_same_topic(self._place, offsets)
-        self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
+        self._recorder.halves_acked(self._settings.service, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
         mark = self._insert(self._entry)
@@ -230,7 +230,7 @@ class Seal:
         if not self._sent:
             self._sending_since = time.monotonic()
         topic, partition = self._settings.channel.half_topic, self._place.partition
-        for position, half in self.draft.take_unsent(self._settings.group, incarnation, topic, partition):
+        for position, half in self.draft.take_unsent(self._settings.service, incarnation, topic, partition):
             self._sent.append(
                 position
             )  # before it is sent, so that a rollback marker covers it even after an interruption
@@ -275,7 +275,7 @@ class Seal:
         """Insert the row, and make COMMIT wait for the disk (R7); return the mark of the transaction."""
         row = CallbackRow(
             entry.transaction_id,
-            self._settings.group,
+            self._settings.service,
             self._settings.channel.name,
             entry.topic_id,
             entry.partition,
@@ -374,7 +374,7 @@ class Seal:
     def _end(self, outcome: CommitOutcome) -> None:
         self._stop_listening()
         if self.draft or self._sent:
-            self._recorder.transaction_ended(self._settings.group, outcome)
+            self._recorder.transaction_ended(self._settings.service, outcome)
 
 
 def _found(transaction_id: str, answer: tuple[object, ...] | None) -> bool | None:

@@ -43,7 +43,7 @@ class Sender(Connection):
             PublishFailed: Kafka does not answer.
         """
         channel, id_ = self.channel, uuid.UUID(transaction_id).bytes
-        partition = half_partition(self._settings.group, ordering_key, id_, channel.partitions)
+        partition = half_partition(self._settings.service, ordering_key, id_, channel.partitions)
         ends = self._topics.ends.get(channel.half.name, ()) if self._topics is not None else ()
         floor = max(self._floors.get((channel.half.id, partition), 0), *ends[partition : partition + 1], 0)
         return HalfPlace(channel.half.id, partition, floor)
@@ -175,5 +175,5 @@ class Sender(Connection):
             self._op_dropped(transaction_id, why_refused(error, self._settings.channel.op_topic))
 
     def _op_dropped(self, transaction_id: str, reason: str) -> None:
-        self.recorder.ops_dropped(self._settings.group, 1)
+        self.recorder.ops_dropped(self._settings.service, 1)
         log.warning("Op marker of transaction %s not sent, the checker will decide: %s", transaction_id, reason)

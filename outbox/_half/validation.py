@@ -30,14 +30,14 @@ class PlannedHalf(NamedTuple):
 
     Args:
         make: Returns the half.
-        group: Producer group.
+        service: Name of the service.
         truth: Whether the callback row or the listener decides.
         ordering_key: Ordering key of the transaction.
         messages: Number of messages of the transaction, with this one.
     """
 
     make: Callable[[], Record]
-    group: str
+    service: str
     truth: Truth
     ordering_key: bytes | None
     messages: int
@@ -102,7 +102,7 @@ def why_not_for(message: Message, topic: TopicDescription | None) -> str:
 
 
 def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:
-    size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.group)
+    size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.service)
     if size <= topic.max_record_bytes:
         return ""
     return (
@@ -113,13 +113,13 @@ def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) 
 
 def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:
     """Refuse a half that is too large for the half topic, or for another internal topic that may receive it."""
-    half, group = planned.make(), planned.group
+    half, service = planned.make(), planned.service
     content = half.key, half.value, half.headers
     _require_fit(planned, "half message", record_size(*content), channel.half, max_half_bytes)
     _require_fit(planned, "half message in an envelope", discard_record_size(*content), channel.discard)
     if planned.truth is Truth.LISTENER:
-        _require_fit(planned, "check request", check_record_size(*content, group), channel.check)
-    manifest = manifest_record_size(planned.messages, planned.ordering_key, group)
+        _require_fit(planned, "check request", check_record_size(*content, service), channel.check)
+    manifest = manifest_record_size(planned.messages, planned.ordering_key, service)
     _require_fit(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
 
 

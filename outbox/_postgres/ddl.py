@@ -104,7 +104,7 @@ def run(
     grants: Sequence[Grant],
     command: LiteralString,
 ) -> None:
-    """Make tables and give rights on them, in one transaction.
+    """Create tables and grant privileges on them, in one transaction.
 
     Args:
         connection: Of a role that may.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 OrderingKey = tuple[str, bytes]
-"""Producer group and key: the messages of one keep their order."""
+"""Service and key: the messages of one keep their order."""
 
 Some = TypeVar("Some")
 KeyedRows = Callable[[Some], Iterable[tuple[OrderingKey, int]]]

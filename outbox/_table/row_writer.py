@@ -38,14 +38,14 @@ class RowWriter:
 
     Args:
         names: Schema and name prefix of the tables.
-        group: Producer group.
+        service: Name of the service.
         look: Looks whether a relay delivers the table.
     """
 
-    def __init__(self, names: TableNames, group: str, look: OwnerLook) -> None:
+    def __init__(self, names: TableNames, service: str, look: OwnerLook) -> None:
         self._look = look
-        self._insert = MessageInsert(names, group)
-        self._copy = RowCopy(names, group)
+        self._insert = MessageInsert(names, service)
+        self._copy = RowCopy(names, service)
         self._table = written(names.schema, names.message)
         self._fail = Statement("SELECT CAST('outbox: a trigger dropped or added rows of messages' AS integer)", ())
 

@@ -43,8 +43,8 @@ class TablePublisher:
         self._settings = settings
         self._recorder = guarded(recorder)
         self._is_closed = False
-        look = OwnerLook(settings.tables, settings.group, self._recorder)
-        self._writer = RowWriter(settings.tables, settings.group, look)
+        look = OwnerLook(settings.tables, settings.service, self._recorder)
+        self._writer = RowWriter(settings.tables, settings.service, look)
 
     def publish(self, target: Target, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
         """Publish one message; as `Outbox.publish()`."""
@@ -87,7 +87,7 @@ class TablePublisher:
                 raise explanation from error
             raise
         published = record(connection, written.xid, written.started_us, messages)
-        self._recorder.messages_published(self._settings.group, len(messages))
+        self._recorder.messages_published(self._settings.service, len(messages))
         return [
             Receipt(published.transaction_id, id_, message.topic)
             for id_, message in zip(written.ids, messages, strict=True)

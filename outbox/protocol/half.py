@@ -86,7 +86,7 @@ class HalfControl:
         partition: Real queue id, or -1 for "by key".
         transaction_id: UUIDv7 of the transaction.
         position: Place of the message in its transaction, from 0.
-        group: Producer group.
+        service: Name of the service.
         truth: Who answers check requests.
         options: The rest, where needed.
     """
@@ -95,7 +95,7 @@ class HalfControl:
     partition: Final[int]
     transaction_id: Final[str]
     position: Final[int]
-    group: Final[str]
+    service: Final[str]
     truth: Final[Truth]
     options: Final[HalfOptions] = NO_OPTIONS
 
@@ -106,7 +106,7 @@ class HalfControl:
             self.partition,
             self.transaction_id,
             self.position,
-            self.group,
+            self.service,
             self.truth,
             self.options.encode(),
         )
@@ -116,7 +116,7 @@ class HalfControl:
         return key if self.options.ordering is None else self.options.ordering[0]
 
 
-_CONTROL = frozenset({names.TARGET_HEADER, names.TRANSACTION_HEADER, names.GROUP_HEADER, names.OPTIONS_HEADER})
+_CONTROL = frozenset({names.TARGET_HEADER, names.TRANSACTION_HEADER, names.SERVICE_HEADER, names.OPTIONS_HEADER})
 _TRANSACTION = re.compile(f"{names.FORMAT_VERSION};({UUID_PATTERN})/(0|[1-9][0-9]{{0,3}})".encode())
 _KEY = re.compile(r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})*")
 
@@ -148,12 +148,12 @@ def _parse_half(headers: Headers) -> HalfControl:
     try:
         transaction_id, position = _parse_transaction(control[names.TRANSACTION_HEADER])
         topic, partition = _parse_target(control[names.TARGET_HEADER])
-        group, truth = _parse_group(control[names.GROUP_HEADER])
+        service, truth = _parse_service(control[names.SERVICE_HEADER])
     except KeyError as missing:
         raise ProtocolError(f"header {missing.args[0]} is missing") from None
     options = control.get(names.OPTIONS_HEADER)
     return HalfControl(
-        topic, partition, transaction_id, position, group, truth, parse_options(options) if options else NO_OPTIONS
+        topic, partition, transaction_id, position, service, truth, parse_options(options) if options else NO_OPTIONS
     )
 
 
@@ -181,7 +181,7 @@ def parse_key(text: str) -> bytes:
 
 
 def control_headers(
-    topic: str, partition: int, transaction_id: str, position: int, group: str, truth: Truth, options: bytes
+    topic: str, partition: int, transaction_id: str, position: int, service: str, truth: Truth, options: bytes
 ) -> list[tuple[str, bytes]]:
     """Return the control headers of a half without making an object: as `HalfControl.encode()`.
 
@@ -190,7 +190,7 @@ def control_headers(
     headers = [
         _target_header(topic, partition),
         (names.TRANSACTION_HEADER, f"{names.FORMAT_VERSION};{message_id(transaction_id, position)}".encode()),
-        _group_header(group, truth),
+        _service_header(service, truth),
     ]
     if options:
         headers.append((names.OPTIONS_HEADER, options))
@@ -203,8 +203,8 @@ def _target_header(topic: str, partition: int) -> tuple[str, bytes]:
 
 
 @lru_cache(maxsize=64)
-def _group_header(group: str, truth: Truth) -> tuple[str, bytes]:
-    return names.GROUP_HEADER, f"{group};{truth}".encode()
+def _service_header(service: str, truth: Truth) -> tuple[str, bytes]:
+    return names.SERVICE_HEADER, f"{service};{truth}".encode()
 
 
 def user_headers(headers: Headers) -> list[Header]:
@@ -213,7 +213,7 @@ def user_headers(headers: Headers) -> list[Header]:
 
 
 def real_headers(control: HalfControl, headers: Headers, origin: int | str, origin_offset: int) -> OutgoingHeaders:
-    """Return the headers of the record on the real topic: the user's own, then id, producer group and origin (R30).
+    """Return the headers of the record on the real topic: the user's own, then id, service and origin (R30).
 
     Args:
         control: Control headers of the half, or those made from a row of a message table.
@@ -223,7 +223,7 @@ def real_headers(control: HalfControl, headers: Headers, origin: int | str, orig
     """
     real: OutgoingHeaders = [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
     real.append((names.MESSAGE_ID_HEADER, message_id(control.transaction_id, control.position).encode()))
-    real.append(_real_group_header(control.group))
+    real.append(_real_service_header(control.service))
     real.append((names.ORIGIN_HEADER, f"{origin}/{origin_offset}".encode()))
     return real
 
@@ -233,14 +233,14 @@ def count_header(messages: int) -> tuple[str, bytes]:
     """Return the header of a real record that names how many messages its transaction has (R30).
 
     Args:
-        messages: The number of messages with its transaction id and producer group.
+        messages: The number of messages with its transaction id and service.
     """
     return names.COUNT_HEADER, str(messages).encode()
 
 
 @lru_cache(maxsize=4096)
-def _real_group_header(group: str) -> tuple[str, bytes]:
-    return names.PRODUCER_GROUP_HEADER, group.encode()
+def _real_service_header(service: str) -> tuple[str, bytes]:
+    return names.SERVICE_HEADER, service.encode()
 
 
 def reserved_header(header_names: Iterable[str]) -> str | None:
@@ -264,9 +264,9 @@ def _parse_target(value: bytes) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def _parse_group(value: bytes) -> tuple[str, Truth]:
-    group, _, truth = value.decode(errors="replace").partition(";")
-    return names.check_group(group), parse_truth(truth)
+def _parse_service(value: bytes) -> tuple[str, Truth]:
+    service, _, truth = value.decode(errors="replace").partition(";")
+    return names.check_service(service), parse_truth(truth)
 
 
 @lru_cache(maxsize=4096)

@@ -74,7 +74,7 @@ class Site:
 
     Args:
         servers: Kafka and Postgres, such as the fixture `outbox_stack`.
-        group: Producer group of `outbox()` and of `environment()`.
+        service: Service of `outbox()` and of `environment()`.
         partitions: Number of partitions of the half topic.
 
     Attributes:
@@ -92,9 +92,9 @@ class Site:
             assert_published(outbox, orders, key="42", count=1)
     """
 
-    def __init__(self, servers: Servers, group: str = "test", *, partitions: int = 2) -> None:
+    def __init__(self, servers: Servers, service: str = "test", *, partitions: int = 2) -> None:
         self.name = f"t{uuid.uuid4().hex[:10]}"
-        self.group = group
+        self.service = service
         self.channel = Channel(self.name)
         self.tables = TableNames("public", self.name)
         self.kafka = {"bootstrap.servers": servers.bootstrap_servers}
@@ -128,20 +128,20 @@ class Site:
 
     # --- for the application ------------------------------------------------------------------------------------
 
-    def outbox(self, group: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
+    def outbox(self, service: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
         """Create an outbox that is closed with the site; `AsyncOutbox.over()` returns its asyncio interface.
 
         Args:
-            group: Producer group; None: the group of the site.
+            service: Name of the service; None: the service of the site.
             options: Further arguments of `Outbox`.
         """
         settings: OutboxOptions = {"channel": self.name, "tables": self.tables, **options}
-        return self._life.enter_context(Outbox(group or self.group, **settings))
+        return self._life.enter_context(Outbox(service or self.service, **settings))
 
-    def half_outbox(self, group: str | None = None, **options: Unpack[HalfOutboxOptions]) -> HalfOutbox:
+    def half_outbox(self, service: str | None = None, **options: Unpack[HalfOutboxOptions]) -> HalfOutbox:
         """Create an outbox of half mode, as `outbox()`."""
         settings: HalfOutboxOptions = {"channel": self.name, "tables": self.tables, **options}
-        return self._life.enter_context(HalfOutbox(group or self.group, self.kafka, **settings))
+        return self._life.enter_context(HalfOutbox(service or self.service, self.kafka, **settings))
 
     def topic(self, name: str, partitions: int = 3) -> str:
         """Return the full name of a real topic of this site; create the topic at the first call.
@@ -172,7 +172,7 @@ class Site:
             "OUTBOX_POSTGRES_URL": self.postgres_url,
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
-            "OUTBOX_GROUP": self.group,
+            "OUTBOX_SERVICE": self.service,
             "OUTBOX_TABLES": json.dumps({_SOURCE: {"dsn": self.postgres_url, "table_prefix": self.name}}),
         }
 

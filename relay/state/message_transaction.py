@@ -124,9 +124,9 @@ class Transaction:
 
     Args:
         id: Transaction id.
-        group: Producer group.
+        service: Name of the service.
         truth: Who answers check requests.
-        ordering_key: Its order is kept among those of its group with the same key; None for one without order.
+        ordering_key: Its order is kept among those of its service with the same key; None for one without order.
         incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
         appended: Append time of the half that was read first, ms of broker time.
@@ -136,8 +136,8 @@ class Transaction:
         gaps: How often halves of others are between its own.
         last_offset: Of the half that was read last.
         copies: Further halves, with the positions that were read before; the decision's offsets select one.
-        is_first: Whether none of its group and ordering key is before it.
-        behind: The next one of its group and ordering key.
+        is_first: Whether none of its service and ordering key is before it.
+        behind: The next one of its service and ordering key.
         state: Its state.
         decision: The op entry that decided it.
         decided_by: Who wrote that.
@@ -152,7 +152,7 @@ class Transaction:
     """
 
     id: str
-    group: str
+    service: str
     truth: Truth
     ordering_key: bytes | None
     incarnation: str | None

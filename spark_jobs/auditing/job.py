@@ -18,7 +18,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.inputs import InputPlan, Search, still_there
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.report import report
@@ -199,11 +199,11 @@ class Audit:
 
     def circumstances(self, inputs: Inputs, databases: list[Database], halves: DataFrame) -> Circumstances:
         """Return what must be known besides."""
-        told = halves.where("message.producer_group is not null").select("message.producer_group").distinct().collect()
+        told = halves.where("message.service is not null").select("message.service").distinct().collect()
         return Circumstances(
             inputs.window.grace,
             databases,
-            [row.producer_group for row in told],
+            [row.service for row in told],
             tuple(inputs.incomplete),
             self._settings.channel_names(),
             self._settings.ordering == "key",

@@ -1,4 +1,4 @@
-"""The order of what was delivered, by producer group and ordering key. Pure."""
+"""The order of what was delivered, by service and ordering key. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_jobs.records.audit_verdicts import Verdict
 def reordered(judged: DataFrame) -> DataFrame:
     """Judge again what is right but for its place behind a later message.
 
-    On one partition of a real topic the messages of one producer group and ordering key have the order of their
+    On one partition of a real topic the messages of one service and ordering key have the order of their
     transactions' first halves, and of their positions. What comes late is marked, and is not compared. In table mode
     they have the order of their rows.
 
@@ -35,6 +35,6 @@ def reordered(judged: DataFrame) -> DataFrame:
 
 def _lane(compared: Column) -> Column:
     """Return what is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
-    group = ("producer_group", "_ordering", "_source", "half_partition", "real_topic", "real_partition")
-    shared = [f.when(compared, f.col(column)).alias(column) for column in group]
+    service = ("service", "_ordering", "_source", "half_partition", "real_topic", "real_partition")
+    shared = [f.when(compared, f.col(column)).alias(column) for column in service]
     return f.struct(*shared, f.when(~compared, f.col("transaction_id")).alias("_alone"))

@@ -11,7 +11,7 @@ from spark_jobs.records.evidence import LISTED, inside, message
 from spark_jobs.runtime.spans import Span
 
 COLUMNS = (
-    "database string, transaction_id string, producer_group string, state string, half_topic_id string, "
+    "database string, transaction_id string, service string, state string, half_topic_id string, "
     "half_partition int, first_offset bigint, last_offset bigint, positions string"
 )
 """Rows as `spark_jobs.auditing.row_snapshot` reads them."""
@@ -44,7 +44,7 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
                 position=f.col("position"),
                 partition=partition,
                 offset=f.col("first_offset"),
-                producer_group=f.col("producer_group"),
+                service=f.col("service"),
             ),
         ).alias("message"),
         f.struct(
@@ -55,7 +55,7 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
             f.col("first_offset").alias("first"),
             f.col("last_offset").alias("last"),
             "positions",
-            "producer_group",
+            "service",
         ).alias("callback"),
     )
 

@@ -8,7 +8,7 @@ from pyspark.sql import functions as f
 from spark_jobs.records.evidence import HALF, TABLE, message
 
 COLUMNS = (
-    "source string, transaction_id string, created_at timestamp, delivered_at timestamp, producer_group string, "
+    "source string, transaction_id string, created_at timestamp, delivered_at timestamp, service string, "
     "topic string, partition int, first bigint, last bigint, reason string, settled boolean"
 )
 """Rows as `spark_jobs.auditing.table_snapshot` reads them.
@@ -32,7 +32,7 @@ def table_evidence(rows: DataFrame) -> DataFrame:
             topic=f.col("topic"),
             offset=f.col("id"),
             time=f.col("created_at"),
-            producer_group=f.col("producer_group"),
+            service=f.col("service"),
             truth=f.lit(TABLE),
             target=f.col("partition"),
             unsettled=~f.col("settled"),

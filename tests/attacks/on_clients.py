@@ -24,14 +24,14 @@ from tests.attacks.forging import SECONDS
 from tests.attacks.on_topics import HIDDEN
 from tests.attacks.teams import Teams
 
-NO_GROUP = "GROUP_AUTHORIZATION_FAILED"
+NO_SERVICE = "GROUP_AUTHORIZATION_FAILED"
 NO_CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 NO_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
-def _joins(group: str) -> Callable[[Teams], str]:
+def _joins(service: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        consumer = Consumer({**teams.a.kafka(), "group.id": group})
+        consumer = Consumer({**teams.a.kafka(), "group.id": service})
         consumer.subscribe([teams.a.topics[0]])
         deadline = time.monotonic() + SECONDS
         try:
@@ -48,18 +48,18 @@ def _joins(group: str) -> Callable[[Teams], str]:
     return run
 
 
-def _commits(group: str, topic: str) -> Callable[[Teams], str]:
+def _commits(service: str, topic: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])
+        wanted = ConsumerGroupTopicPartitions(service, [TopicPartition(topic, 0, 0)])
         (future,) = teams.admin.alter_consumer_group_offsets([wanted]).values()
         return refusal(lambda: _checked(future.result(SECONDS)))
 
     return run
 
 
-def _looks(group: str) -> Callable[[Teams], str]:
+def _looks(service: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        (future,) = teams.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        (future,) = teams.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(service)]).values()
         return refusal(lambda: _checked(future.result(SECONDS)))
 
     return run
@@ -72,9 +72,9 @@ def _checked(found: ConsumerGroupTopicPartitions) -> None:
             raise KafkaException(place.error)
 
 
-def _deletes(group: str) -> Callable[[Teams], str]:
+def _deletes(service: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        (future,) = teams.admin.delete_consumer_groups([group]).values()
+        (future,) = teams.admin.delete_consumer_groups([service]).values()
         return refusal(lambda: future.result(SECONDS))
 
     return run
@@ -82,7 +82,7 @@ def _deletes(group: str) -> Callable[[Teams], str]:
 
 def _lists(teams: Teams) -> str:
     listed = teams.admin.list_consumer_groups().result(SECONDS)
-    return DONE if any(one.group_id.startswith(teams.b.name) for one in listed.valid) else HIDDEN
+    return DONE if any(one.service_id.startswith(teams.b.name) for one in listed.valid) else HIDDEN
 
 
 def _fences(transactional_id: str) -> Callable[[Teams], str]:
@@ -132,20 +132,20 @@ def _guesses_password(teams: Teams) -> str:
 
 
 ON_CLIENTS = (
-    Attack("join the consumer group of team-b's relay", By.KAFKA, NO_GROUP, _joins("team_b-relay")),
-    Attack("join the consumer group of its own relay", By.KAFKA, NO_GROUP, _joins("team_a-relay")),
-    Attack("join the consumer group of team-b's checker", By.KAFKA, NO_GROUP, _joins("team_b-checker")),
-    Attack("join the consumer group of team-b's listeners", By.KAFKA, NO_GROUP, _joins("team_b-listeners.team_b-shop")),
-    Attack("set a checkpoint of team-b's relay back", By.KAFKA, NO_GROUP, _commits("team_b-relay", "team_b.half")),
-    Attack("set a checkpoint of its own relay back", By.KAFKA, NO_GROUP, _commits("team_a-relay", "team_a.half")),
+    Attack("join the consumer group of team-b's relay", By.KAFKA, NO_SERVICE, _joins("team_b-relay")),
+    Attack("join the consumer group of its own relay", By.KAFKA, NO_SERVICE, _joins("team_a-relay")),
+    Attack("join the consumer group of team-b's checker", By.KAFKA, NO_SERVICE, _joins("team_b-checker")),
+    Attack("join the consumer group of team-b's listeners", By.KAFKA, NO_SERVICE, _joins("team_b-listeners.team_b-shop")),
+    Attack("set a checkpoint of team-b's relay back", By.KAFKA, NO_SERVICE, _commits("team_b-relay", "team_b.half")),
+    Attack("set a checkpoint of its own relay back", By.KAFKA, NO_SERVICE, _commits("team_a-relay", "team_a.half")),
     Attack(
         "set the progress of team-b's table source back",
         By.KAFKA,
-        NO_GROUP,
+        NO_SERVICE,
         _commits("team_b-table.shop", "team_b.half"),
     ),
-    Attack("read the checkpoints of team-b's relay", By.KAFKA, NO_GROUP, _looks("team_b-relay")),
-    Attack("delete the consumer group of team-b's relay", By.KAFKA, NO_GROUP, _deletes("team_b-relay")),
+    Attack("read the checkpoints of team-b's relay", By.KAFKA, NO_SERVICE, _looks("team_b-relay")),
+    Attack("delete the consumer group of team-b's relay", By.KAFKA, NO_SERVICE, _deletes("team_b-relay")),
     Attack("list consumer groups of team-b", By.KAFKA, HIDDEN, _lists),
     Attack("fence team-b's relay by its transactional id", By.KAFKA, NO_ID, _fences("team_b-relay-0")),
     Attack("fence the owner of team-b's table source", By.KAFKA, NO_ID, _fences("team_b-table.shop")),

@@ -41,8 +41,8 @@ def read(teams: Teams, topic: str) -> bytes | None:
     Raises:
         KafkaException: Kafka refuses it.
     """
-    group = teams.a.site.channel.listener_group(teams.a.group)
-    consumer = Consumer({**teams.a.kafka(), "group.id": group, "auto.offset.reset": "earliest"})
+    service = teams.a.site.channel.listener_group(teams.a.service)
+    consumer = Consumer({**teams.a.kafka(), "group.id": service, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     deadline = time.monotonic() + SECONDS
     try:

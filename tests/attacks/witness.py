@@ -26,17 +26,17 @@ class Witness:
         site: The team's site.
         kafka: librdkafka properties of its application.
         dsn: Connection string of its application.
-        group: Its producer group.
+        service: Its service.
     """
 
-    def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, group: str) -> None:
+    def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, service: str) -> None:
         self._dsn = dsn
 
         self._outboxes = {
-            site.topic("orders"): HalfOutbox(group, kafka, channel=site.name, tables=site.tables),
-            site.topic("rows"): Outbox(group, channel=site.name, tables=site.tables),
+            site.topic("orders"): HalfOutbox(service, kafka, channel=site.name, tables=site.tables),
+            site.topic("rows"): Outbox(service, channel=site.name, tables=site.tables),
         }
-        self._eager = HalfOutbox(group, kafka, eager=True, channel=site.name, tables=site.tables)
+        self._eager = HalfOutbox(service, kafka, eager=True, channel=site.name, tables=site.tables)
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=pair) for pair in self._outboxes.items()]
         self.committed: dict[tuple[str, bytes], float] = {}

@@ -29,13 +29,13 @@ class Events(NoRecorder):
     def __init__(self) -> None:
         self.kept: list[str] = []
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """Keep it."""
-        self.kept.append(f"{group} opened")
+        self.kept.append(f"{service} opened")
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """Keep it."""
-        self.kept.append(f"{group} closed")
+        self.kept.append(f"{service} closed")
 
 
 @pytest.fixture

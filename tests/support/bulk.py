@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _LOCKS = b"SELECT count(pg_advisory_xact_lock(number)) FROM unnest(CAST(%s AS bigint[])) AS number"
 _COLUMNS = (
-    "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset,"
+    "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset,"
     " positions"
 )
 
@@ -64,7 +64,7 @@ def _commit(site: Site, outbox: HalfOutbox, messages: Sequence[Message], each: i
         with connection.cursor().copy(f"COPY {site.tables.transaction} ({_COLUMNS}) FROM STDIN".encode()) as copy:
             for entry in entries:
                 place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
-                copy.write_row((entry.transaction_id, outbox.settings.group, "C", site.name, *place))
+                copy.write_row((entry.transaction_id, outbox.settings.service, "C", site.name, *place))
     return entries
 
 
@@ -94,11 +94,11 @@ def _draft(messages: Iterable[Message]) -> Draft:
 
 def _send_all(outbox: HalfOutbox, drafts: Iterable[Draft], incarnation: str) -> list[OpEntry]:
     """Send the halves of transactions, each half partition in their order."""
-    channel, group = outbox._sender.channel, outbox.settings.group
+    channel, service = outbox._sender.channel, outbox.settings.service
     placed: dict[int, list[Draft]] = defaultdict(list)
     for draft in drafts:
         id_ = uuid.UUID(draft.transaction_id).bytes
-        placed[half_partition(group, draft.ordering_key, id_, channel.partitions)].append(draft)
+        placed[half_partition(service, draft.ordering_key, id_, channel.partitions)].append(draft)
     return [
         OpEntry(OpKind.COMMIT, draft.transaction_id, channel.half.id, partition, draft.positions, first, last)
         for partition, of_partition in placed.items()
@@ -111,8 +111,8 @@ def _send(
 ) -> Iterator[tuple[Draft, int, int]]:
     """Each draft with the offsets of its first and last half."""
     for some in _batched(drafts, AT_ONCE):
-        group, topic = outbox.settings.group, outbox.settings.channel.half_topic
-        halves = [half for draft in some for _, half in draft.take_unsent(group, incarnation, topic, partition)]
+        service, topic = outbox.settings.service, outbox.settings.channel.half_topic
+        halves = [half for draft in some for _, half in draft.take_unsent(service, incarnation, topic, partition)]
         offsets = iter(outbox._sender.send_halves(halves))
         for draft in some:
             own = list(islice(offsets, len(draft)))

@@ -133,9 +133,9 @@ def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str
         return publish_bulk(site, outbox, messages, ops=ops)
 
 
-def orphan(site: Site, group: str = "orders") -> str:
+def orphan(site: Site, service: str = "orders") -> str:
     """Send a half that nobody commits; return its transaction id."""
-    with site.half_outbox(group, publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(service, publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
         return entry.transaction_id
 

@@ -122,15 +122,15 @@ class Site:
         self._engines.append(engine)
         return engine
 
-    def outbox(self, group: str = "orders", **options: Any) -> Outbox:
+    def outbox(self, service: str = "orders", **options: Any) -> Outbox:
         """An outbox of this site, closed with it."""
-        made = Outbox(group, channel=self.name, tables=self.tables, **options)
+        made = Outbox(service, channel=self.name, tables=self.tables, **options)
         self._outboxes.append(made)
         return made
 
-    def half_outbox(self, group: str = "orders", **options: Any) -> HalfOutbox:
+    def half_outbox(self, service: str = "orders", **options: Any) -> HalfOutbox:
         """One of half mode."""
-        made = HalfOutbox(group, self.kafka(), channel=self.name, tables=self.tables, **options)
+        made = HalfOutbox(service, self.kafka(), channel=self.name, tables=self.tables, **options)
         self._outboxes.append(made)
         return made
 
@@ -142,7 +142,7 @@ class Site:
             "OUTBOX_POSTGRES_URL": self.postgres_url,
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
-            "OUTBOX_GROUP": "orders",
+            "OUTBOX_SERVICE": "orders",
             "OUTBOX_PROFILE": "development",
             "OUTBOX_TRANSACTION_TIMEOUT_MS": "1000",
             "OUTBOX_CHECK_INTERVAL_MS": "500",

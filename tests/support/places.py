@@ -46,7 +46,7 @@ class Place(ABC):
         """A number that no row has."""
 
     @abstractmethod
-    def other_outbox(self, group: str) -> HalfOutbox:
+    def other_outbox(self, service: str) -> HalfOutbox:
         """Another outbox of the same kind."""
 
     @abstractmethod
@@ -117,9 +117,9 @@ class MemoryPlace(Place):
         """A number that no row has."""
         return next(self._numbers)
 
-    def other_outbox(self, group: str) -> HalfOutbox:
+    def other_outbox(self, service: str) -> HalfOutbox:
         """Another outbox of the same kind."""
-        return InMemoryHalfOutbox(group)
+        return InMemoryHalfOutbox(service)
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""
@@ -158,9 +158,9 @@ class RealPlace(Place):
         """A number that no row has."""
         return self._shop.number()
 
-    def other_outbox(self, group: str) -> HalfOutbox:
+    def other_outbox(self, service: str) -> HalfOutbox:
         """Another outbox of the same kind."""
-        return self._shop.site.half_outbox(group)
+        return self._shop.site.half_outbox(service)
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""

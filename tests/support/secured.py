@@ -106,7 +106,7 @@ class SecuredSite(Site):
 
         Args:
             roles: The roles.
-            names: Topics, groups and sources: the options of the command, with several values each.
+            names: Topics, services and sources: the options of the command, with several values each.
         """
         name = f"{self.name}-{'-'.join(roles)}"
         with self.acting(name):

@@ -211,7 +211,7 @@ class Application:
 def poison(name: str, topic: str) -> str:
     """SQL of a row that nobody can deliver."""
     return (
-        f"WITH made AS (INSERT INTO {TableNames('public', name).message} (producer_group, topic, header_names)"
+        f"WITH made AS (INSERT INTO {TableNames('public', name).message} (service, topic, header_names)"
         f" VALUES ('poison', '{topic}', ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"
     )
 

@@ -57,7 +57,7 @@ class InMemoryOutbox(_Shown, Outbox):
     connections of drivers: no event reports their COMMIT.
 
     Args:
-        group: Producer group.
+        name: Name of the service.
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
         recorder: Receives the outbox's events.
@@ -69,9 +69,9 @@ class InMemoryOutbox(_Shown, Outbox):
         assert [message.key for message in outbox.published] == [b"42"]
     """
 
-    def __init__(self, group: str = "test", *, topics: Topics | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(self, name: str = "test", *, topics: Topics | None = None, recorder: Recorder | None = None) -> None:
         self._topics = topics
-        self._start(Settings(group), recorder)
+        self._start(Settings(name), recorder)
 
     def _start(self, settings: Settings, recorder: Recorder | None) -> None:
         self.settings = settings
@@ -99,16 +99,16 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
     and on psycopg's connections. Eager sending has no effect: no half is sent, and no lock is taken.
 
     Args:
-        group: Producer group.
+        name: Name of the service.
         topics: As for `InMemoryOutbox`.
         recorder: Receives the outbox's events.
     """
 
     _sender: MemorySender
 
-    def __init__(self, group: str = "test", *, topics: Topics | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(self, name: str = "test", *, topics: Topics | None = None, recorder: Recorder | None = None) -> None:
         self._topics = topics
-        self._start(HalfSettings(group, kafka=_NO_KAFKA), recorder)
+        self._start(HalfSettings(name, kafka=_NO_KAFKA), recorder)
 
     def _start(self, settings: HalfSettings, recorder: Recorder | None) -> None:
         self.settings = settings

@@ -50,17 +50,17 @@ class MemoryParticipant(ABC):
 
     Args:
         transaction_id: Id of the transaction.
-        group: Producer group.
+        service: Name of the service.
         memory: Stores the messages of committed transactions.
         recorder: Receives the outbox's events.
         connection: Connection on which COMMIT will run.
     """
 
     def __init__(
-        self, transaction_id: str, group: str, memory: Memory, recorder: Recorder, connection: LocalConnection
+        self, transaction_id: str, service: str, memory: Memory, recorder: Recorder, connection: LocalConnection
     ) -> None:
         self.transaction_id = transaction_id
-        self._group = group
+        self._service = service
         self._memory = memory
         self._recorder = recorder
         self._connection = connection
@@ -139,7 +139,7 @@ class RowParticipant(MemoryParticipant):
         self._topics = topics
         xid, _ = memory.row_ids(1)
         id_ = table_transaction_id(xid, time.time_ns() // 1_000)
-        super().__init__(id_, settings.group, memory, recorder, connection)
+        super().__init__(id_, settings.service, memory, recorder, connection)
 
     def __len__(self) -> int:
         """Return the number of messages, without removed ones."""
@@ -171,7 +171,7 @@ class RowParticipant(MemoryParticipant):
             raise MessageRefused(problem)
         _, rows = self._memory.row_ids(len(messages))
         self._rows += zip(rows, messages, strict=True)
-        self._recorder.messages_published(self._group, len(messages))
+        self._recorder.messages_published(self._service, len(messages))
         return [Receipt(self.transaction_id, row, message.topic) for row, message in zip(rows, messages, strict=True)]
 
 
@@ -220,8 +220,8 @@ class HalfParticipant(MemoryParticipant):
         self._sender = starter.sender
         self._outcome_without_commit = CommitOutcome.ROLLED_BACK
         self._lost: CommitFailure | None = None
-        group, recorder = starter.settings.group, starter.sender.recorder
-        super().__init__(self._draft.transaction_id, group, starter.memory, recorder, connection)
+        service, recorder = starter.settings.service, starter.sender.recorder
+        super().__init__(self._draft.transaction_id, service, starter.memory, recorder, connection)
 
     def __len__(self) -> int:
         """Return the number of messages, without removed ones."""
@@ -251,13 +251,13 @@ class HalfParticipant(MemoryParticipant):
         del eager
         require_accepted(self._settings)
         messages = with_traces(messages)
-        planned = self._draft.planned(messages, self._group, self._settings.channel.half_topic)
+        planned = self._draft.planned(messages, self._service, self._settings.channel.half_topic)
         for message, half in zip(messages, planned, strict=True):
             refuse(message, half, self._sender, self._sender.budget(self._connection.waiting))
         if self._memory.publication_fails():
             raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
         receipts = self._draft.add(messages)
-        self._recorder.messages_published(self._group, len(messages))
+        self._recorder.messages_published(self._service, len(messages))
         return receipts
 
     def acknowledged_half(self) -> tuple[int, int]:
@@ -282,7 +282,7 @@ class HalfParticipant(MemoryParticipant):
             failure = CommitFailure.FENCED
         if failure is not None:
             raise self._fail(failure)
-        self._recorder.halves_acked(self._group, len(self._draft), 0.0)
+        self._recorder.halves_acked(self._service, len(self._draft), 0.0)
 
     def _fail(self, failure: CommitFailure) -> OutboxError:
         if failure is CommitFailure.PUBLISH_FAILED:
@@ -324,4 +324,4 @@ class HalfParticipant(MemoryParticipant):
 
     def _end(self, outcome: CommitOutcome) -> None:
         if len(self._draft):
-            self._recorder.transaction_ended(self._group, outcome)
+            self._recorder.transaction_ended(self._service, outcome)

@@ -60,7 +60,7 @@ class ForeignRow(NamedTuple):
         size: Bytes of its content. Above `MAX_BYTES` key, value and headers are NULL.
         read_ms: The database's time, ms since 1970.
         topic: Value of the column that chooses the topic.
-        group: Producer group.
+        service: Name of the service.
         key: Key.
         value: Value.
         headers: Headers, a JSON object.
@@ -75,7 +75,7 @@ class ForeignRow(NamedTuple):
     size: int
     read_ms: int
     topic: bytes | None
-    group: bytes | None
+    service: bytes | None
     key: bytes | None
     value: bytes | None
     headers: bytes | None
@@ -104,7 +104,7 @@ class RowReader:
 
     Args:
         layout: Its layout.
-        source: Name of the source, and producer group where the layout has none.
+        source: Name of the source, and service where the layout has none.
         types: Names of the types of its columns.
         incarnation: Of the source table; ids of messages are made of it where the row's id is no UUID.
         encoding: The database's encoding.
@@ -114,7 +114,7 @@ class RowReader:
         self, layout: Layout, source: str, types: Mapping[str, str], incarnation: str, encoding: str = "UTF8"
     ) -> None:
         self._layout = layout
-        self._group = layout.group or source
+        self._service = layout.service or source
         self._is_uuid = types[layout.columns["id"]] == "uuid"
         self._is_text = {role: types.get(layout.column(role)) != "bytea" for role in ("key", "value")}
         self._incarnation = uuid.UUID(incarnation)
@@ -140,12 +140,12 @@ class RowReader:
         except ProtocolError as why:
             error = str(why)
         names, values = zip(*headers, strict=True) if headers else ((), ())
-        group = (found.group or b"").decode(self._codec, "replace") if self._layout.column("group") else self._group
+        service = (found.service or b"").decode(self._codec, "replace") if self._layout.column("service") else self._service
         return Row(
             found.xmin,
             RowId(place, found.id),
             found.read_ms * 1_000,
-            group,
+            service,
             topic,
             ANY_PARTITION if found.partition is None else found.partition,
             found.timestamp,

@@ -85,14 +85,14 @@ def _verdicts(checker: Service) -> Counter[str]:
     return Counter({name: checker.output().count(f'"{name}": ') for name in names})
 
 
-def _half(site: Site, outbox: HalfOutbox, group: str = "orders", incarnation: str | None = None) -> str:
+def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: str | None = None) -> str:
     """A half sent by hand; its transaction id."""
     id_ = str(uuid.uuid4())
     options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
     headers: Mapping[str, str] = {
         "outbox-target": f"{site.topic('orders')}:-1",
         "outbox-transaction": f"1;{id_}/0",
-        "outbox-group": f"{group};row",
+        "outbox-service": f"{service};row",
         **options,
     }
     producer = Producer(site.kafka())
@@ -145,7 +145,7 @@ def test_two_checkers_at_once(site: Site, outbox: HalfOutbox) -> None:
 
 @pytest.mark.parametrize("ahead", [pytest.param("7200", marks=pytest.mark.long), "-7200"])
 def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: HalfOutbox, ahead: str) -> None:
-    """More is fenced than the circuit breaker's limit, but the group has committed since."""
+    """More is fenced than the circuit breaker's limit, but the service has committed since."""
     orphans = send_halves(site, outbox, _messages(site, 20))
     committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
     site.relay(extra=QUICK)
@@ -195,7 +195,7 @@ def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, wri
     assert found == LIMITS_MS
 
 
-def test_a_group_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: HalfOutbox) -> None:
+def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: HalfOutbox) -> None:
     strange = _half(site, outbox, "strangers")
     known = send_halves(site, outbox, _messages(site, 1))
     config = Path(site.log_folder) / "checker.toml"

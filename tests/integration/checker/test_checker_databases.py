@@ -103,7 +103,7 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
     orphans = _orphans(site, outbox, 3)
     site.relay(extra=QUICK)
     checker = configured.start()
-    wait_until(lambda: "Producer groups without a database" in checker.output(), explain=site.logs)
+    wait_until(lambda: "Services without a database" in checker.output(), explain=site.logs)
 
     def reload(outcome: str, times: int) -> None:
         checker.process.send_signal(signal.SIGHUP)
@@ -162,7 +162,7 @@ def test_where_it_may_not_write_rows_decide_and_absence_is_counted_as_unknown(si
     assert checker.terminate() == 0
 
 
-def test_group_without_commits_is_fenced_only_after_reset(
+def test_service_without_commits_is_fenced_only_after_reset(
     site: Site, outbox: HalfOutbox, configured: Configured
 ) -> None:
     """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""

@@ -71,12 +71,12 @@ def _place(site: Site) -> int:
 
 
 @pytest.mark.long
-def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
+def test_what_is_not_delivered_is_told_by_service_and_delivered_is_not(
     site: Site, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     ids = publish_bulk(site, outbox, _messages(site, 7))
     (one,) = _audit(site, reader)
-    assert (one.group, one.delay, one.count, one.examples) == (
+    assert (one.service, one.delay, one.count, one.examples) == (
         "orders",
         Delay.UNREAD,
         7,
@@ -88,7 +88,7 @@ def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
     assert "no relay has read its halves yet" in result.stdout
     checker = site.checker(extra={**AT_ONCE, "OUTBOX_HTTP_PORT": "0"})
     wait_until(lambda: '"kind": "unread"' in checker.output(), explain=site.logs)
-    assert '"group": "orders"' in checker.output()
+    assert '"service": "orders"' in checker.output()
     site.relay()
     wait_until(lambda: "All committed transactions delivered" in checker.output(), explain=site.logs)
     assert _audit(site, reader) == []
@@ -110,12 +110,12 @@ def test_each_reason_is_told(
         by_offset = {offset: id_ for id_, offset in connection.execute(query)}
     lying = make_rows(site, channel.half.id, [1], partition=partition)[0]
     discard(site, channel, lying)
-    make_rows(site, any_topic_id(), [0], group="stock")
-    make_rows(site, channel.half.id, [1_000], group="stock", partition=partition)
+    make_rows(site, any_topic_id(), [0], service="stock")
+    make_rows(site, channel.half.id, [1_000], service="stock", partition=partition)
     checkpoint = HalfCheckpoint(2, 4, (range(2, 3),))
     commit_checkpoint(site, channel, checkpoint, partition=partition)
     found = _audit(site, reader)
-    assert {(one.group, one.delay): (one.count, one.detail) for one in found} == {
+    assert {(one.service, one.delay): (one.count, one.detail) for one in found} == {
         ("orders", Delay.DISCARDED): (1, "TOO_LARGE"),
         ("orders", Delay.PENDING): (1, f"half partition {partition}"),
         ("orders", Delay.UNREAD): (2, f"half partition {partition}"),
@@ -125,8 +125,8 @@ def test_each_reason_is_told(
     pending = next(one for one in found if one.delay is Delay.PENDING)
     assert pending.examples == [by_offset[2]]
     shown = json.loads(_settlement(site, "--json").stdout)
-    assert {(one["database"], one["group"], one["kind"]) for one in shown["undelivered"]} == {
-        ("default", one.group, str(one.delay)) for one in found
+    assert {(one["database"], one["service"], one["kind"]) for one in shown["undelivered"]} == {
+        ("default", one.service, str(one.delay)) for one in found
     }
 
 
@@ -171,11 +171,11 @@ def test_row_of_an_unbounded_table_from_before_1970_is_audited(
     make_rows(site, channel.half.id, [0])
     with site.connect() as connection:
         connection.execute(f"ALTER TABLE {site.tables.transaction} DROP CONSTRAINT outbox_bounds".encode())
-        group = "repeat('g', 1000000)"
-        query = f"UPDATE {site.tables.transaction} SET created_at = '{created}', producer_group = {group}"
+        service = "repeat('g', 1000000)"
+        query = f"UPDATE {site.tables.transaction} SET created_at = '{created}', service = {service}"
         connection.execute(query.encode())
     (found,) = _audit(site, reader)
-    assert (found.count, found.oldest.year, found.group) == (1, 1970, "g" * 200)
+    assert (found.count, found.oldest.year, found.service) == (1, 1970, "g" * 200)
 
 
 def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
@@ -210,7 +210,7 @@ def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: HalfO
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     site.send_verdict(replace(entry, kind=OpKind.ROLLBACK))
     site.wait_settled()
-    columns = "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset"
+    columns = "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset"
     with site.connect() as connection:
         connection.execute(
             f"INSERT INTO {site.tables.transaction} ({columns}, positions)"

@@ -213,17 +213,17 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_GROUP"),
-        ({"OUTBOX_GROUP": "orders"}, "bootstrap.servers"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
-        ({"OUTBOX_GROUP": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
+        ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_SERVICE"),
+        ({"OUTBOX_SERVICE": "orders"}, "bootstrap.servers"),
+        ({"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
+        ({"OUTBOX_SERVICE": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "service"),
         (
-            {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
+            {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
             "channel name",
         ),
         (
             {
-                "OUTBOX_GROUP": "orders",
+                "OUTBOX_SERVICE": "orders",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
                 "OUTBOX_SCHEMA": "a;b",
             },
@@ -231,7 +231,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         ),
         (
             {
-                "OUTBOX_GROUP": "g",
+                "OUTBOX_SERVICE": "g",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
                 "OUTBOX_KAFKA": '{"acks": "1"}',
             },
@@ -239,7 +239,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         ),
         ({"OUTBOX_CONFIG": "/nowhere.toml"}, "/nowhere.toml"),
     ],
-    ids=["group", "servers", "kafka", "group name", "channel", "schema", "acks", "file"],
+    ids=["service", "servers", "kafka", "service name", "channel", "schema", "acks", "file"],
 )
 def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
@@ -317,7 +317,7 @@ def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
 
 @pytest.mark.parametrize("option", ["environment", "option"])
 def test_doctor_follows_profile(site: Site, outbox: HalfOutbox, option: str) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     fine = _command(site, "doctor")
     assert fine.returncode == 0, fine.stdout
     production = {"OUTBOX_PROFILE": "production"} if option == "environment" else None
@@ -340,7 +340,7 @@ def test_create_of_existing_channel_refuses_other_numbers(site: Site) -> None:
 
 
 def test_create_beside_members_of_the_relay_group_says_stop_them(site: Site) -> None:
-    """A coordinator refuses the initial checkpoints from outside while the group has members."""
+    """A coordinator refuses the initial checkpoints from outside while the service has members."""
     topic = site.topic("orders")
     site.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     relay = Consumer({**site.kafka(), "group.id": site.channel.relay_group})
@@ -363,7 +363,7 @@ def test_the_doctor_says_what_is_missing(site: Site) -> None:
 
 
 def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     role = f"{site.name}_reader"
     with site.connect() as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'reader-secret'".encode())
@@ -430,14 +430,14 @@ def test_a_service_without_a_channel_says_how_to_create_it(site: Site, service: 
 
 
 def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     result = _command(site, "checker", environ={"OUTBOX_TABLE_PREFIX": "nothing"})
     assert result.returncode == 4
     assert "outbox table create" in result.stderr
 
 
 def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

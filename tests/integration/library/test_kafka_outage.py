@@ -37,14 +37,14 @@ class Circuits(NoRecorder):
         self.opened = threading.Event()
         self.closed = threading.Event()
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """It is open."""
-        del group
+        del service
         self.opened.set()
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """It is closed."""
-        del group
+        del service
         self.closed.set()
 
 

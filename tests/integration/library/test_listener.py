@@ -155,7 +155,7 @@ def test_what_is_no_state_is_an_error_and_decides_nothing(shop: Shop, state: obj
     assert set(_ends(shop.site, given.transaction_id)) == {(OpSource.LISTENER, OpKind.ROLLBACK)}
 
 
-def test_a_producer_of_its_own_needs_a_group_and_kafka_only(shop: Shop) -> None:
+def test_a_producer_of_its_own_needs_a_service_and_kafka_only(shop: Shop) -> None:
     topic = shop.topic()
     listener = Scripted(execute=UNKNOWN, check=COMMIT)
     with TransactionalProducer("alone", listener, shop.site.kafka(), channel=shop.site.name) as producer:
@@ -184,18 +184,18 @@ class Ends(NoRecorder):
     def __init__(self) -> None:
         self.heard: list[object] = []
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Remember it."""
-        self.heard.append(("published", group, count))
+        self.heard.append(("published", service, count))
 
-    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+    def halves_acked(self, service: str, count: int, seconds: float) -> None:
         """Remember it."""
         assert 0 < seconds < 60
-        self.heard.append(("acked", group, count))
+        self.heard.append(("acked", service, count))
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Remember it."""
-        self.heard.append((outcome, group))
+        self.heard.append((outcome, service))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def _small_topic(shop: Shop, name: str, limit: int = LIMIT) -> str:
 def test_message_with_60_headers_on_small_topic_is_delivered(shop: Shop) -> None:
     """The first is as large as the topic takes. One byte more is refused, and the transaction goes on."""
     topic = shop.site.topic(_small_topic(shop, "small"))
-    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.group) - 1  # its length takes a byte more
+    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.service) - 1  # its length takes a byte more
     with shop.session() as session:
         shop.outbox.publish(session, Message(topic, bytes(room), b"k", HEADERS))
         with pytest.raises(MessageRefused, match=rf"{LIMIT + 1} bytes .* at most {LIMIT} "):
@@ -44,7 +44,7 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
     draft.add([first])
 
     def half_size(value: int) -> int:
-        half = draft.planned([Message(topic, bytes(value), b"k")], shop.outbox.settings.group, "shop.half")[0].make()
+        half = draft.planned([Message(topic, bytes(value), b"k")], shop.outbox.settings.service, "shop.half")[0].make()
         return record_size(half.key, half.value, half.headers)
 
     room = next(value for value in range(half_limit, 0, -1) if half_size(value) <= half_limit)

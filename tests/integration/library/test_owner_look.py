@@ -34,9 +34,9 @@ class Looks(NoRecorder):
     def __init__(self) -> None:
         self.found: list[int] = []
 
-    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
         """Keep it."""
-        del group
+        del service
         self.found.append(unowned_seconds)
 
 
@@ -48,7 +48,7 @@ class Place:
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
             connection.execute(
-                f"INSERT INTO {site.tables.message} (producer_group, topic, created_at)"
+                f"INSERT INTO {site.tables.message} (service, topic, created_at)"
                 " VALUES ('orders', 'orders', now() - interval '10 minutes')".encode()
             )
 
@@ -188,5 +188,5 @@ def test_the_metric_begins_at_zero(place: Place, monkeypatch: pytest.MonkeyPatch
         for _ in range(4):
             with one.transaction():
                 outbox.publish(one, Message("orders", b"v"))
-            values.append(registry.get_sample_value("outbox_table_unowned_total", {"group": "orders"}))
+            values.append(registry.get_sample_value("outbox_table_unowned_total", {"service": "orders"}))
     assert values == [None, 0, 1, 2]

@@ -180,7 +180,7 @@ def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
         theirs = billing.publish(session, Message(shop.site.topic(topic), "from billing"))
         assert ours.transaction_id != theirs.transaction_id
     found = shop.records(2, topic)
-    assert {record.value: dict(record.headers)["outbox-group"] for record in found} == {
+    assert {record.value: dict(record.headers)["outbox-service"] for record in found} == {
         b"from orders": b"orders",
         b"from billing": b"billing",
     }

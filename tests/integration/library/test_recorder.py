@@ -27,7 +27,7 @@ class Heard:
 
     def count(self, name: str, **labels: str) -> float:
         """A counter's value."""
-        return self._registry.get_sample_value(f"outbox_{name}", {"group": "heard", **labels}) or 0.0
+        return self._registry.get_sample_value(f"outbox_{name}", {"service": "heard", **labels}) or 0.0
 
     def ended(self) -> dict[str, float]:
         """Transactions by outcome, those that happened."""

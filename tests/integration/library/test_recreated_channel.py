@@ -25,8 +25,8 @@ def recreated(site: Site) -> HalfOutbox:
     for future in site.admin.delete_topics(list(site.channel.topics)).values():
         future.result(20)
     wait_until(lambda: not set(site.channel.topics) & set(site.admin.list_topics(timeout=10).topics))
-    for group in site.admin.delete_consumer_groups([site.channel.relay_group]).values():
-        group.result(20)
+    for service in site.admin.delete_consumer_groups([site.channel.relay_group]).values():
+        service.result(20)
     create_channel(site.kafka(), site.channel, partitions=2, replication=1)
     return outbox
 

@@ -207,7 +207,7 @@ def test_an_error_of_a_copy_is_one_of_sqlalchemy(place: Place, copies: list[str]
 
 
 DROP = "RETURN CASE WHEN NEW.value = '2' THEN NULL ELSE NEW END"
-ADD = "INSERT INTO {table} (producer_group, topic) SELECT 'audit', 'audit' WHERE NEW.topic <> 'audit'; RETURN NEW"
+ADD = "INSERT INTO {table} (service, topic) SELECT 'audit', 'audit' WHERE NEW.topic <> 'audit'; RETURN NEW"
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Row:
     """A committed row, and the id that its message carries."""
 
     message_id: str
-    group: str
+    service: str
     topic: str
     partition: int
     timestamp: int | None
@@ -79,18 +79,18 @@ class Place:
         """The application's own table."""
         return f"{self.site.name}_orders"
 
-    def rows(self, *, group: str | None = None) -> list[Row]:
+    def rows(self, *, service: str | None = None) -> list[Row]:
         """Take away all committed rows, in the order of their ids."""
         with self.site.connect() as connection:
             found = connection.execute(
                 f"WITH taken AS (DELETE FROM {self.site.tables.message} RETURNING *, {STARTED_US} AS started) "
-                "SELECT xid::text, started, id, producer_group, topic, partition, timestamp, key, value, "
+                "SELECT xid::text, started, id, service, topic, partition, timestamp, key, value, "
                 "header_names, header_values FROM taken ORDER BY id".encode()
             ).fetchall()
         return [
             Row(*(f"{table_transaction_id(int(xid), started)}/{id_}", *columns, _headers(names, values)))
             for xid, started, id_, *columns, names, values in found
-            if group is None or columns[0] == group
+            if service is None or columns[0] == service
         ]
 
 
@@ -301,15 +301,15 @@ def _deliver(place: Place, connection: psycopg.Connection[Any], id_: str) -> Non
     """Delete the rows of a transaction and leave their evidence, as the relay does."""
     connection.execute(
         f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid = '{xid_of(id_)}' RETURNING *) INSERT INTO "
-        f"{place.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
-        " SELECT xid, created_at, id, 1, int8multirange(int8range(id, id, '[]')), partition, producer_group, topic"
+        f"{place.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, service, topic)"
+        " SELECT xid, created_at, id, 1, int8multirange(int8range(id, id, '[]')), partition, service, topic"
         " FROM gone".encode()
     )
 
 
 def _discard(place: Place, connection: psycopg.Connection[Any], ids: list[str]) -> None:
     """Move the rows of transactions to the discarded ones, as the relay does."""
-    columns = "xid, id, created_at, producer_group, topic, partition, timestamp, key, value"
+    columns = "xid, id, created_at, service, topic, partition, timestamp, key, value"
     xids = ", ".join(f"'{xid_of(id_)}'" for id_ in ids)
     connection.execute(
         f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid IN ({xids}) RETURNING *) INSERT INTO "
@@ -380,8 +380,8 @@ def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place,
             connection.execute(
                 f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *)"
                 f" INSERT INTO {lone.site.tables.delivered}"
-                " (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
-                " SELECT xid, created_at, id, 1, '{}', partition, producer_group, topic FROM back".encode()
+                " (xid, created_at, first_id, batch, ids, partition, service, topic)"
+                " SELECT xid, created_at, id, 1, '{}', partition, service, topic FROM back".encode()
             )
     stop.set()
     for asker in askers:
@@ -483,7 +483,7 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
         for statement_text in (
             f"SELECT value FROM {message}",
             f"DELETE FROM {message}",
-            f"INSERT INTO {message} (xid, producer_group, topic) VALUES ('7', 'orders', 'orders')",
+            f"INSERT INTO {message} (xid, service, topic) VALUES ('7', 'orders', 'orders')",
             f"SELECT * FROM {place.site.tables.discarded}",
             f"UPDATE {place.site.tables.source} SET batch = 7",
         ):
@@ -500,7 +500,7 @@ def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, colum
     large = "convert_to(repeat('x', 64000001), 'UTF8')"
     content = large if column == "value" else f"ARRAY[{large}]"
     statement = (
-        f"INSERT INTO {place.site.tables.message} (producer_group, topic, {column}) VALUES ('g', 't', {content})"
+        f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
     )
     with place.site.connect() as connection, pytest.raises(psycopg.errors.CheckViolation):
         connection.execute(statement.encode())
@@ -593,7 +593,7 @@ def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -
     with Session(engine) as session, session.begin():
         receipts = [outbox.publish(session, Message("orders", b"v")) for outbox in (place.outbox, other, place.outbox)]
     assert len({receipt.transaction_id for receipt in receipts}) == 1
-    assert [row.message_id for row in place.rows(group="stock")] == [receipts[1].message_id]
+    assert [row.message_id for row in place.rows(service="stock")] == [receipts[1].message_id]
     other.close()
 
 
@@ -941,9 +941,9 @@ class Counting(NoRecorder):
     def __init__(self) -> None:
         self.published: list[tuple[str, int]] = []
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Count."""
-        self.published.append((group, count))
+        self.published.append((service, count))
 
 
 def test_a_recorder_counts_published_messages(place: Place, engine: Engine) -> None:
@@ -1116,7 +1116,7 @@ def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(f"outbox._half.cluster_connection.{name}", refuse)
     place.rows()
     with (
-        Outbox.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_TABLE_PREFIX": place.site.name}) as outbox,
+        Outbox.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_TABLE_PREFIX": place.site.name}) as outbox,
         session_on("psycopg", place.url) as opened,
     ):
         receipt = outbox.publish(opened.target, Message("orders", b"v"))

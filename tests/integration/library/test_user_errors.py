@@ -45,7 +45,7 @@ from tests.support.harness import Site
 ROOT = Path(__file__).parents[3]
 NOBODY = "127.0.0.1:9"
 KAFKA = {"bootstrap.servers": NOBODY}
-ENVIRONMENT = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY}
+ENVIRONMENT = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY}
 WRONG: Any = object()
 TYPED: Any = TypedTopic
 Offline = Callable[[], object]
@@ -103,7 +103,7 @@ class World:
 
 
 def _settings(**values: Any) -> Callable[[], object]:
-    return lambda: HalfOutbox(**{"group": "orders", "kafka": KAFKA, **values})
+    return lambda: HalfOutbox(**{"service": "orders", "kafka": KAFKA, **values})
 
 
 def _environment(**values: str) -> Callable[[], object]:
@@ -236,7 +236,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     # --- settings -----------------------------------------------------------------------------------------------
     "no servers": (_settings(kafka={}), "Give kafka={'bootstrap.servers': 'host:9092'}"),
-    "group name": (_settings(group="a b"), "use 1 to 200 letters, digits"),
+    "service name": (_settings(service="a b"), "use 1 to 200 letters, digits"),
     "channel name": (_settings(channel="Ä"), "use "),
     "property that breaks the guarantee": (_settings(kafka={**KAFKA, "acks": "1"}), "cannot be set: "),
     "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "Use the names of librdkafka"),
@@ -268,7 +268,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "seconds out of range": (_settings(publish_timeout_seconds=0.0), " must be from "),
     "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
     "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
-    "no group": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_GROUP"),
+    "no service": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_SERVICE"),
     "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
@@ -333,7 +333,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
         lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),
-        "Give either an outbox, or a group and settings",
+        "Give either an outbox, or a service and settings",
     ),
     # --- consumers ----------------------------------------------------------------------------------------------
     "consumer group": (lambda: Inbox(""), "Use 1 to "),
@@ -706,7 +706,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     ),
     "relay in production without an allow-list": (
         lambda w: w.run("relay", OUTBOX_PROFILE="production"),
-        "list the topics of each producer group in allowed_topics",
+        "list the topics of each service in allowed_topics",
     ),
     "role of no right": (
         lambda w: w.run("table", "create", "--application-role", "public"),

@@ -62,9 +62,9 @@ def _operators_ops(site: Site) -> list[OpEntry]:
 
 def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "secret-one", "secret-two")
-    lines = _list(site, "--reason", "TOPIC_MISSING", "--group", "orders")
+    lines = _list(site, "--reason", "TOPIC_MISSING", "--service", "orders")
     assert [line.split()[0] for line in lines] == [first, second]
-    assert _list(site, "--reason", "TOO_LARGE") == _list(site, "--group", "others") == []
+    assert _list(site, "--reason", "TOO_LARGE") == _list(site, "--service", "others") == []
     shown = run_command(site, "discarded", "show", first).stdout
     assert all(word in shown for word in ("TOPIC_MISSING", "COMMIT", f"{site.topic('gone')}:-1", "yes", "31"))
     assert "secret" not in shown + "".join(lines)
@@ -118,7 +118,7 @@ def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outb
 
 
 def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     site.relay(extra=QUICK)
     producer = Producer(site.kafka())
     producer.produce(site.channel.half_topic, b"no half", b"k", 0)

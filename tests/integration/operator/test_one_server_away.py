@@ -36,7 +36,7 @@ def shop(site: Site) -> Site:
     create(site)
     with site.connect() as connection:
         connection.execute(
-            f"INSERT INTO {site.tables.message} (producer_group, topic) VALUES ('orders', 'a b')".encode()
+            f"INSERT INTO {site.tables.message} (service, topic) VALUES ('orders', 'a b')".encode()
         )
     relay = site.relay(extra=relay_settings(site))
     wait_until(lambda: "Transaction discarded" in relay.output(), explain=site.logs)

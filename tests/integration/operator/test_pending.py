@@ -56,7 +56,7 @@ def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: 
     assert set(by_id) == {entry.transaction_id for entry in entries} | {committed.removesuffix("/0")}
     first = by_id[entries[0].transaction_id]
     assert (first["half_partition"], first["first_offset"]) == (entries[0].partition, entries[0].first_offset)
-    assert (first["group"], first["truth"], first["messages"]) == ("orders", "row", 1)
+    assert (first["service"], first["truth"], first["messages"]) == ("orders", "row", 1)
     assert (first["targets"], first["decision"], first["parked"]) == ([site.topic("orders")], None, False)
     assert (first["row"], by_id[committed.removesuffix("/0")]["row"]) == ("no row", "committed")
     assert [sum_["undecided"] for sum_ in document["sums"]] == [
@@ -144,7 +144,7 @@ def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: p
     assert (len(document["transactions"]), document["not_listed"]) == (3, 17)
     ages = [one["age_ms"] for one in document["transactions"]]
     assert ages == sorted(ages, reverse=True)
-    assert _pending(site, "--group", "others")["transactions"] == []
+    assert _pending(site, "--service", "others")["transactions"] == []
     assert _pending(site, "--older-than", "1h")["transactions"] == []
     monkeypatch.setattr("checker.operator.pending.HALVES", 4)  # of two partitions
     document = _pending(site)
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site
 
 
 def test_an_id_of_nobody_is_not_listed(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     document = _pending(site)
     assert (document["transactions"], document["sums"], document["not_read"]) == ([], [], [])
     assert str(uuid.uuid4()) not in call_command(app, site)[1]
@@ -195,13 +195,13 @@ def test_an_id_of_nobody_is_not_listed(site: Site, outbox: HalfOutbox) -> None:
 def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: HalfOutbox) -> None:
     nothing = (
         f"No unsettled transaction was found in channel {site.name}.\n"
-        f"group {site.name}-relay has no member: no relay runs, and nothing of the half partitions is delivered; "
+        f"service {site.name}-relay has no member: no relay runs, and nothing of the half partitions is delivered; "
         "start one: `outbox relay`\n"
         "not looked at: rows of table mode (no message table is configured (setting tables))\n"
     )
     assert call_command(app, site) == (Exit.OK, nothing)
     send_halves(site, outbox, _messages(site, 1))
-    words = ("--group", "others")
+    words = ("--service", "others")
     assert call_command(app, site, *words) == (Exit.OK, nothing)
 
 

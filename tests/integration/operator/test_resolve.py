@@ -336,12 +336,12 @@ def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox
         _execute(still, query, before)
 
 
-def test_a_group_without_a_database_is_refused(still: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
+def test_a_service_without_a_database_is_refused(still: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
     config = tmp_path / "checker.toml"
     config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\ngroups = ["others"]\n')
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)}
     refusal = _refused(still, _undecided(still, outbox).transaction_id, "--rollback", environ=environ)
-    assert "no database is configured for its producer group" in refusal["why"]
+    assert "no database is configured for its service" in refusal["why"]
 
 
 def test_where_the_checker_may_not_write_nothing_is_decided(still: Site, outbox: HalfOutbox) -> None:
@@ -478,17 +478,17 @@ def test_without_kafka_it_is_one_sentence(still: Site) -> None:
 # --- many at once -------------------------------------------------------------------------------------------------
 
 
-def _of_group(site: Site, group: str, count: int) -> list[str]:
-    """Ids of undecided transactions of a group."""
+def _of_group(site: Site, service: str, count: int) -> list[str]:
+    """Ids of undecided transactions of a service."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
     return [
         entry.transaction_id
-        for entry in send_halves(site, site.half_outbox(group, publish_timeout_seconds=20.0), messages)
+        for entry in send_halves(site, site.half_outbox(service, publish_timeout_seconds=20.0), messages)
     ]
 
 
-def _all_of(group: str, *words: str) -> tuple[str, ...]:
-    return ("--all", "--group", group, "--rollback", *AT_ONCE, *words)
+def _all_of(service: str, *words: str) -> tuple[str, ...]:
+    return ("--all", "--service", service, "--rollback", *AT_ONCE, *words)
 
 
 def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: HalfOutbox) -> None:
@@ -529,7 +529,7 @@ def test_resolve_all_leaves_open_and_young_alone(still: Site) -> None:
 
 def test_resolve_all_asks_before_it_decides(still: Site) -> None:
     (id_,) = _of_group(still, "asked", 1)
-    words = ("--all", "--group", "asked", "--rollback", "--min-age-ms", "0", "--reason", "x")
+    words = ("--all", "--service", "asked", "--rollback", "--min-age-ms", "0", "--reason", "x")
     code, printed = call_command(app, still, *words, typed="n\n", environ={"COLUMNS": "80"})
     assert (code, "1 transactions will be rolled back for good" in printed) == (Exit.OK, True), printed
     assert id_ not in still.rows()
@@ -577,11 +577,11 @@ def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--all", "--rollback"), "name one transaction, or give --all and --group"),
-        (("--rollback",), "name one transaction, or give --all and --group"),
-        ((str(uuid.uuid4()), "--rollback", "--all", "--group", "g"), "name one transaction, or give --all and --group"),
-        ((str(uuid.uuid4()), "--rollback", "--group", "g"), "name one transaction, or give --all and --group"),
-        (("--all", "--group", "g", "--commit"), "--all takes --rollback only"),
+        (("--all", "--rollback"), "name one transaction, or give --all and --service"),
+        (("--rollback",), "name one transaction, or give --all and --service"),
+        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "name one transaction, or give --all and --service"),
+        ((str(uuid.uuid4()), "--rollback", "--service", "g"), "name one transaction, or give --all and --service"),
+        (("--all", "--service", "g", "--commit"), "--all takes --rollback only"),
     ],
 )
 def test_resolve_of_a_wrong_choice_is_one_sentence(still: Site, words: tuple[str, ...], says: str) -> None:

@@ -63,7 +63,7 @@ def _names(site: SecuredSite) -> dict[str, list[str]]:
 
 
 def _application(site: SecuredSite) -> str:
-    return site.user(Role.APPLICATION, Role.LISTENER, **_names(site), group=[LISTENING])
+    return site.user(Role.APPLICATION, Role.LISTENER, **_names(site), service=[LISTENING])
 
 
 def _relay_user(site: SecuredSite) -> str:
@@ -148,7 +148,7 @@ def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
 def _given(site: SecuredSite, role: Role) -> dict[str, list[str]]:
     """The options of `outbox acl print` that a role needs."""
     if role is Role.LISTENER:
-        return {"group": [LISTENING]}
+        return {"service": [LISTENING]}
     return {} if role in {Role.CHECKER, Role.ADMINISTRATOR} else {"topic": [site.topic("orders")]}
 
 

@@ -38,7 +38,7 @@ def outbox(site: Site) -> Iterator[HalfOutbox]:
 
 
 def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     port, other = free_port(), free_port()
     file = tmp_path / "outbox.toml"
     file.write_text(
@@ -83,11 +83,11 @@ def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_top
     site.admin.delete_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(20)
     gone = run_command(site, "relay", "--check")
     assert gone.returncode == Exit.FINDINGS
-    assert gone.stdout.count("has no checkpoint in group") == 2
+    assert gone.stdout.count("has no checkpoint in service") == 2
 
 
 def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     fine = run_command(site, "checker", "--check")
     assert fine.returncode == Exit.OK, fine.stdout
     assert "database default" in fine.stdout
@@ -112,7 +112,7 @@ def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> 
 @pytest.mark.long
 def test_standby_relay_without_partitions_is_ready(site: Site, outbox: HalfOutbox) -> None:
     """It has joined its group, and was assigned nothing (R43)."""
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     ports = [free_port() for _ in range(3)]
     for port in ports:
         site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
@@ -145,7 +145,7 @@ def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site
 
 @pytest.mark.parametrize("name", ["relay", "checker"])
 def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site, outbox: HalfOutbox, name: str) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     for word in ("Relay started" if name == "relay" else "Checker started", ""):
         service = site.start(name, extra=QUICK)
         wait_until(lambda started=word, process=service: started in process.output(), explain=site.logs)  # type: ignore[misc]
@@ -156,7 +156,7 @@ def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site,
 
 
 def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(site: Site, outbox: HalfOutbox) -> None:
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
         relay = site.relay(extra=message_rows.relay_settings(site, {"dsn": url}))

@@ -106,7 +106,7 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Sit
     gone = _trace(shop, id_)
     assert gone["state"] == "visible"
     evidence = next(event for event in gone["timeline"] if event["what"] == "row delivered")
-    assert evidence["detail"] == f"for {shop.topic('orders')}, group orders, batch 1"
+    assert evidence["detail"] == f"for {shop.topic('orders')}, service orders, batch 1"
     assert evidence["time_ms"] > 0
     assert [span["topic"] for span in delivered["searched"]] == [shop.topic("orders")] * 3
     code, refused = call_for_json(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))

@@ -140,7 +140,7 @@ def test_check_server_passes_by_a_newer_request(
 
 
 def _write_bomb(site: Site) -> None:
-    """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the group's requests are."""
+    """Write a batch of 3 kB that unpacks to more than Kafka's client takes, where the service's requests are."""
     write_packed(site, site.channel.check_topic, 90_000_000, b"orders")
 
 

@@ -106,8 +106,8 @@ def _assert_each_once(site: Site, committed: Sequence[bytes]) -> None:
 
 def _delete_offsets(site: Site) -> None:
     """Let Kafka forget the checkpoints; the group has no member."""
-    group = site.channel.relay_group
-    site.admin.delete_consumer_groups([group])[group].result(20)
+    service = site.channel.relay_group
+    site.admin.delete_consumer_groups([service])[service].result(20)
 
 
 @pytest.mark.long

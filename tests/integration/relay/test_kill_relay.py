@@ -243,7 +243,7 @@ def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
     _assert_exactly(site.read("orders"), ids)
 
 
-def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Site) -> None:
+def test_the_generation_of_the_service_is_read_where_librdkafka_writes_it(site: Site) -> None:
     """Without a generation the relay's commits would fence nobody; misread, it would commit nothing at all."""
     site.create("orders")
     generations = []
@@ -253,7 +253,7 @@ def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Si
         wait_until(lambda member=consumer: member.poll(0.1) is None and bool(member.assignment()))  # type: ignore[misc]
         generations.append(generation(consumer.consumer_group_metadata()))
         consumer.close()
-    # How many generations an empty group takes is the broker's affair; bytes read in the wrong order would be huge.
+    # How many generations an empty service takes is the broker's affair; bytes read in the wrong order would be huge.
     assert generations == sorted(set(generations))
     assert 1 <= generations[0] < generations[-1] < 100
     consumer = Consumer({**site.kafka(), "group.id": site.name})

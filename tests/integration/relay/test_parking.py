@@ -82,8 +82,8 @@ def _assert_late(found: Iterable[VisibleRecord], entries: Iterable[OpEntry], rea
 
 
 @pytest.mark.long
-def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: HalfOutbox) -> None:
-    site.relay(extra={**QUICK, "OUTBOX_GROUP_PENDING_MAX": "20"})
+def test_one_dead_service_is_parked_and_the_others_go_on(site: Site, outbox: HalfOutbox) -> None:
+    site.relay(extra={**QUICK, "OUTBOX_SERVICE_PENDING_MAX": "20"})
     with site.half_outbox("dead") as dead:
         lost = send_halves(site, dead, _messages(site, range(100)))
         ids = publish_bulk(site, outbox, _messages(site, range(100, 400)))
@@ -96,14 +96,14 @@ def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: HalfO
     manifests = _manifests(site)
     oldest_first = [entry.transaction_id for entry in lost]
     assert {manifest.transaction_id for manifest in manifests} == set(oldest_first[: len(manifests)])
-    assert {(manifest.group, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
+    assert {(manifest.service, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
 
 
 @pytest.mark.long
-def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: HalfOutbox) -> None:
+def test_flood_of_a_service_is_deferred_and_others_go_on(site: Site, outbox: HalfOutbox) -> None:
     """More than may pend in the half partition: all of it would have to be parked before the other is even read."""
     port = free_port()
-    limits = {"OUTBOX_GROUP_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
+    limits = {"OUTBOX_SERVICE_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
     first = site.relay(extra={**QUICK, **limits})
     flooding = site.half_outbox("flood", publish_timeout_seconds=20.0)
     send_halves(site, flooding, [Message(site.topic("orders"), "undecided", "same") for _ in range(200)])
@@ -120,7 +120,7 @@ def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: HalfO
 
 
 @pytest.mark.long
-def test_a_dead_group_never_fills_its_partition(site: Site, outbox: HalfOutbox) -> None:
+def test_a_dead_service_never_fills_its_partition(site: Site, outbox: HalfOutbox) -> None:
     """More halves than may pend, and the others' among them and behind them."""
     small = {**QUICK, "OUTBOX_PENDING_MAX": "16000"}
     relay = site.relay(extra=small)
@@ -133,7 +133,7 @@ def test_a_dead_group_never_fills_its_partition(site: Site, outbox: HalfOutbox) 
     assert sorted(record.message_id for record in found) == sorted(ids)
     assert not any(LATE_HEADER in dict(record.headers) for record in found)
     wait_until(lambda: len(_manifests(site)) >= 4_000, explain=site.logs)
-    assert {manifest.group for manifest in _manifests(site)} == {"dead"}
+    assert {manifest.service for manifest in _manifests(site)} == {"dead"}
     relay.kill()
     site.relay(extra=small)
     ids += publish_bulk(site, outbox, _messages(site, ["after the restart"]))
@@ -153,7 +153,7 @@ def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: HalfOutb
 
 
 def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: HalfOutbox) -> None:
-    """No instance of the group runs that could answer. The age of rows is a day (R45)."""
+    """No instance of the service runs that could answer. The age of rows is a day (R45)."""
     producer = TransactionalProducer(outbox, Scripted(execute=UNKNOWN), serve_checks=False)
     first = producer.send_message_in_transaction(Message(site.topic("orders"), "first", "same", check_immunity=0))
     (second,) = publish_bulk(site, outbox, [Message(site.topic("orders"), "second", "same")])
@@ -262,7 +262,7 @@ def _send_half(site: Site, transaction_id: str, position: int) -> None:
     headers: Mapping[str, str] = {
         "outbox-target": f"{site.topic('orders')}:-1",
         "outbox-transaction": f"1;{transaction_id}/{position}",
-        "outbox-group": "orders;row",
+        "outbox-service": "orders;row",
     }
     producer = Producer(site.kafka())
     producer.produce(site.channel.half_topic, str(position), b"k", 0, headers=list(headers.items()))

@@ -66,11 +66,11 @@ def test_an_owner_does_not_wait_for_a_coordinator_that_has_left(own: Stack, site
     """Its producer has asked for the group's coordinator before, and would take the broker that is away for it."""
     site.checker()
     site.relay(extra=relay_settings(site))
-    group = site.channel.relay_group if mode == "half" else site.channel.table_group(SOURCE)
+    service = site.channel.relay_group if mode == "half" else site.channel.table_group(SOURCE)
     with site.half_outbox() if mode == "half" else site.outbox() as outbox:
         _publish(site, outbox)
         site.wait_visible(1, "halves")
-        node = site.admin.describe_consumer_groups([group])[group].result(20.0).coordinator.id - 1
+        node = site.admin.describe_consumer_groups([service])[service].result(20.0).coordinator.id - 1
         own.kafka.stop(node)
         try:
             _publish(site, outbox)

@@ -97,11 +97,11 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
 
 @pytest.mark.long
 @pytest.mark.parametrize("folder", ["_manifests", "records"], ids=["before the query", "in a batch"])
-def test_a_signal_to_the_process_group_is_a_stop(default: Land, folder: str) -> None:
+def test_a_signal_to_the_process_service_is_a_stop(default: Land, folder: str) -> None:
     """A service manager signals the Java process, too, which ends by itself."""
     job = default
     job.produce(10)
-    process = job.start("--trigger-seconds", "0.2", group=True)
+    process = job.start("--trigger-seconds", "0.2", service=True)
     try:
         wait_until((job.table / folder).exists, RUN_SECONDS)
         os.killpg(process.pid, signal.SIGTERM)
@@ -240,7 +240,7 @@ def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land
     halves = [row for row in read_landed(str(job.table)).to_pylist() if row["topic"] == job.site.channel.half_topic]
     real = job.visible()
     assert sorted(row["message_id"] for row in halves) == sorted(str(row[5]) for row in real)
-    assert {row["producer_group"] for row in halves} == {"orders"}
+    assert {row["service"] for row in halves} == {"orders"}
     parsed = read_table(session(), str(job.table), f"parsed/{job.topic}").collect()
     assert sorted(row.value.id for row in parsed) == [1, 2, 3]
     [failed] = read_table(session(), str(job.table), "quarantine").collect()

@@ -115,7 +115,7 @@ def test_the_failure_stays_readable() -> None:
 
 
 def test_records_of_a_reader_are_compared_without_the_relays_headers() -> None:
-    headers = (("type", b"created"), ("outbox-id", b"1/0"), ("outbox-group", b"orders"))
+    headers = (("type", b"created"), ("outbox-id", b"1/0"), ("outbox-service", b"orders"))
     record = VisibleRecord("orders", 0, 7, b"42", b"v", headers, 1_000)
     assert assert_published([record], "orders", headers={"type": "created"}, count=1) == [record]
     with pytest.raises(AssertionError) as caught:

@@ -221,6 +221,6 @@ def test_a_table_may_have_each_setting_of_the_services() -> None:
 
 
 def test_the_library_passes_over_the_table(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file.write_text('group = "orders"\n[channels.a]\n')
+    file.write_text('service = "orders"\n[channels.a]\n')
     Settings.from_env({"OUTBOX_CONFIG": str(file)})
     assert not caplog.records

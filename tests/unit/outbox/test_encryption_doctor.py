@@ -112,7 +112,7 @@ VARIABLES = {
     "OUTBOX_PROFILE": "development",
     "OUTBOX_POSTGRES_URL": DSN,
     "OUTBOX_TABLES": json.dumps({"rows": {"dsn": DSN}}),
-    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "groups": ["shop"]}}),
+    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "services": ["shop"]}}),
     "COLUMNS": "300",
 }
 

@@ -228,16 +228,16 @@ def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
 
 
 def test_transactions_are_rejected(engine: Engine) -> None:
-    rejecting = InMemoryOutbox.from_env({"OUTBOX_GROUP": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
+    rejecting = InMemoryOutbox.from_env({"OUTBOX_SERVICE": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
     with Session(engine) as session, pytest.raises(TransactionsRejected):
         rejecting.publish(session, MESSAGE)
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
-    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
+    environment = {"OUTBOX_SERVICE": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
     with InMemoryHalfOutbox.from_env(environment) as outbox:
         _commit_one(engine, outbox)
-        assert outbox.settings.group == "billing"
+        assert outbox.settings.service == "billing"
         assert len(outbox.published) == 1
 
 
@@ -367,9 +367,9 @@ class _Ears(NoRecorder):
     def __init__(self) -> None:
         self.outcomes: list[CommitOutcome] = []
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Remember."""
-        del group
+        del service
         self.outcomes.append(outcome)
 
 

@@ -17,7 +17,7 @@ INSERT = MessageInsert(TableNames("app-1", "box"), "orders")
 
 def test_table_is_quoted_and_placeholders_are_those_of_the_driver() -> None:
     text, parameters = INSERT.of([Message("t", b"v", b"k")], numbered=False)
-    assert text.startswith('INSERT INTO "app-1"."box_message" (producer_group, ')
+    assert text.startswith('INSERT INTO "app-1"."box_message" (service, ')
     assert text.count("%s") == len(parameters) == 8
     numbered = INSERT.of([Message("t")], numbered=True).text
     assert "%s" not in numbered

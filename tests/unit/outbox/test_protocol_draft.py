@@ -38,7 +38,7 @@ def test_halves_carry_what_the_user_wrote_and_where_it_goes() -> None:
     assert (half.key, half.value) == (b"42", "é".encode())
     assert half.headers[-2:] == [("a", b"1"), ("a", None)]
     found = control(half)
-    assert (found.topic, found.partition, found.position, found.group) == ("orders", 3, 0, "shop")
+    assert (found.topic, found.partition, found.position, found.service) == ("orders", 3, 0, "shop")
     assert (found.transaction_id, found.options.timestamp) == (TRANSACTION, 77)
     assert found.options.incarnation == INCARNATION
 

@@ -214,8 +214,8 @@ def unwarned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("protocol", [None, "plaintext", "PLAINTEXT", "sasl_plaintext"])
 def test_plaintext_to_another_machine_is_logged_once(unwarned: Callable[[], list[str]], protocol: str | None) -> None:
     kafka = {"bootstrap.servers": "localhost:9092,kafka.example:9092", "sasl.password": "s3cret"}
-    for group in ("orders", "billing"):
-        HalfSettings(group, kafka=kafka if protocol is None else {**kafka, "security.protocol": protocol})
+    for service in ("orders", "billing"):
+        HalfSettings(service, kafka=kafka if protocol is None else {**kafka, "security.protocol": protocol})
     (warning,) = unwarned()
     assert "not encrypted" in warning
     assert "s3cret" not in warning
@@ -271,7 +271,7 @@ def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
 # --- environment and file ---------------------------------------------------------------------------------------------
 
 
-ENVIRON = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
+ENVIRON = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 
 def test_everything_from_the_environment() -> None:
@@ -310,7 +310,7 @@ def test_what_nobody_says_is_the_default() -> None:
 
 
 TOML = """
-group = "orders"
+service = "orders"
 eager = true
 reject_transactions = false
 eager_idle_timeout_seconds = 60
@@ -345,8 +345,8 @@ def test_everything_from_a_file(tmp_path: Path) -> None:
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
-    found = from_file(tmp_path, TOML, OUTBOX_EAGER="false", OUTBOX_GROUP="billing")
-    assert (found.eager, found.group) == (False, "billing")
+    found = from_file(tmp_path, TOML, OUTBOX_EAGER="false", OUTBOX_SERVICE="billing")
+    assert (found.eager, found.service) == (False, "billing")
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "1", "yes", " Yes "])
@@ -439,14 +439,14 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"security.protocol": "sasl_ssl", "ssl.ca.location": "/nowhere"}, {}),
     ({"bootstrap.servers": ""}, {}),
     ({}, {"publish_timeout_seconds": 0.0}),
-    ({}, {"group": "not a group"}),
+    ({}, {"service": "not a service"}),
 ]
 
 
 @given(SECRETS, st.sampled_from(SECRET_PROPERTIES), st.sampled_from(WRONG))
 def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[dict[str, Any], dict[str, Any]]) -> None:
     kafka = {**SERVERS, name: secret, **wrong[0]}
-    arguments = {"group": "orders", **wrong[1]}
+    arguments = {"service": "orders", **wrong[1]}
     assert secret not in told(lambda: HalfSettings(kafka=kafka, **arguments))
     assert secret not in told(lambda: HalfOutbox(kafka=kafka, **arguments))
 
@@ -480,4 +480,4 @@ def test_no_secret_in_messages(secret: str, wrong: dict[str, Any]) -> None:
 def test_the_test_of_secrets_would_see_one() -> None:
     with suppress(ConfigurationError):
         assert "orders" in told(lambda: HalfSettings("orders", kafka=SERVERS))
-    assert "not a group" in told(lambda: HalfSettings("not a group", kafka=SERVERS))
+    assert "not a service" in told(lambda: HalfSettings("not a service", kafka=SERVERS))

@@ -46,7 +46,7 @@ def test_provider_is_called_by_library_and_services(providing: Callable[[Any], N
 
     providing(provide)
     kafka = json.dumps({"oauth_cb": NAME})
-    environ = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": SERVERS}
+    environ = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": SERVERS}
     of_library = HalfSettings.from_env({**environ, "OUTBOX_KAFKA": kafka}).kafka
     service = RelaySettings.model_validate({"bootstrap_servers": SERVERS, "kafka": kafka})
     for properties in (of_library, service.connection(), service.polled_connection()):

@@ -60,7 +60,7 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
 class PrometheusRecorder:
     """Exports metrics of an `Outbox` to Prometheus; the guide lists them.
 
-    Several recorders on one registry share their metrics; the label `service` is the name of the service. No label contains
+    Several recorders on one registry share their metrics; the label `service` is the service's name. No label contains
     an id, a topic or a key.
 
     Args:

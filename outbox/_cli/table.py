@@ -26,7 +26,8 @@ app = typer.Typer(
 app.command("resume")(resume)
 
 ApplicationRoles = Annotated[
-    list[str] | None, typer.Option("--application-role", help="Grant the application's privileges to this role; repeatable.")
+    list[str] | None,
+    typer.Option("--application-role", help="Grant the application's privileges to this role; repeatable."),
 ]
 CheckerRoles = Annotated[
     list[str] | None,

@@ -78,10 +78,9 @@ class Draft:
     def planned(self, messages: Sequence[Message], service: str, topic: str) -> list[PlannedHalf]:
         """Return the largest half that each of the messages could have, which are not added yet."""
         ordering_key = self.ordering_key if self._messages else messages[0].key_bytes()
+        make = partial(self._largest_half, service=service, topic=topic, ordering_key=ordering_key)
         return [
-            PlannedHalf(
-                partial(self._largest_half, message, service, topic, ordering_key), service, Truth.ROW, ordering_key, count
-            )
+            PlannedHalf(partial(make, message), service, Truth.ROW, ordering_key, count)
             for count, message in enumerate(messages, len(self._messages) + 1)
         ]
 

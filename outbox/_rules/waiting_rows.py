@@ -171,7 +171,7 @@ def _sum(found: Iterable[tuple[WaitingRow, Waits, str]]) -> list[WaitingRows]:
         sums[place] = so_far._replace(
             rows=so_far.rows + 1,
             started_us=min(so_far.started_us, row.started_us),
-            services=so_far.services if row.service in so_far.services else tuple(sorted({*so_far.services, row.service})),
+            services=tuple(sorted({*so_far.services, row.service})),
         )
     return list(_oldest_first(sums.values()))
 

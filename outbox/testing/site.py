@@ -74,7 +74,7 @@ class Site:
 
     Args:
         servers: Kafka and Postgres, such as the fixture `outbox_stack`.
-        service: Service of `outbox()` and of `environment()`.
+        service: Name of the service of `outbox()` and of `environment()`.
         partitions: Number of partitions of the half topic.
 
     Attributes:
@@ -128,20 +128,20 @@ class Site:
 
     # --- for the application ------------------------------------------------------------------------------------
 
-    def outbox(self, service: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
+    def outbox(self, name: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
         """Create an outbox that is closed with the site; `AsyncOutbox.over()` returns its asyncio interface.
 
         Args:
-            service: Name of the service; None: the service of the site.
+            name: Name of the service; None: the service of the site.
             options: Further arguments of `Outbox`.
         """
         settings: OutboxOptions = {"channel": self.name, "tables": self.tables, **options}
-        return self._life.enter_context(Outbox(service or self.service, **settings))
+        return self._life.enter_context(Outbox(name or self.service, **settings))
 
-    def half_outbox(self, service: str | None = None, **options: Unpack[HalfOutboxOptions]) -> HalfOutbox:
+    def half_outbox(self, name: str | None = None, **options: Unpack[HalfOutboxOptions]) -> HalfOutbox:
         """Create an outbox of half mode, as `outbox()`."""
         settings: HalfOutboxOptions = {"channel": self.name, "tables": self.tables, **options}
-        return self._life.enter_context(HalfOutbox(service or self.service, self.kafka, **settings))
+        return self._life.enter_context(HalfOutbox(name or self.service, self.kafka, **settings))
 
     def topic(self, name: str, partitions: int = 3) -> str:
         """Return the full name of a real topic of this site; create the topic at the first call.

@@ -16,6 +16,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from spark_jobs.auditing.cascade import verdict, why_unknown
+from spark_jobs.auditing.order import reordered
 from spark_jobs.auditing.service_databases import (
     Database,
     database_of,
@@ -25,7 +26,6 @@ from spark_jobs.auditing.service_databases import (
     may_be_purged,
     purged_below,
 )
-from spark_jobs.auditing.order import reordered
 from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.records.callback_rows import COMMITTED, lists
 from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, TABLE, message

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import write_rows
+from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.window import TableProgress, Window
 
 SCHEMA = pa.schema(

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
-from outbox.protocol.names import FORMAT_VERSION, SERVICE_HEADER, OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEADER
+from outbox.protocol.names import FORMAT_VERSION, OPTIONS_HEADER, SERVICE_HEADER, TARGET_HEADER, TRANSACTION_HEADER
 from spark_jobs.records.evidence import HALF, malformed_id, message
 from spark_jobs.records.headers import content_hash, has_header, header, is_single
 

@@ -24,7 +24,7 @@ from tests.attacks.forging import SECONDS
 from tests.attacks.on_topics import HIDDEN
 from tests.attacks.teams import Teams
 
-NO_SERVICE = "GROUP_AUTHORIZATION_FAILED"
+NO_GROUP = "GROUP_AUTHORIZATION_FAILED"
 NO_CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 NO_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
@@ -132,20 +132,20 @@ def _guesses_password(teams: Teams) -> str:
 
 
 ON_CLIENTS = (
-    Attack("join the consumer group of team-b's relay", By.KAFKA, NO_SERVICE, _joins("team_b-relay")),
-    Attack("join the consumer group of its own relay", By.KAFKA, NO_SERVICE, _joins("team_a-relay")),
-    Attack("join the consumer group of team-b's checker", By.KAFKA, NO_SERVICE, _joins("team_b-checker")),
-    Attack("join the consumer group of team-b's listeners", By.KAFKA, NO_SERVICE, _joins("team_b-listeners.team_b-shop")),
-    Attack("set a checkpoint of team-b's relay back", By.KAFKA, NO_SERVICE, _commits("team_b-relay", "team_b.half")),
-    Attack("set a checkpoint of its own relay back", By.KAFKA, NO_SERVICE, _commits("team_a-relay", "team_a.half")),
+    Attack("join the consumer group of team-b's relay", By.KAFKA, NO_GROUP, _joins("team_b-relay")),
+    Attack("join the consumer group of its own relay", By.KAFKA, NO_GROUP, _joins("team_a-relay")),
+    Attack("join the consumer group of team-b's checker", By.KAFKA, NO_GROUP, _joins("team_b-checker")),
+    Attack("join the consumer group of team-b's listeners", By.KAFKA, NO_GROUP, _joins("team_b-listeners.team_b-shop")),
+    Attack("set a checkpoint of team-b's relay back", By.KAFKA, NO_GROUP, _commits("team_b-relay", "team_b.half")),
+    Attack("set a checkpoint of its own relay back", By.KAFKA, NO_GROUP, _commits("team_a-relay", "team_a.half")),
     Attack(
         "set the progress of team-b's table source back",
         By.KAFKA,
-        NO_SERVICE,
+        NO_GROUP,
         _commits("team_b-table.shop", "team_b.half"),
     ),
-    Attack("read the checkpoints of team-b's relay", By.KAFKA, NO_SERVICE, _looks("team_b-relay")),
-    Attack("delete the consumer group of team-b's relay", By.KAFKA, NO_SERVICE, _deletes("team_b-relay")),
+    Attack("read the checkpoints of team-b's relay", By.KAFKA, NO_GROUP, _looks("team_b-relay")),
+    Attack("delete the consumer group of team-b's relay", By.KAFKA, NO_GROUP, _deletes("team_b-relay")),
     Attack("list consumer groups of team-b", By.KAFKA, HIDDEN, _lists),
     Attack("fence team-b's relay by its transactional id", By.KAFKA, NO_ID, _fences("team_b-relay-0")),
     Attack("fence the owner of team-b's table source", By.KAFKA, NO_ID, _fences("team_b-table.shop")),

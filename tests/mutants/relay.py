@@ -64,9 +64,9 @@ def giving_up_after_fencing(self: ServedPartitions, number: int) -> None:
 
 @mutant(GroupMetadata.for_commit, "R15", Harm.DOUBLED)
 @fails("unit/outbox/test_group_metadata.py::test_offsets_are_not_committed_without_a_generation")
-def r15_generation_of_the_service(self: GroupMetadata) -> bytes:
+def r15_generation_of_the_group(self: GroupMetadata) -> bytes:
     """Offsets are committed with the metadata of a subscribed consumer, of generation 0 or more. Metadata of no
-    generation passes any check of a classic service, also while another relay is its member. A relay that has lost its
+    generation passes any check of a classic group, also while another relay is its member. A relay that has lost its
     partitions could move their checkpoint all the same: who was last decides what is delivered twice, or not at all."""
     return self.newest
 
@@ -207,7 +207,7 @@ def r43_missing_right(error: KafkaError, rights: str, names: Mapping[str, str]) 
 
 @mutant(not_joined, "R43", Harm.STUCK)
 @fails("unit/outbox/test_membership.py::test_membership_without_a_generation_is_not_ready")
-def r43_not_joined(group_metadata: bytes, service: str) -> str | None:
+def r43_not_joined(group_metadata: bytes, group: str) -> str | None:
     """A service is ready only as a member of its group. Without it, a relay that cannot join is ready and serves
     nothing: a rolling update replaces good relays by it, and what is published is stuck."""
     return None
@@ -243,7 +243,7 @@ def r51_checkpoint_after_a_slow_commit(self: TransactionalDelivery, offsets: Seq
 @mutant(decided, "R51", Harm.DOUBLED)
 @fails("unit/relay/test_hanging.py::test_committed_transaction_is_ended_after_a_note")
 @fails("unit/relay/test_hanging.py::test_decision_that_is_not_written_is_not_guessed")
-def r51_decision_of_kafka(kafka: Mapping[str, str], admin: AdminClient, service: str, transactional_id: str) -> Decision:
+def r51_decision_of_kafka(kafka: Mapping[str, str], admin: AdminClient, group: str, transactional_id: str) -> Decision:
     """A hanging transaction is ended as its coordinator decided it. Without it, its checkpoint is always dropped: the
     relay delivers messages again that readers have already seen."""
     return Decision(Outcome.ABORTED, None)
@@ -302,7 +302,7 @@ def r79_broker_that_left(self: BatchProducer) -> bool:
 
 
 @mutant(TransactionalDelivery._wake_seconds, "R79", Harm.STUCK)
-@fails("unit/relay/test_delivery.py::test_who_waits_for_the_services_coordinator_is_woken")
+@fails("unit/relay/test_delivery.py::test_who_waits_for_the_groups_coordinator_is_woken")
 def r79_wait_for_the_coordinator(self: TransactionalDelivery) -> float:
     """A producer that waits for the coordinator of its group is woken. The coordinator may move and leave the cluster
     while offsets are on their way. librdkafka then waits until another connection comes or goes: for ever, perhaps."""
@@ -355,6 +355,6 @@ def r83_second_look(
 @fails("unit/relay/test_fencing.py::test_no_producer_comes_after_its_half_partition_was_given_up")
 def waiting_for_a_take_over(self: Fencing, numbers: Collection[int]) -> None:
     """What is given up while its producer is being initialised is waited for. A producer that comes after the half
-    partition has its next owner fences that one, which gives way until the service has a new generation."""
+    partition has its next owner fences that one, which gives way until the group has a new generation."""
     for number in numbers:
         self._begun.pop(number, None)

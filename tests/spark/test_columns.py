@@ -14,7 +14,6 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import HalfControl, HalfOptions, Truth, real_headers
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import (
-    SERVICE_HEADER,
     MESSAGE_ID_HEADER,
     ORIGIN_HEADER,
     SERVICE_HEADER,

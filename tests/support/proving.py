@@ -23,8 +23,8 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from spark_jobs.auditing.service_databases import Database, MessageTables
 from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.auditing.service_databases import Database, MessageTables
 from spark_jobs.records.callback_rows import COLUMNS, row_evidence
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.discards import discard_evidence
@@ -145,8 +145,9 @@ class History:
         number = next(self._numbers)
         id_ = make_transaction_id(1_795_000_000_000 + number, number.to_bytes(10))
         key = b"key-%d" % number if key is None else key
+        count = len(self.topics)
         controls = [
-            HalfControl(self.topics[(number + place) % len(self.topics)], partition, id_, place, service, truth, options)
+            HalfControl(self.topics[(number + place) % count], partition, id_, place, service, truth, options)
             for place in range(messages)
         ]
         halves = [self._half(control, key, b"value-%d" % number) for control in controls]

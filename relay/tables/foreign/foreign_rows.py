@@ -140,7 +140,9 @@ class RowReader:
         except ProtocolError as why:
             error = str(why)
         names, values = zip(*headers, strict=True) if headers else ((), ())
-        service = (found.service or b"").decode(self._codec, "replace") if self._layout.column("service") else self._service
+        service = self._service
+        if self._layout.column("service"):
+            service = (found.service or b"").decode(self._codec, "replace")
         return Row(
             found.xmin,
             RowId(place, found.id),

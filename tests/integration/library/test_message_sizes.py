@@ -26,7 +26,7 @@ def _small_topic(shop: Shop, name: str, limit: int = LIMIT) -> str:
 def test_message_with_60_headers_on_small_topic_is_delivered(shop: Shop) -> None:
     """The first is as large as the topic takes. One byte more is refused, and the transaction goes on."""
     topic = shop.site.topic(_small_topic(shop, "small"))
-    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.service) - 1  # its length takes a byte more
+    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.service) - 1  # its length takes one
     with shop.session() as session:
         shop.outbox.publish(session, Message(topic, bytes(room), b"k", HEADERS))
         with pytest.raises(MessageRefused, match=rf"{LIMIT + 1} bytes .* at most {LIMIT} "):

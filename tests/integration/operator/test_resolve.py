@@ -579,7 +579,7 @@ def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
     [
         (("--all", "--rollback"), "name one transaction, or give --all and --service"),
         (("--rollback",), "name one transaction, or give --all and --service"),
-        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "name one transaction, or give --all and --service"),
+        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "or give --all and --service"),
         ((str(uuid.uuid4()), "--rollback", "--service", "g"), "name one transaction, or give --all and --service"),
         (("--all", "--service", "g", "--commit"), "--all takes --rollback only"),
     ],

@@ -134,7 +134,7 @@ def test_rows_in_latin_1_in_sql_ascii_are_discarded_and_stop_no_other(ascii_site
             "table_prefix": site.name,
             "layout": "mapping",
             "message_table": f"public.{table}",
-            "columns": {"topic": "destination", "key": "about", "value": "body", "headers": "extra", "service": "owner"},
+            "columns": dict(zip(("topic", "key", "value", "headers", "service"), columns, strict=False)),
             "additional_placement": "placed:header",
         }
         site.relay(extra=relay_settings(settings))

@@ -18,7 +18,7 @@ from outbox.protocol.names import OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEA
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from tests.support.harness import Site
-from tests.torture.hostile.channel import SERVICE, PARTITIONS, HostileChannel
+from tests.torture.hostile.channel import PARTITIONS, SERVICE, HostileChannel
 from tests.torture.hostile.mark import MARK, marked_id
 
 FLOOD = 1_000

@@ -94,7 +94,7 @@ def test_mapping_names_each_column() -> None:
         ({**MAPPING, "columns": {"value": "b", "topic": "t"}}, r"Put \$\{routedByValue\} into topic, or remove one"),
         ({**MAPPING, "topic": "a b"}, "topic is 'a b'. Use a topic's name"),
         ({**MAPPING, "service": "a b"}, "service 'a b' is not allowed"),
-        ({**MAPPING, "service": "g", "columns": {"value": "b", "service": "g"}}, "service and the column service are both"),
+        ({**MAPPING, "service": "g", "columns": {"value": "b", "service": "g"}}, "service and the column service are"),
         ({**MAPPING, "additional_placement": "a:envelope"}, "without an envelope. Place the column into a header"),
         ({**MAPPING, "additional_placement": "a"}, "Write column:header, column:header:name or column:partition"),
         ({**MAPPING, "additional_placement": "a:header:b:c"}, "Write column:header, column:header:name or column:part"),

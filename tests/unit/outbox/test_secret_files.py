@@ -65,7 +65,7 @@ def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
     assert HalfSettings("orders", kafka=kafka).kafka["sasl.password"] == SECRET
     config = tmp_path / "outbox.toml"
     config.write_text(
-        f'service = "orders"\nmode = "half"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
+        f'service = "orders"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
     )
     assert HalfSettings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
 

@@ -45,7 +45,7 @@ def test_topics_of_other_platforms_are_protected_until_they_are_named(topic: str
     assert EVERYTHING.protects("orders", topic)
     assert AllowList({"orders": ("*",)}).protects("orders", topic)
     assert not AllowList({"orders": (topic,)}).protects("orders", topic)
-    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another service's entry names nothing for this one"
+    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another service's entry names nothing for it"
 
 
 @pytest.mark.parametrize("topic", ["orders", "schemas_", "connect", "connections", "changelog", "a-changelog.b", "a_b"])

@@ -90,7 +90,7 @@ def test_when_a_broker_left_the_next_batch_has_a_fresh_producer(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("has_left", [True, False])
-def test_who_waits_for_the_services_coordinator_is_woken(monkeypatch: pytest.MonkeyPatch, *, has_left: bool) -> None:
+def test_who_waits_for_the_groups_coordinator_is_woken(monkeypatch: pytest.MonkeyPatch, *, has_left: bool) -> None:
     """At once if a broker has left, else after half the time-out of a request: librdkafka itself has no limit (R79)."""
     coordinator = Coordinator()
     found = delivery(coordinator, monkeypatch)

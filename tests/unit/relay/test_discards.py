@@ -20,8 +20,8 @@ from relay.state.message_transaction import Finding, State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
     CHANNEL,
-    SERVICE,
     PARTITION,
+    SERVICE,
     SOON,
     TOPIC_ID,
     TOPICS,

@@ -26,8 +26,8 @@ from relay.state.message_transaction import Transaction
 from relay.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     CHANNEL,
-    SERVICE,
     PARTITION,
+    SERVICE,
     entry,
     new_ledger,
     op,
@@ -265,7 +265,7 @@ def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> No
 def test_new_allow_list_counts_from_the_next_turn() -> None:
     relay = GatedLedger("orders", allowed=AllowList({SERVICE: ("orders",)}))
     relay.in_force.value = AllowList({SERVICE: ("late",)})
-    assert relay.gate.allowed.allows(SERVICE, "orders"), "the batch of this turn goes on with the list that it began with"
+    assert relay.gate.allowed.allows(SERVICE, "orders"), "this turn goes on with the list that it began with"
     relay.turn()
     relay.commit("orders")
     (transaction,) = relay.take()

@@ -21,7 +21,7 @@ from relay.ledger.ledger import Ledger
 from relay.recovery.authors import HalfAuthor, backwards
 from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
 from relay.state.half_records import Half
-from tests.support.ledger_model import SERVICE, PARTITION, half, transaction_id
+from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 
 TOPIC = "orders"
 SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4

@@ -18,7 +18,7 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.recovery.authors import CheckpointAuthor
 from relay.recovery.checkpoint_hold import Held, Hold
 from relay.state.half_records import Half
-from tests.support.ledger_model import CHANNEL, SERVICE, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, SERVICE, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
 NUMBER, OWED, SETTLED = 2, 9, 8

@@ -19,7 +19,7 @@ from relay.settings import RelaySettings
 from relay.state.discard_index import ParkedHalves
 from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
-from relay.telemetry import SERVICES, OLD_MS
+from relay.telemetry import OLD_MS, SERVICES
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op, taken_ready
 
@@ -225,7 +225,7 @@ def test_one_that_was_not_due_yet_waits_for_nobody() -> None:
     assert parked(ledger, NOW + HOUR) == [0], "its application may still work on it, and nobody else can tell"
 
 
-# --- the limits of a service --------------------------------------------------------------------------------------------
+# --- the limits of a service ------------------------------------------------------------------------------------------
 
 
 def test_a_service_with_too_many_halves_is_brought_below_its_limit() -> None:

@@ -47,9 +47,9 @@ from relay.state.message_transaction import Finding, Transaction
 from relay.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     CHANNEL,
-    SERVICE,
     OP_TOPIC_ID,
     PARTITION,
+    SERVICE,
     TOPIC_ID,
     VERDICT_TOPIC_ID,
     entry,

@@ -92,7 +92,8 @@ def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
 
 def test_rows_that_wait_are_counted_by_topic_and_service() -> None:
     waiters = Waiters(orders=OPEN, gone=None)
-    waiters.take(row(1, 1, b"a", "gone"), row(2, 1, b"a", "gone"), row(3, 2, b"b", "gone", service="h"), row(4, 3, b"a"))
+    of_other = row(3, 2, b"b", "gone", service="h")
+    waiters.take(row(1, 1, b"a", "gone"), row(2, 1, b"a", "gone"), of_other, row(4, 3, b"a"))
     assert waiters.admission.by_topic() == {("gone", "g"): 2, ("gone", "h"): 1}
     waiters.describe(gone=OPEN)
     assert waiters.admission.by_topic() == {}

@@ -339,11 +339,11 @@ def test_a_stored_half_is_wanted_inside_a_savepoint(shop: Shop) -> None:
     """It cannot be had there; and the message of the refusal is not delivered either."""
     topic = shop.topic()
     with shop.session() as session:
-        first = shop.outbox.store_half(session, _message(shop, topic, "1"))
+        first = shop.outbox._publisher.store_half(session, _message(shop, topic, "1"))
         assert (first.partition, first.offset) in {(half.partition, half.offset) for half in shop.site.halves()}
         with session.begin_nested(), pytest.raises(UsageError, match="SAVEPOINT"):
-            shop.outbox.store_half(session, _message(shop, topic, "refused"))
-        second = shop.outbox.store_half(session, _message(shop, topic, "2"))
+            shop.outbox._publisher.store_half(session, _message(shop, topic, "refused"))
+        second = shop.outbox._publisher.store_half(session, _message(shop, topic, "2"))
         assert (second.partition, second.offset) > (first.partition, first.offset)
     assert shop.delivered(2, topic) == ["1", "2"]
 

@@ -29,7 +29,7 @@ def test_deferred_is_a_queue_for_each_service(steps: list[tuple[str, int, int]])
 
 
 def _compare(found: Deferred, expected: dict[str, list[int]], last: int) -> None:
-    assert sorted(found.groups()) == sorted(expected)
+    assert sorted(found.services()) == sorted(expected)
     assert (len(found), bool(found)) == (sum(map(len, expected.values())), bool(expected))
     every = {at for left in expected.values() for at in left}
     assert {at for at in range(last + 2) if at in found} == every

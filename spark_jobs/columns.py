@@ -29,8 +29,7 @@ RAW_COLUMNS = (
 """The record itself; `timestamp_type` is 0 for the producer's time, 1 for the broker's."""
 
 OUTBOX_COLUMNS = (
-    "message_id string, transaction_id string, position int, service string, "
-    "origin_partition int, origin_offset bigint"
+    "message_id string, transaction_id string, position int, service string, origin_partition int, origin_offset bigint"
 )
 """The relay's headers.
 

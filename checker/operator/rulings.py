@@ -71,8 +71,7 @@ _MISMATCH = Ruling(
 )
 _UNMAPPED = Ruling(
     DecisionStep.REFUSE,
-    "no database is configured for its service: only there can it be decided; name it in the "
-    "checker's databases",
+    "no database is configured for its service: only there can it be decided; name it in the checker's databases",
 )
 _READ_ONLY = Ruling(
     DecisionStep.REFUSE,

@@ -145,9 +145,7 @@ CREATE OR REPLACE FUNCTION {publish} (
 $$;
 """
 
-_INSERT_RIGHT: LiteralString = (
-    "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
-)
+_INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"

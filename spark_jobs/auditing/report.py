@@ -69,8 +69,7 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
         verdicts_chart=verdicts_chart(counts) if counts else "",
         verdicts=[(name, count, Verdict[name].weight, Verdict[name].meaning) for name, count in counts.items()],
         shares=[
-            (share.service, share.topic, *(share.verdicts.get(name, 0) for name in counts))
-            for share in summary.shares
+            (share.service, share.topic, *(share.verdicts.get(name, 0) for name in counts)) for share in summary.shares
         ],
         latencies=list(_latencies(summary)),
         percentiles=["max" if one == 1 else f"p{one * 100:g}" for one in PERCENTILES],

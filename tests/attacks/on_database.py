@@ -175,9 +175,7 @@ ON_DATABASE = (
     _refused("change the incarnation of its own database", "UPDATE {a}_meta SET value = gen_random_uuid()::text"),
     _refused("read team-b's messages", "SELECT value FROM {b}_message"),
     _refused("read the content of messages in its own table", "SELECT value FROM {a}_message"),
-    _refused(
-        "insert a row into team-b's message table", "INSERT INTO {b}_message (service, topic) VALUES ('g', 't')"
-    ),
+    _refused("insert a row into team-b's message table", "INSERT INTO {b}_message (service, topic) VALUES ('g', 't')"),
     _refused("delete rows of team-b's message table", "DELETE FROM {b}_message"),
     _refused(
         "choose the id of a row in its own message table",

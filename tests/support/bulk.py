@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 _LOCKS = b"SELECT count(pg_advisory_xact_lock(number)) FROM unnest(CAST(%s AS bigint[])) AS number"
 _COLUMNS = (
-    "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset,"
-    " positions"
+    "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset, positions"
 )
 
 

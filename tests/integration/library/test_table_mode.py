@@ -499,9 +499,7 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
 def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, column: str) -> None:
     large = "convert_to(repeat('x', 64000001), 'UTF8')"
     content = large if column == "value" else f"ARRAY[{large}]"
-    statement = (
-        f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
-    )
+    statement = f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
     with place.site.connect() as connection, pytest.raises(psycopg.errors.CheckViolation):
         connection.execute(statement.encode())
 

@@ -243,15 +243,15 @@ def test_a_lock_is_made_from_its_roots(tmp_path: Path, monkeypatch: pytest.Monke
 
 def publish(repository: Path, name: Coordinate, content: bytes, needs: Coordinate | None = None) -> None:
     """Put a file and its descriptor where a Maven repository has them."""
-    folder = repository.joinpath(*name.service.split("."), name.artifact, name.version)
+    folder = repository.joinpath(*name.group.split("."), name.artifact, name.version)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name.path.name).write_bytes(content)
     dependency = needs and (
-        f"<dependencies><dependency><groupId>{needs.service}</groupId><artifactId>{needs.artifact}</artifactId>"
+        f"<dependencies><dependency><groupId>{needs.group}</groupId><artifactId>{needs.artifact}</artifactId>"
         f"<version>{needs.version}</version></dependency></dependencies>"
     )
     (folder / f"{name.artifact}-{name.version}.pom").write_text(
-        f"<project><modelVersion>4.0.0</modelVersion><groupId>{name.service}</groupId>"
+        f"<project><modelVersion>4.0.0</modelVersion><groupId>{name.group}</groupId>"
         f"<artifactId>{name.artifact}</artifactId><version>{name.version}</version>{dependency or ''}</project>",
     )
 

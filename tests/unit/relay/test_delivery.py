@@ -120,7 +120,7 @@ def test_slow_commit_whose_checkpoint_hangs_ends_the_worker(
     delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
     committed = Mock(return_value=is_stable)
     monkeypatch.setattr(relay.kafka.transactional_delivery, "is_committed", committed)
-    found = TransactionalDelivery({}, "outbox-relay-0", service=SERVICE)
+    found = TransactionalDelivery({}, "outbox-relay-0", group=SERVICE)
     with nullcontext() if is_stable else pytest.raises(DeliveryError, match="does not return it"):
         write(found, 0)
     asked = [(service, [place.offset for place in places]) for (_, service, places), _ in committed.call_args_list]

@@ -159,6 +159,6 @@ def test_rollback_marker_is_sent_by_the_process_that_began(
 def test_transaction_of_the_parent_is_refused_in_the_child(sender: Sender) -> None:
     seal = _sealed(sender, 1)
     with pytest.raises(UsageError, match="before a fork"):
-        seal.publish(Message("orders", b"v"), eager=False)
+        seal.publish([Message("orders", b"v")], eager=False)
     with pytest.raises(UsageError, match="before a fork"):
         seal.seal()

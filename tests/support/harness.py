@@ -250,7 +250,7 @@ class Site:
                 service.process.send_signal(signal.SIGKILL)
                 service.process.wait()
         for outbox in self._outboxes:
-            outbox.close(0)
+            outbox.close(0) if isinstance(outbox, HalfOutbox) else outbox.close()
         for engine in self._engines:
             engine.dispose()
         self._logs.cleanup()

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from outbox import HalfOutbox, Message, Receipt
-from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, read_committed
+from outbox.testing import InMemoryHalfOutbox, read_committed
 from tests.support.shop import Shop
 
 PARTITIONS = 3
@@ -135,7 +135,7 @@ class MemoryPlace(Place):
     def published(self, topic: str, outbox: HalfOutbox | None = None) -> list[str]:
         """The values on a topic."""
         memory = outbox or self.outbox
-        assert isinstance(memory, InMemoryOutbox)
+        assert isinstance(memory, InMemoryHalfOutbox)
         return [(message.value or b"").decode() for message in memory.published if message.topic == topic]
 
 

@@ -136,7 +136,9 @@ class Application:
         with Session(self._engine) as session, session.begin():
 
             def publish(message: Message) -> Receipt:
-                return self._outbox.publish(session, message, eager=eager)
+                if isinstance(self._outbox, HalfOutbox):
+                    return self._outbox.publish(session, message, eager=eager)
+                return self._outbox.publish(session, message)
 
             self._tell(session.execute, publish)  # type: ignore[arg-type]  # rows of DML
             if self._random.random() < 0.1:

@@ -20,7 +20,7 @@ from outbox import Message, MessageRefused
 from outbox.async_outbox import AsyncHalfOutbox, AsyncTransaction
 from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced, UsageError
 from outbox.message import HeadersInput
-from outbox.testing import InMemoryOutbox, assert_published
+from outbox.testing import InMemoryHalfOutbox, assert_published
 from outbox.transaction import Outcome, Transaction
 from tests.support.places import (
     PARTITIONS,
@@ -607,10 +607,10 @@ def test_async_core_connection_publishes_with_its_commit(place: Place) -> None:
 FAILURES = [PublishFailed, TransactionFenced, CommitOutcomeUnknown, CommitOutcomeUnknown]
 
 
-def _ask_for_failures(place: Place) -> InMemoryOutbox:
+def _ask_for_failures(place: Place) -> InMemoryHalfOutbox:
     """Each kind of failure at one COMMIT after the other; the last one commits all the same."""
     outbox = place.outbox
-    if not isinstance(outbox, InMemoryOutbox):
+    if not isinstance(outbox, InMemoryHalfOutbox):
         pytest.skip("the real one fails by itself: test_seal.py and test_transaction.py")
     outbox.fail_next_commit()
     outbox.fence_next_commit()
@@ -636,7 +636,7 @@ def test_failures_on_demand_with_sessions(place: Place) -> None:
 
 
 def _commit_on(
-    connection: psycopg.Connection[Any], outbox: InMemoryOutbox, place: Place, topic: str, number: int
+    connection: psycopg.Connection[Any], outbox: InMemoryHalfOutbox, place: Place, topic: str, number: int
 ) -> None:
     with outbox.transaction(connection) as tx:
         connection.execute(f"INSERT INTO {place.table} VALUES ({number}, 0)".encode())

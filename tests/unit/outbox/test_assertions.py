@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 
 from outbox import Message
 from outbox.async_outbox import AsyncHalfOutbox
-from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, VisibleRecord, assert_published
+from outbox.testing import InMemoryHalfOutbox, VisibleRecord, assert_published
 
 
 @pytest.fixture
-def outbox() -> InMemoryOutbox:
+def outbox() -> InMemoryHalfOutbox:
     """With four messages."""
     made = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session, session.begin():
@@ -48,7 +48,7 @@ def outbox() -> InMemoryOutbox:
         ("refunds", {"count": 0}),
     ],
 )
-def test_what_fits(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, Any]) -> None:
+def test_what_fits(outbox: InMemoryHalfOutbox, topic: str, expected: Mapping[str, Any]) -> None:
     found = assert_published(outbox, topic, **expected)
     assert all(record.topic == topic for record in found)
     assert len(found) == expected.get("count", len(found))
@@ -69,12 +69,12 @@ def test_what_fits(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, An
         ("payments", {"count": 0}),
     ],
 )
-def test_what_does_not_fit(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, Any]) -> None:
+def test_what_does_not_fit(outbox: InMemoryHalfOutbox, topic: str, expected: Mapping[str, Any]) -> None:
     with pytest.raises(AssertionError, match=f"topic '{topic}'"):
         assert_published(outbox, topic, **expected)
 
 
-def test_the_failure_shows_what_was_published_and_what_is_different(outbox: InMemoryOutbox) -> None:
+def test_the_failure_shows_what_was_published_and_what_is_different(outbox: InMemoryHalfOutbox) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_published(outbox, "orders", value={"id": 42}, key="41", headers={"type": "a"}, count=2)
     assert str(caught.value).splitlines() == [
@@ -87,7 +87,7 @@ def test_the_failure_shows_what_was_published_and_what_is_different(outbox: InMe
     ]
 
 
-def test_the_failure_says_what_fits_when_there_are_too_many(outbox: InMemoryOutbox) -> None:
+def test_the_failure_says_what_fits_when_there_are_too_many(outbox: InMemoryHalfOutbox) -> None:
     with pytest.raises(AssertionError, match=r"0 message\(s\) on topic 'payments' expected, 1 published") as caught:
         assert_published(outbox, "payments", count=0)
     assert "'payments' value b'\\xff' key None: matches" in str(caught.value)

@@ -32,7 +32,7 @@ class Witness:
     def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, service: str) -> None:
         self._dsn = dsn
 
-        self._outboxes = {
+        self._outboxes: dict[str, HalfOutbox | Outbox] = {
             site.topic("orders"): HalfOutbox(service, kafka, channel=site.name, tables=site.tables),
             site.topic("rows"): Outbox(service, channel=site.name, tables=site.tables),
         }

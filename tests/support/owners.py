@@ -16,7 +16,7 @@ class Owner(NamedTuple):
     """One kind of owner.
 
     Args:
-        service: Returns the consumer group of its checkpoint.
+        group: Returns the consumer group of its checkpoint.
         transactional_id: Returns its transactional id.
         publish: Publishes messages, each in a transaction of its own, that wait for the owner.
         relay: Starts a relay, with a failpoint and variables.
@@ -24,7 +24,7 @@ class Owner(NamedTuple):
         first: Number of the first Kafka transaction with messages.
     """
 
-    service: Callable[[Channel], str]
+    group: Callable[[Channel], str]
     transactional_id: Callable[[Channel], str]
     publish: Callable[[Site, Sequence[Message]], None]
     relay: Callable[[Site, str, Mapping[str, str | None]], Service]

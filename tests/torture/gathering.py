@@ -9,6 +9,7 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from confluent_kafka import Message
 
+from outbox import HalfOutbox, Outbox
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
@@ -60,7 +61,10 @@ class Gathering:
         self._reader = reader
         self._observers = observers
         self._diary = diary
-        self._outboxes = {"half": world.site.half_outbox(), "table": world.site.outbox()}
+        self._outboxes: dict[str, HalfOutbox | Outbox] = {
+            "half": world.site.half_outbox(),
+            "table": world.site.outbox(),
+        }
         self._table = MessageTable(world.site.tables)
         channel = world.channel.channel
         internal = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)

@@ -256,7 +256,7 @@ def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
             await application.outbox.publish(session, message)  # type: ignore[arg-type]  # that is what is tested
         async with await psycopg.AsyncConnection.connect(shop.site.postgres_url) as connection:
             with pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
-                await application.outbox.publish(connection, message)
+                await application.outbox.publish(connection, message)  # type: ignore[arg-type]  # that is tested
         with pytest.raises(UsageError, match="not open"):
             await application.outbox.publish(application.engine.connect(), message)
         with pytest.raises(UsageError, match="not open"):

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from checker import metrics
 from outbox._kafka.admin import newest_records
-from outbox._kafka.unreadable import is_unreadable, seek_to_end
-from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._kafka.consumed_records import is_unreadable, seek_to_end
+from outbox._rules.broker_clock import STALE_MS, RequestAges
 from outbox._service.exit_codes import reason_of, traceback_of
-from outbox._service.rights import refuse_missing_right
+from outbox._service.membership import refuse_missing_right
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.half import Truth
@@ -37,10 +37,6 @@ class Intake:
     Stale requests are a backlog: the relay has repeated them since. Their databases should not do that work.
 
     Behind a record that cannot be unpacked, reading goes on at the partition's log end (R54).
-
-    Args:
-        consumer: The subscribed consumer.
-        group: Its group.
     """
 
     def __init__(self, consumer: Consumer, group: str) -> None:
@@ -59,12 +55,7 @@ class Intake:
             self._ages.note_newest(partition, *newest)
 
     def read(self, messages: Sequence[Message]) -> list[CheckRequest]:
-        """Return the requests that a database can answer; listeners answer their own.
-
-        Raises:
-            ConfigurationError: A right on the group or the topic is missing.
-            KafkaException: The consumer cannot go on.
-        """
+        """Return the requests that a database can answer; listeners answer their own."""
         requests = [request for message in messages if (request := self._read(message)) is not None]
         self._pass_unreadable()
         self._log_stale()

@@ -22,12 +22,11 @@ from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.service import Upkeep
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
-from outbox._service.channels.service_control import ServiceControl
+from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import one_line
-from outbox._service.membership import Membership, not_joined
-from outbox._service.rights import refuse_missing_right, require_rights
+from outbox._service.membership import Membership, not_joined, refuse_missing_right, require_rights
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
@@ -42,15 +41,7 @@ log = structlog.get_logger()
 
 
 class CheckerService:
-    """The checker of one channel.
-
-    Args:
-        settings: Its settings.
-        control: What the process gives it: requests to stop and to reload, and its health.
-
-    Raises:
-        ConfigurationError: A database cannot be used, the channel is wrong, or the cluster does not answer.
-    """
+    """The checker of one channel."""
 
     def __init__(self, settings: CheckerSettings, control: ServiceControl[CheckerSettings]) -> None:
         metrics.open_channel()
@@ -93,12 +84,7 @@ class CheckerService:
         self._intake = Intake(self._consumer, self._channel.channel.checker_group)
 
     def run(self) -> None:
-        """Serve until asked to stop.
-
-        Raises:
-            ConfigurationError: A database cannot be used at start.
-            UnsafeError: A topic of the channel was deleted, recreated, or grew.
-        """
+        """Serve until asked to stop."""
         self._databases.start(self._settings.all_databases())
         self._contract.start()
         self._membership.subscribe([self._channel.channel.check_topic], self._assigned)

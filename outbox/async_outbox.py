@@ -33,11 +33,7 @@ AsyncTarget = AsyncHalfTarget | AsyncDriverConnection
 
 
 class AsyncTransaction:
-    """An open local transaction.
-
-    Args:
-        transaction: The blocking transaction.
-    """
+    """An open local transaction."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction

@@ -134,7 +134,6 @@ class HalfTransaction(Transaction):
         """Publish a message with this transaction.
 
         Args:
-            message: The message.
             eager: Send the half now, not at COMMIT; None: the `eager` of the transaction.
 
         Raises:

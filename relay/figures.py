@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
-from outbox._service.progress import Figures
+from outbox._service.output import Figures
 
 
 class RelayProgress:
     """The relay's figures; rates are those since the last call.
 
     Args:
-        registry: The relay's metrics.
         clock: Seconds of any clock that never goes back.
     """
 

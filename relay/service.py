@@ -14,13 +14,12 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # 
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import REFRESH_SECONDS, checked_properties
 from outbox._kafka.topic_cache import TopicCache
-from outbox._service.channels.service_control import ServiceControl
+from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.channels.shared_admin import connection_key, shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.membership import Membership, not_joined
+from outbox._service.membership import Membership, not_joined, require_rights
 from outbox._service.periodic import Periodic
-from outbox._service.rights import require_rights
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
@@ -60,16 +59,7 @@ log = structlog.get_logger()
 
 
 class RelayService:
-    """The relay of one channel.
-
-    Args:
-        settings: Its settings.
-        control: What the process gives it: requests to stop and to reload, and its health.
-
-    Raises:
-        ChannelError: The channel's topics are missing or wrong.
-        ConfigurationError: The cluster does not answer.
-    """
+    """The relay of one channel."""
 
     def __init__(self, settings: RelaySettings, control: ServiceControl[RelaySettings]) -> None:
         metrics.begin()
@@ -147,11 +137,7 @@ class RelayService:
         }
 
     def run(self) -> None:
-        """Serve until asked to stop.
-
-        Raises:
-            UnsafeError: Topics or committed offsets changed unexpectedly; continuing is unsafe.
-        """
+        """Serve until asked to stop."""
         self._subscribe()
         self._contract.start()
         self._real_topics.start()
@@ -303,13 +289,7 @@ class RelayService:
         log.info("Partitions revoked", partitions=sorted(numbers))
 
     def _end_if_all_are_halted(self) -> None:
-        """End the process if it has nothing else to do: no half partition, and no table source.
-
-        Raises:
-            UnsafeError: All partitions are halted, the first one because of its checkpoint.
-            ProtocolError: All partitions are halted, the first one because of a record.
-            RuntimeError: All partitions are halted, the first one because of an unforeseen error.
-        """
+        """End the process if it has nothing else to do: no half partition, and no table source."""
         cause = self._served.halts.of_all(self._channel.partitions)
         if cause is not None and self._tables is None:
             raise cause

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
-from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
+from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.settings import (
     AllowedTopics,
     Bytes,
@@ -180,12 +180,7 @@ def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None
     """Require an allow-list in production, be it one by which every service may write to every topic.
 
     Args:
-        profile: The profile.
-        allowed: The setting `allowed_topics`.
         channel: Name of the channel, if there are several.
-
-    Raises:
-        ConfigurationError: The list is missing.
     """
     if lacks_list(profile, allowed):
         where = f"channel {channel}: " if channel else ""

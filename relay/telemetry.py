@@ -95,9 +95,7 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
     """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
 
     Args:
-        error: Why it failed.
         closed: For how long real topics are closed, ms.
-        limit: What closes the next batch.
         owner: `partition` or `source`.
     """
     reasons = {found.topic: found.error.name() for found in error.undelivered}
@@ -108,12 +106,7 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
 
 
 def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
-    """Log that transactions begin to wait for real topics, or wait no longer.
-
-    Args:
-        news: The changes.
-        owner: `partition` or `source`.
-    """
+    """Log that transactions begin to wait for real topics, or wait no longer."""
     for topic, detail in news:
         if detail:
             log.warning("Transactions wait for a real topic", topic=topic, detail=detail, **owner)
@@ -122,11 +115,7 @@ def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
 
 
 class RowsThatWait:
-    """Logs again and again which rows of a table source wait for which real topics: those who published do not know.
-
-    Args:
-        source: Its name.
-    """
+    """Logs again and again which rows of a table source wait for which real topics: those who published do not know."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -231,7 +220,6 @@ def set_waiting_figures(ledger: Ledger, now: int) -> None:
     """Set the figures of what waits in a half partition.
 
     Args:
-        ledger: Its ledger.
         now: The broker's time, ms.
     """
     partition, oldest = ledger.partition, ledger.oldest_pending()
@@ -264,7 +252,6 @@ def table_figures(source: str, figures: tuple[float, int, int] | None) -> None:
     """Show what waits in the table of a source, and what is discarded.
 
     Args:
-        source: Its name.
         figures: Age of its oldest row in seconds, 0: none; how many wait; how many are discarded. None: not known.
     """
     if figures is None:

@@ -10,8 +10,8 @@ from typing import Any, LiteralString
 import psycopg
 import structlog
 
+from checker.connection import database_ms
 from checker.rules.breaker import Breaker, Evidence, Policy, State
-from checker.upkeep.pages import database_ms
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import make_transaction_id
@@ -44,13 +44,7 @@ _Key = tuple[str, str]
 
 
 class Breakers:
-    """Decide which transactions of one database may be fenced.
-
-    Args:
-        name: Name of the database, for the log.
-        table: Its callback tables.
-        policy: When a breaker opens.
-    """
+    """Decide which transactions of one database may be fenced."""
 
     def __init__(self, name: str, table: CallbackTable, policy: Policy) -> None:
         self._name = name

@@ -50,8 +50,6 @@ class Bulk:
     """The undecided transactions of one service, and what is to become of them.
 
     Args:
-        desk: Settings and channel.
-        service: Name of the service.
         min_age: What is younger, in ms, is left alone.
         gone: An incarnation of its database that the operator confirms as lost for good.
     """
@@ -67,11 +65,7 @@ class Bulk:
     sent: int = 0
 
     def find(self) -> None:
-        """Return the undecided transactions and their states, without writing anything.
-
-        Raises:
-            SystemExit: A listener's answers are not known.
-        """
+        """Return the undecided transactions and their states, without writing anything."""
         now = time.time_ns() // 1_000_000
         most = -(-HALVES // self.desk.channel.partitions)
         gathering = Gathering(most, Choice(None, self.service, now - self.min_age))
@@ -144,9 +138,7 @@ class Bulk:
     def _absent(self, requests: Sequence[CheckRequest]) -> SourceState | None:
         """Return why no database can be asked; None if one can, or need not. A service has one database."""
         name = database_of(requests[0], self.desk.databases) if requests else None
-        if name is None:
-            return SourceState.UNMAPPED
-        return SourceState.READ_ONLY if self.desk.databases[name].read_only else None
+        return SourceState.UNMAPPED if name is None else None
 
     def _rows(self, requests: Sequence[CheckRequest]) -> DatabaseView:
         name = database_of(requests[0], self.desk.databases)

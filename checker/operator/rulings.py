@@ -26,7 +26,6 @@ class SourceState(enum.StrEnum):
     DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
-    READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
     UNMAPPED = "unmapped"  # no database is configured for its service
     LISTENER = "listener"  # only its listener can decide, and has not answered
     LISTENER_COMMITTED = "listener committed"
@@ -42,12 +41,7 @@ class DecisionStep(enum.Enum):
 
 
 class Ruling(NamedTuple):
-    """What follows.
-
-    Args:
-        step: What is done.
-        why: One sentence on why it is so, and for a refusal what to do.
-    """
+    """What follows."""
 
     step: DecisionStep
     why: str
@@ -72,11 +66,6 @@ _MISMATCH = Ruling(
 _UNMAPPED = Ruling(
     DecisionStep.REFUSE,
     "no database is configured for its service: only there can it be decided; name it in the checker's databases",
-)
-_READ_ONLY = Ruling(
-    DecisionStep.REFUSE,
-    "its database is read_only in the checker's settings, and a decision is a row there: run this with settings that "
-    "name its primary and may write",
 )
 _ELSEWHERE = Ruling(
     DecisionStep.REFUSE,
@@ -105,7 +94,6 @@ RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
     (OpKind.COMMIT, SourceState.PURGED): _PURGED,
     (OpKind.COMMIT, SourceState.MISMATCH): _MISMATCH,
     (OpKind.COMMIT, SourceState.UNMAPPED): _UNMAPPED,
-    (OpKind.COMMIT, SourceState.READ_ONLY): _READ_ONLY,
     (OpKind.COMMIT, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
     (OpKind.COMMIT, SourceState.LISTENER_COMMITTED): Ruling(DecisionStep.MARK, "its listener answered the same"),
     (OpKind.COMMIT, SourceState.LISTENER_ROLLED_BACK): Ruling(
@@ -122,7 +110,6 @@ RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
     (OpKind.ROLLBACK, SourceState.PURGED): _PURGED,
     (OpKind.ROLLBACK, SourceState.MISMATCH): _MISMATCH,
     (OpKind.ROLLBACK, SourceState.UNMAPPED): _UNMAPPED,
-    (OpKind.ROLLBACK, SourceState.READ_ONLY): _READ_ONLY,
     (OpKind.ROLLBACK, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
     (OpKind.ROLLBACK, SourceState.LISTENER_COMMITTED): Ruling(
         DecisionStep.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"
@@ -143,12 +130,7 @@ def of_listener(found: UnsettledTransaction) -> SourceState | None:
 
 
 def of_row(row: Row, topic_id: str) -> SourceState:
-    """Return the state of a transaction with a row.
-
-    Args:
-        row: Its row.
-        topic_id: Id of the half topic.
-    """
+    """Return the state of a transaction with a row."""
     if not row.committed:
         return SourceState.ROLLED_BACK
     if row.damage:

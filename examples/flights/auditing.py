@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from spark_jobs.auditing.charts import latencies_chart, verdicts_chart
+from spark_jobs.auditing.report import latencies_chart, verdicts_chart
 
 GRACE_MS = 5_000
 """A killed application's transaction is decided within; what takes longer is proven, and called late."""
@@ -21,7 +21,6 @@ class Window:
     """Append times of halves, ms since 1970.
 
     Args:
-        start: The first one.
         stop: The first one behind.
     """
 
@@ -59,7 +58,6 @@ def keep_report(audits: Path, documents: Path) -> None:
     """Keep the report of the one audit that was made, and two of its charts as pictures.
 
     Args:
-        audits: Folder of the audits.
         documents: Where `report.html`, `verdicts.svg` and `latencies.svg` go.
     """
     [audit] = audits.iterdir()

@@ -93,10 +93,7 @@ class Draft:
         """Return positions and halves of the messages that were not returned before.
 
         Args:
-            service: Name of the service.
-            incarnation: Incarnation of the database with the callback table.
             topic: Half topic.
-            partition: Half partition of the transaction.
         """
         taken, self._sent = self._messages[self._sent :], len(self._messages)
         ordering_key = self.ordering_key

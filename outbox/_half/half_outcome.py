@@ -12,8 +12,7 @@ from typing import LiteralString
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from outbox._postgres.callback_table import CallbackRow, CallbackTable
-from outbox._postgres.purge_watermark import may_be_purged
+from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.local_connection import LocalConnection
 from outbox.errors import UsageError
@@ -48,14 +47,9 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     """Return the outcome of a transaction; fence it if it neither committed nor holds its lock.
 
     Args:
-        settings: Settings of the outbox.
-        table: The outbox's callback table.
         connection: A connection outside a transaction.
-        transaction_id: The transaction.
 
     Raises:
-        UsageError: The id is not a transaction id, or the connection is in a transaction.
-        TableError: The tables are missing.
         psycopg.Error: Postgres does not answer. Call again.
     """
     _check(connection, transaction_id)

@@ -27,8 +27,7 @@ from outbox._failpoints import failpoint
 from outbox._half.draft import Draft
 from outbox._half.sender import Sender
 from outbox._half.validation import refuse
-from outbox._postgres.callback_table import CallbackRow, CallbackTable
-from outbox._postgres.purge_watermark import may_be_purged
+from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import require_accepted
 from outbox._publish.local_connection import LocalConnection, local_connection
@@ -84,11 +83,7 @@ class Sealer:
     incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a connection of psycopg.
-
-        Raises:
-            UsageError: It is a connection of another driver.
-        """
+        """Wrap a connection of psycopg."""
         return local_connection(driver)
 
     def start(self, connection: LocalConnection) -> Seal:
@@ -102,9 +97,7 @@ class Seal:
     """One outbox's participant in one local transaction: its draft, its halves, its row, and its end.
 
     Args:
-        sealer: The outbox's sealer.
         connection: Connection on which COMMIT will run.
-        draft: The messages.
     """
 
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
@@ -169,9 +162,6 @@ class Seal:
 
         Returns:
             Half partition and offset.
-
-        Raises:
-            PublishFailed: The half was not acknowledged.
         """
         try:
             return self._place.partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
@@ -184,13 +174,6 @@ class Seal:
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
-
-        Raises:
-            PublishFailed: The halves were not acknowledged.
-            TransactionFenced: The checker decided ROLLBACK before.
-            TableError: The tables are missing.
-            UsageError: The transaction failed, or was ended.
-            psycopg.Error: Postgres refuses a statement.
         """
         self._require_own_process()
         budget = self._sender.budget(self._connection.waiting)

@@ -29,10 +29,7 @@ class PlannedHalf(NamedTuple):
     """The largest possible half of a message, before its transaction id and its position are known.
 
     Args:
-        make: Returns the half.
-        service: Name of the service.
         truth: Whether the callback row or the listener decides.
-        ordering_key: Ordering key of the transaction.
         messages: Number of messages of the transaction, with this one.
     """
 
@@ -74,8 +71,6 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
     """Return why a real topic does not accept a message; an empty text if it does.
 
     Args:
-        message: The message.
-        planned: The half of the message.
         largest: Upper bound of the size of any record made from the message, bytes.
         topic: The topic's description; None if it does not exist.
     """

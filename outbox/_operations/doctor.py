@@ -19,8 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.group_members import RELAY, count_members, group_of, missing_member, start
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     Contract,
@@ -38,7 +37,7 @@ from outbox._postgres.dsn import connect_dsn, connection_problem, connection_rem
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import breaches, exists
-from outbox._rules.allowed_topics import (
+from outbox._rules.patterns import (
     NO_LIST,
     NO_LIST_FIX,
     PLATFORM_PATTERNS,
@@ -77,12 +76,7 @@ def examine_versions() -> Iterator[Finding]:
 
 
 def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
-    """Yield to which real topics the services may write, and the names of topics that are denied (R63).
-
-    Args:
-        profile: The profile.
-        allowed: The setting `allowed_topics`.
-    """
+    """Yield to which real topics the services may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
     if lacks_list(profile, allowed):
         yield Finding(what, NO_LIST, NO_LIST_FIX)
@@ -101,7 +95,6 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
     """Yield which connections leave this machine unencrypted, or to a server that is not verified.
 
     Args:
-        kafka: librdkafka properties for the connection.
         databases: What returns a connection string, by what it is for.
     """
     what = "encryption"
@@ -121,13 +114,7 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
 
 
 def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:
-    """Yield what is found of the broker, the channel's topics and the relay's checkpoints.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        contract: What the profile asks of the topics.
-    """
+    """Yield what is found of the broker, the channel's topics and the relay's checkpoints."""
     admin = admin_client(kafka)
     try:
         topics = describe_topics(admin, channel.topics, FIRST_ANSWER_SECONDS)
@@ -161,14 +148,7 @@ def broker_problem(error: ConfigurationError) -> Finding:
 def examine_warnings(
     admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
 ) -> Iterator[Finding]:
-    """Yield the broken rules of the contract that are only reported.
-
-    Args:
-        admin: Client of the cluster.
-        channel: The channel.
-        topics: Its topics.
-        contract: What the profile asks.
-    """
+    """Yield the broken rules of the contract that are only reported."""
     for problem in compression_problems(channel, topics):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield from _offsets_retention(admin, topics[channel.half_topic], contract)
@@ -191,14 +171,7 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
 def _checkpoints(
     kafka: Mapping[str, str], admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
-    """Yield whether each half and op partition has a checkpoint that can be trusted, and the records behind it (R38).
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
-        topics: Its topics.
-    """
+    """Yield whether each half and op partition has a checkpoint to be trusted, and the records behind it (R38)."""
     partitions = topics[channel.half_topic].partitions
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
     verdicts = [(channel.verdict_topic, partition) for partition in range(partitions)]  # may be missing
@@ -226,7 +199,6 @@ def examine_members(channel: Channel, members: Mapping[str, int | None], *, wait
     """Yield whether relays and checkers run. Where halves wait, no relay is a problem; listeners may do for checkers.
 
     Args:
-        channel: The channel.
         members: How many members their groups have, by service; None: not known.
         waits: Whether the half topic has halves that are not settled.
     """
@@ -247,13 +219,7 @@ def examine_members(channel: Channel, members: Mapping[str, int | None], *, wait
 def _damaged(
     channel: Channel, checkpoints: Mapping[tuple[str, int], TopicPartition], topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
-    """Yield the partitions whose checkpoint the relay would refuse (R18).
-
-    Args:
-        channel: The channel.
-        checkpoints: The relay's committed offsets with their metadata strings.
-        topics: The channel's topics.
-    """
+    """Yield the partitions whose checkpoint the relay would refuse (R18)."""
     parsers = {
         channel.half_topic: parse_half_checkpoint,
         channel.op_topic: parse_op_checkpoint,
@@ -272,8 +238,6 @@ def _lost(
     """Yield the partitions whose records were removed before the relay was done with them.
 
     Args:
-        channel: The channel.
-        committed: The relay's committed offsets.
         starts: First offsets of the half and op partitions; a topic that did not answer is missing.
     """
     for (topic, number), offset in committed.items():
@@ -318,10 +282,6 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
 class CallbackDatabase(Protocol):
     """A database of the checker."""
 
-    @property
-    def read_only(self) -> bool:
-        """Whether the checker never writes there."""
-
     def tables(self) -> TableNames:
         """Return where its callback tables are."""
 
@@ -337,8 +297,6 @@ def examine_checker_database(
     """Yield whether a database of the checker answers, and has the callback tables.
 
     Args:
-        name: Its name in the settings.
-        database: How to reach it.
         more: Looks at the message table beside them.
     """
     what, table = f"database {name}", CallbackTable(database.tables())
@@ -347,7 +305,7 @@ def examine_checker_database(
     except ConfigurationError as error:
         yield Finding(what, str(error), "correct dsn or dsn_file of the database")
         return
-    server = "any" if database.read_only else "read-write"  # as the checker connects
+    server = "read-write"  # as the checker connects
     try:
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)

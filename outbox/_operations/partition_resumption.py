@@ -11,11 +11,11 @@ from confluent_kafka import Message, TopicPartition
 
 from outbox._kafka.admin import admin_client, end_offset
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.group_offsets import commit_missing, missing_offsets
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._kafka.record_headers import headers_of
 from outbox._operations.delivered_search import DeliveredSearch, Gap
-from outbox._rules.partition_repair import StoredHalf, first_checkpoint
+from outbox._rules.repairs import StoredHalf, first_checkpoint
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError
@@ -28,8 +28,6 @@ class ResumedPartition:
     """One half partition without a checkpoint.
 
     Args:
-        number: Its number.
-        halves: How many it has.
         delivered: Of how many a real topic shows the message.
         refusal: Why real topics cannot prove what was delivered of it; empty if they can.
     """
@@ -45,8 +43,6 @@ class ChannelResumption:
     """The half partitions of a channel that have no checkpoint, and were written to.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
         most: Records that are read of a real topic at most.
         trusted: Topics of which the operator declares that what is not found there was not delivered.
     """
@@ -65,9 +61,6 @@ class ChannelResumption:
 
         Args:
             passed: Called from time to time with the number of records read of real topics.
-
-        Raises:
-            ConfigurationError: The cluster does not answer, or refuses.
         """
         admin = admin_client(self.kafka)
         described = verify_channel(admin, self.channel)
@@ -148,7 +141,6 @@ class ChannelResumption:
 
         Raises:
             UsageError: A half partition has got one meanwhile.
-            ConfigurationError: The group has members, or the cluster does not answer, or refuses.
         """
         committed = commit_missing(self.kafka, self.channel.relay_group, self._checkpoints)
         half = {place for place in self._checkpoints if place[0] == self.channel.half_topic}

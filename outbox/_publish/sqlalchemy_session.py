@@ -61,9 +61,6 @@ class PublishedTransaction:
     """The messages published in one root transaction, through any number of outboxes.
 
     It holds no reference to that transaction, which keeps it alive.
-
-    Args:
-        connection: The connection.
     """
 
     def __init__(self, connection: LocalConnection) -> None:
@@ -358,11 +355,7 @@ def _listen(connection: Connection) -> None:
 
 
 def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    """Refuse COMMIT and ROLLBACK as SQL text: SQLAlchemy fires no event for them (R47).
-
-    Raises:
-        UsageError: The statement would end a transaction with messages.
-    """
+    """Refuse COMMIT and ROLLBACK as SQL text: SQLAlchemy fires no event for them (R47)."""
     published = _current(connection)
     if published is not None and published.has_messages and (found := _END.match(statement)):
         raise UsageError(

@@ -1,13 +1,42 @@
-"""Why rows of a message table wait, as far as real topics and the order of rows show it. Pure."""
+"""The order of a message table's rows (R55), and why rows wait, as far as real topics and that order show it. Pure."""
 
 from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-from outbox._rules.row_order import OrderingKey, behind_those
+OrderingKey = tuple[str, bytes]
+"""Service and key: the messages of one keep their order."""
+
+Some = TypeVar("Some")
+KeyedRows = Callable[[Some], Iterable[tuple[OrderingKey, int]]]
+"""Returns the rows of a local transaction that have a key: ordering key and id of each."""
+
+
+def behind_those(window: Collection[Some], stopped: Iterable[Some], keyed_rows: KeyedRows[Some]) -> set[Some]:
+    """Return local transactions that cannot go, and all that have a row behind one of theirs with its ordering key.
+
+    Rows of transactions interleave: a transaction that begins earlier may have a later row.
+
+    Args:
+        keyed_rows: Returns the rows of a transaction that have a key.
+    """
+    found = set(stopped)
+    first: dict[OrderingKey, int] = {}  # the lowest id of a row that stays
+    added: Collection[Some] = found
+    while added:
+        for transaction in added:
+            for key, id_ in keyed_rows(transaction):
+                first[key] = min(id_, first.get(key, id_))
+        added = [one for one in window if one not in found and _is_behind(keyed_rows(one), first)]
+        found.update(added)
+    return found
+
+
+def _is_behind(rows: Iterable[tuple[OrderingKey, int]], first: Mapping[OrderingKey, int]) -> bool:
+    return any(id_ > first.get(key, id_) for key, id_ in rows)
 
 
 class Waits(enum.StrEnum):
@@ -38,8 +67,6 @@ class TopicRows(NamedTuple):
     """Rows for one topic.
 
     Args:
-        topic: The real topic.
-        rows: How many.
         partition: The highest partition that one names; -1: none names one.
         started_us: Start of the oldest one's local transaction, us since 1970.
     """
@@ -54,13 +81,7 @@ class WaitingRow(NamedTuple):
     """A row without its value.
 
     Args:
-        xid: The local transaction.
-        id: Its id.
-        started_us: Start of the local transaction, us since 1970.
-        service: Name of the service.
-        topic: Real topic.
         partition: Partition that it names, or -1.
-        key: Key.
     """
 
     xid: int
@@ -76,9 +97,7 @@ class TopicState(NamedTuple):
     """What keeps a real topic from taking messages.
 
     Args:
-        partitions: How many it has.
         why: Why it takes none; NEXT: it takes them.
-        detail: Why, one sentence.
     """
 
     partitions: int
@@ -98,11 +117,7 @@ class WaitingRows(NamedTuple):
     """Rows for one topic that wait for one reason.
 
     Args:
-        topic: The topic.
-        why: The reason.
-        rows: How many.
         started_us: Start of the oldest one's local transaction, us since 1970.
-        detail: The reason in a sentence.
         services: The services of the rows, by name; empty: they were not looked at one by one.
     """
 
@@ -138,7 +153,6 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> lis
 
     Args:
         rows: The first rows of the table, in the order of their ids.
-        states: The states of all their topics.
     """
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}

@@ -9,22 +9,24 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+import structlog
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from outbox._service.periodic import Periodic
 from outbox._service.redaction import visible
 from outbox.errors import UsageError
+
+log = structlog.get_logger()
 
 
 class PlainConsole(Console):
     """A console that prints data as it is: no markup, and control characters as escapes.
 
     The content of a table comes from records that anybody may have written.
-
-    Args:
-        stderr: Whether to print on standard error.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -39,8 +41,6 @@ def print_entry(console: Console, head: str, *details: str) -> None:
     """Print an entry of a list: a line, and more lines that belong to it. The terminal wraps what is too long.
 
     Args:
-        console: Where.
-        head: The first line.
         details: The other lines; empty ones are left out.
     """
     console.print(head.replace("\n", " "), soft_wrap=True, highlight=False)
@@ -65,9 +65,6 @@ def print_json_rows(
     """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
 
     Args:
-        document: The fields before the list.
-        name: Name of the list.
-        rows: The rows.
         tail: Returns the fields behind the list. It is called after the last row.
     """
     separator = "\n"
@@ -106,11 +103,7 @@ def utc(ms: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> st
 
 
 def may_ask(*, yes: bool, as_json: bool) -> None:
-    """Refuse to ask a program.
-
-    Raises:
-        UsageError: With `--json` there is no one to answer.
-    """
+    """Refuse to ask a program."""
     if as_json and not yes:
         raise UsageError("with --json nothing is asked: give --yes, too")
 
@@ -119,7 +112,54 @@ def signed(operator: str, comment: str) -> str:
     """Return what an op record has of the decider and the reason.
 
     Args:
-        operator: The name that is recorded.
         comment: The reason; empty: none was given.
     """
     return f"{operator}: {comment or 'no comment'}"
+
+
+LOG_SECONDS = 60.0
+REFRESH_PER_SECOND = 2.0
+
+Figures = Mapping[str, Any]
+"""Figures by name, each as it is shown."""
+
+
+@contextmanager
+def show_progress(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[None]:
+    """Show the progress while the block runs.
+
+    Args:
+        terminal: The terminal of the line; None: a log line every minute, unless nothing has changed.
+    """
+    if terminal is not None:
+        with Live(
+            get_renderable=lambda: _line(figures()),
+            console=terminal,
+            refresh_per_second=REFRESH_PER_SECOND,
+            transient=True,
+        ):
+            yield
+        return
+    last: list[Figures] = [figures()]
+
+    def look() -> None:
+        now = figures()
+        if now != last[0]:
+            log.info("Progress", **now)
+        last[0] = now
+
+    periodic = Periodic("progress", look, LOG_SECONDS)
+    periodic.start()
+    try:
+        yield
+        periodic.check()
+    finally:
+        periodic.stop()
+
+
+def _line(figures: Figures) -> Text:
+    return Text("  ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in figures.items()), no_wrap=True)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -15,20 +15,18 @@ from outbox._operations.finding import Finding
 from outbox._service.channels.channel_context import in_channel
 from outbox._service.channels.channel_metrics import MetricTable
 from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
-from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
-from outbox._service.channels.service_control import Service, ServiceControl
+from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads, Service, ServiceControl
 from outbox._service.exit_codes import guarded
 from outbox._service.findings import of_channel, show_findings
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
-from outbox._service.progress import Figures, show_progress
+from outbox._service.output import Figures, show_progress
+from outbox._service.process import reload_on_signal, stop_on_signals
 from outbox._service.settings import ServiceSettings
-from outbox._service.signals import reload_on_signal, stop_on_signals
 
 S = TypeVar("S", bound=ServiceSettings)
 
 Make = Callable[[S, ServiceControl[S]], Service]
-"""Makes the service of one channel."""
 
 
 def run_service(
@@ -41,11 +39,7 @@ def run_service(
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
 
     Args:
-        settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        metrics: Its metrics.
-        make: Makes it for one channel.
-        progress: Gives figures for the progress line.
     """
     guarded(partial(_serve, settings_type, given, metrics, make, progress))
 
@@ -86,15 +80,7 @@ def _serve_health(settings: ServiceSettings, health: Probed, metrics: MetricTabl
 
 
 class _Several(Generic[S]):
-    """The channels of a process.
-
-    Args:
-        settings_type: Type of their settings.
-        given: Settings from the command line.
-        metrics: Of the service.
-        make: Makes the service of one channel.
-        names: Names of the channels.
-    """
+    """The channels of a process."""
 
     def __init__(
         self,
@@ -112,12 +98,7 @@ class _Several(Generic[S]):
         self.health = ChannelsHealth(self._healths)
 
     def service(self, stop: threading.Event, reload: threading.Event) -> ChannelThreads:
-        """Return what serves them all.
-
-        Args:
-            stop: Set when the process is asked to stop.
-            reload: Set when it is asked to read its configuration again.
-        """
+        """Return what serves them all."""
         reloads = {name: threading.Event() for name in self._healths}
         threads = {name: self._thread(name, stop, reloads[name]) for name in self._healths}
         return ChannelThreads(threads, reloads, self.health, stop, reload, partial(served_channels, self._given))
@@ -137,12 +118,7 @@ def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Cal
     """Look at everything that a service needs, print what was found, and end.
 
     Args:
-        settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        examine: Looks at one channel.
-
-    Raises:
-        SystemExit: Something is wrong.
     """
 
     def check() -> None:

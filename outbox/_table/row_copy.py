@@ -50,12 +50,7 @@ _HEAD_BYTES = 20
 
 
 class RowCopy:
-    """The statements that copy messages into a message table.
-
-    Args:
-        names: Schema and name prefix of the tables.
-        service: Name of the service.
-    """
+    """The statements that copy messages into a message table."""
 
     def __init__(self, names: TableNames, service: str) -> None:
         table = f'"{names.schema}"."{names.message}"'

@@ -26,8 +26,6 @@ class Published:
     """What was published in the latest transaction of a connection.
 
     Args:
-        xid: The transaction's xid, as text.
-        transaction_id: The id that its messages carry.
         messages: Number of its messages.
         size: Size of its messages, bytes.
     """
@@ -78,14 +76,7 @@ def why_not(messages: Sequence[Message], count: int = 0, size: int = 0) -> str:
 
 
 def record(connection: InsertConnection, xid: str, started_us: int, messages: Sequence[Message]) -> Published:
-    """Count messages that were inserted; return what the transaction has published.
-
-    Args:
-        connection: The connection.
-        xid: The xid that the INSERT returned.
-        started_us: The start of the transaction that it returned, microseconds since 1970.
-        messages: The messages.
-    """
+    """Count messages that were inserted; return what the transaction has published."""
     driver = connection.driver
     published = _latest.get(driver)
     if published is None or published.xid != xid:

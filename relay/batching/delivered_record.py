@@ -18,10 +18,7 @@ class Written(NamedTuple):
 
     Args:
         record: The record, as it could be written once more.
-        offset: Its offset.
-        transaction_id: Its transaction.
         half_partition: Partition of its half; the half may be of another channel.
-        half_offset: Offset of its half.
     """
 
     record: Record
@@ -36,8 +33,6 @@ class WrittenRow(NamedTuple):
 
     Args:
         record: The record, as it could be written once more.
-        offset: Its offset.
-        transaction_id: Its transaction.
         id: Id of its row, of any form.
     """
 
@@ -59,8 +54,6 @@ def parse_delivered_row(record: Record, offset: int, source: str) -> WrittenRow 
     """Return a record of a real topic at an offset, if the relay wrote it for a table source.
 
     Args:
-        record: The record.
-        offset: Its offset.
         source: What its origin header has before the row's id.
     """
     transaction_id, origin, row = _origin(record)

@@ -27,8 +27,6 @@ class BatchPolicy:
     """What closes a batch, whichever comes first.
 
     Args:
-        messages: So many messages, about.
-        bytes: So many bytes, about.
         age: Time after its first message was ready to be written, ms; later messages do not prolong it.
     """
 
@@ -38,11 +36,7 @@ class BatchPolicy:
 
 
 class Pacing:
-    """Decides when the next batch leaves.
-
-    Args:
-        policy: What closes it.
-    """
+    """Decides when the next batch leaves."""
 
     def __init__(self, policy: BatchPolicy) -> None:
         self._policy = policy

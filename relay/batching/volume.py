@@ -18,7 +18,6 @@ class Volume:
     """What the batches of one half partition may hold. It outlasts a take-over, which follows every failure.
 
     Args:
-        policy: What closes a batch on a connection that can carry it.
         request_seconds: Time-out of one request. A larger batch follows only one that took less than half of it.
     """
 
@@ -39,7 +38,6 @@ class Volume:
         """Make the next batch half as large as one that timed out.
 
         Args:
-            messages: Its messages.
             size: Its bytes.
             is_single: Whether it was one transaction, which cannot be halved.
         """
@@ -56,7 +54,6 @@ class Volume:
         """Let the next batch be twice as large if this one filled at least half of its limit in a short time.
 
         Args:
-            messages: Its messages.
             size: Its bytes.
             seconds: Duration of its Kafka transaction.
         """

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Message
 
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half
@@ -75,7 +75,6 @@ def decode_envelope(value: bytes | None) -> Half:
 
     Raises:
         NewerFormatError: It is of a newer format; the partition must stop.
-        ProtocolError: It is no envelope.
     """
     found = parse_envelope(value)
     return _half(found.offset, found.timestamp, found.key, found.value, found.headers)

@@ -37,12 +37,7 @@ class Ledger:
     `deliveries` and `discards` hand out.
 
     Args:
-        topic_id: Id of the half topic, as a UUID.
         partition: Partition number of all three.
-        checkpoints: Where they were left.
-        policy: When to ask about undecided transactions.
-        parking: When to park undecided transactions.
-        bodies: When the bodies of pending halves are dropped from memory.
         ordered: Whether transactions of one (service, ordering key) keep their order.
     """
 
@@ -104,11 +99,7 @@ class Ledger:
         self._drop_lost_ops()
 
     def deferred_wanted(self, most: int) -> list[int]:
-        """Return offsets of deferred halves that are to be read again now, ascending, and all of one service.
-
-        Args:
-            most: How many at most.
-        """
+        """Return offsets of deferred halves that are to be read again now, ascending, and all of one service."""
         for service in self.deferred.services():
             room = (
                 most
@@ -167,11 +158,7 @@ class Ledger:
             self.deliveries.queue.give_up([found for found in waiting if self._parking.crowds(found[1], room)])
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
-        """Move a transaction that was handed out and cannot be delivered to the discard topic, or leave it there.
-
-        Returns:
-            Its manifest.
-        """
+        """Move a transaction that was handed out and cannot be delivered to the discard topic, or leave it there."""
         transaction.move(Event.REFUSED)
         if transaction.discarded is None:
             transaction.copies = ()  # they do not count by its decision
@@ -186,7 +173,6 @@ class Ledger:
 
         Args:
             now: The broker's time, ms.
-            messages: How many.
         """
         moves = self.discards.take_followers()
         for move in moves:

@@ -19,8 +19,6 @@ class Pending:
 
     Args:
         unsettled: The unsettled offsets; runs are reserved for scattered transactions.
-        parking: Counts what pends of each service.
-        bodies: Counts the bodies in memory.
     """
 
     def __init__(self, unsettled: Unsettled, parking: Parking, bodies: Bodies) -> None:
@@ -42,10 +40,7 @@ class Pending:
         """Add the transaction of its first half.
 
         Args:
-            half: The half.
-            control: Its headers.
             due: When it is asked about first, ms of broker time.
-            ordered: Whether ordering keys keep their order.
         """
         service, incarnation = sys.intern(control.service), control.options.incarnation  # the same for very many
         transaction = Transaction(

@@ -26,7 +26,6 @@ class Found(NamedTuple):
 
     Args:
         record: The record, as it could be written once more.
-        offset: Its offset.
     """
 
     record: Record
@@ -37,8 +36,6 @@ class Own(NamedTuple):
     """A record that an owner, or a former owner, wrote to a real topic.
 
     Args:
-        record: The record, as it could be written once more.
-        offset: Its offset.
         is_owed: Whether its message is still to be delivered: the Kafka transaction of this record was aborted.
     """
 
@@ -56,19 +53,11 @@ class Author(Protocol):
         Args:
             found: Records of one partition, by ascending offsets.
             in_hand: Offsets of halves that are handed out and not committed yet.
-
-        Raises:
-            ConfigurationError: What they were made of cannot be read.
         """
 
 
 class HalfAuthor:
-    """Recognises the records of a half partition.
-
-    Args:
-        ledger: Of the half partition.
-        halves: Reads its halves.
-    """
+    """Recognises the records of a half partition."""
 
     def __init__(self, ledger: Ledger, halves: HalfReader) -> None:
         self._ledger = ledger
@@ -97,14 +86,7 @@ class HalfAuthor:
 
 
 class CheckpointAuthor:
-    """Recognises the records of a half partition that a checkpoint owes.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        number: Number of the half partition.
-        checkpoint: Its checkpoint.
-    """
+    """Recognises the records of a half partition that a checkpoint owes."""
 
     def __init__(
         self, kafka: Mapping[str, str], channel: ChannelDescription, number: int, checkpoint: HalfCheckpoint
@@ -118,12 +100,7 @@ class CheckpointAuthor:
     def of(
         cls, kafka: Mapping[str, str], channel: ChannelDescription, number: int, committed: TopicPartition | None
     ) -> Self:
-        """Return what recognises the records that a committed checkpoint owes.
-
-        Raises:
-            UndecidedError: There is no checkpoint.
-            ProtocolError: It cannot be read.
-        """
+        """Return what recognises the records that a committed checkpoint owes."""
         if committed is None:
             raise UndecidedError(
                 f"{channel.half.name}/{number} has no checkpoint older than the one that hangs, so the relay "

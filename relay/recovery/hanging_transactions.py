@@ -22,7 +22,7 @@ from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import end_offsets
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics
@@ -58,9 +58,6 @@ class HangingTransactions(Protocol):
 
         Returns:
             Topics that nothing may be written to now, and why.
-
-        Raises:
-            DeliveryError: The producer failed.
         """
 
     def stop(self) -> None:
@@ -87,11 +84,7 @@ class OwnHangingTransactions:
     """Of an owner that writes Kafka transactions.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
         group: Of the owner, for reading.
-        author: Recognises what the owner wrote.
-        delivery: Its transactional producer.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from outbox._kafka.group_offsets import is_group_refused
+from outbox._kafka.groups import is_group_refused
 from outbox.errors import KafkaUnreachable
 
 CHECKPOINT_SECONDS = 4.0
@@ -28,7 +28,6 @@ def why_unreadable(
 
     Args:
         error: Of a read with `read_committed`.
-        kafka: Client properties.
         group: Consumer group of the checkpoints.
         place: Topic and partition of one of them.
     """

@@ -17,7 +17,6 @@ class BatchFeedback:
     """The closed topics and the batch size of one half partition.
 
     Args:
-        policy: What closes a batch while nothing fails.
         discard_topic: It is written by every half partition, and never closed.
         request_seconds: Time-out of one request to Kafka.
     """
@@ -34,9 +33,6 @@ class BatchFeedback:
         """Learn from a batch that failed.
 
         Args:
-            batch: What the ledger handed out for it.
-            records: What it wrote.
-            error: Why it failed.
             seconds: Duration of its Kafka transaction.
             now: Monotonic ms.
 
@@ -53,8 +49,6 @@ class BatchFeedback:
         """Learn from a batch that was committed.
 
         Args:
-            batch: What the ledger handed out for it.
-            records: What it wrote.
             seconds: Duration of its Kafka transaction.
             timed_out: Whether a request of it timed out, and was repeated.
         """

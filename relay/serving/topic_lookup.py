@@ -39,16 +39,7 @@ class WaitingTransactions(Protocol):
 
 
 class TopicLookup:
-    """Keeps a gate's metadata of real topics up to date, and releases what waits for them.
-
-    Args:
-        waiting: What waits.
-        gate: The gate.
-        topics: Descriptions of real topics.
-        hanging: What former transactions of the producer may have left open.
-        refusals: Topics that are closed because their records failed.
-        brokers: Which brokers are lost.
-    """
+    """Keeps a gate's metadata of real topics up to date, and releases what waits for them."""
 
     def __init__(
         self,
@@ -112,7 +103,6 @@ class TopicLookup:
 
         Args:
             late: Transactions that come from the discard topic.
-            ready: All transactions that the ledger has handed out.
         """
         names = {name for transaction in late for name in targets(transaction)}
         deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
@@ -120,12 +110,7 @@ class TopicLookup:
             time.sleep(PAUSE_SECONDS)
 
     def describe_again(self, names: Collection[str], ready: Sequence[Transaction] = ()) -> bool:
-        """Describe topics in the middle of a turn; return whether one of them is unavailable.
-
-        Args:
-            names: The topics.
-            ready: All transactions that are handed out.
-        """
+        """Describe topics in the middle of a turn; return whether one of them is unavailable."""
         found = self._real_topics(self._described_again(names), ready)
         self._release(self.gate.update_better(names, found, self._waited_for(names)))
         return any(topic.unavailable for topic in found.values())
@@ -161,15 +146,7 @@ class TopicLookup:
 
 
 class TopicLookups:
-    """What the gates and look-ups of a process share.
-
-    Args:
-        policy: How long to wait for a topic.
-        channel: The channel.
-        topics: Descriptions of real topics.
-        in_force: Who may write where.
-        brokers: Which brokers are lost.
-    """
+    """What the gates and look-ups of a process share."""
 
     def __init__(
         self,

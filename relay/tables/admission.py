@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from outbox._rules.row_order import OrderingKey, behind_those
+from outbox._rules.waiting_rows import OrderingKey, behind_those
 from outbox.protocol.names import Channel
 from relay.batching.preflight import LookAgain, inspect, refused
 from relay.batching.topic_gate import Gate
@@ -30,7 +30,6 @@ class Admitted:
 
     Args:
         ready: Transactions to deliver, in the order of their first rows.
-        refused: Transactions that cannot be delivered, and why.
     """
 
     ready: list[RowTransaction] = field(default_factory=list)
@@ -41,7 +40,6 @@ class Admission:
     """What waits of one table source.
 
     Args:
-        gate: What is known of real topics.
         channel: The channel, whose own topics can never be targets.
         origin_bytes: By how much an origin header may be longer than the owner's name with a 64-bit number, bytes.
     """
@@ -74,7 +72,6 @@ class Admission:
         """Let the next window hold what waits for real topics, and all that waits behind it.
 
         Args:
-            topics: The topics.
             give_up: The transactions wait for no topic any more, and pre-flight decides on them.
         """
         wanted = set(topics)
@@ -159,12 +156,7 @@ def which(transaction: RowTransaction) -> Which:
 
 
 def behind(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:
-    """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key.
-
-    Args:
-        window: Transactions.
-        stopped: Those of them that cannot go.
-    """
+    """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key."""
     return behind_those(window, stopped, _keyed_ids)
 
 

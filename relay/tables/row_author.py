@@ -13,7 +13,6 @@ class RowAuthor:
     """Recognises the records of a table source, by its origin and the transaction ids of its rows.
 
     Args:
-        table: The message table or foreign table.
         is_delivered: Whether the newest batch was delivered; its rows may be in the table nevertheless.
     """
 
@@ -25,9 +24,6 @@ class RowAuthor:
         """See `Author`. A record whose row is gone was delivered.
 
         A record of another transaction than the row's is of another table of the same name: it is passed over.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
         del in_hand
         written = [row for row in (parse_delivered_row(*some, self._table.origin) for some in found) if row is not None]

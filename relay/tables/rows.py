@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from outbox._rules.row_order import OrderingKey
+from outbox._rules.waiting_rows import OrderingKey
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import (
     ANY_PARTITION,
@@ -38,17 +38,9 @@ class Row(NamedTuple):
     """A row of a message table.
 
     Args:
-        xid: The local transaction.
         id: Identity of the row, unique in the table.
-        started_us: Start of the local transaction, microseconds since 1970.
-        service: Name of the service.
-        topic: Real topic.
         partition: Real queue id, or -1 for "by key".
         timestamp: The message's own timestamp, ms since 1970.
-        key: Key.
-        value: Value.
-        header_names: Names of the headers.
-        header_values: Their values.
         message: Of a row of a foreign table: the transaction id in its message id, whose position is 0.
         error: Of a row of a foreign table: why it is no message.
     """
@@ -75,11 +67,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RowTransaction(Transaction):
-    """The rows of one local transaction and service.
-
-    Args:
-        local: The local transaction.
-    """
+    """The rows of one local transaction and service."""
 
     local: Local = (0, 0)
 

@@ -92,13 +92,7 @@ _WRITERS: LiteralString = (
 
 
 class SourceTable(OwnedTable):
-    """A message table, as its owner uses it.
-
-    Args:
-        name: Name of the source.
-        settings: Of the table.
-        connection: See `open_session`.
-    """
+    """A message table, as its owner uses it."""
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         table = MessageTable(settings.names())
@@ -143,11 +137,7 @@ class SourceTable(OwnedTable):
             )
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """See `OwnedTable`.
-
-        Raises:
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         self._look_at_writers()
         cursor = self._connection.cursor(binary=True)
         with self._explained():

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.inputs import InputPlan, Search, still_there
@@ -27,19 +27,14 @@ from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
-from spark_jobs.records import table_rows
-from spark_jobs.records.callback_rows import COLUMNS, row_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.discards import discard_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.halves import half_evidence
-from spark_jobs.records.ops import op_evidence
-from spark_jobs.records.table_rows import table_evidence
-from spark_jobs.runtime.folder import Folder
+from spark_jobs.records.rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
+from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
+from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
-from spark_jobs.runtime.upload import upload
 
 SAMPLES = 10
 """Samples of each verdict in the report. No setting: all findings are in a table beside it."""
@@ -62,7 +57,6 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
 
     Args:
         spark: Session with Spark's Kafka source.
-        settings: What to audit.
 
     Returns:
         OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
@@ -97,12 +91,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
 
 
 class Audit:
-    """The reading part of one audit.
-
-    Args:
-        spark: Session with Spark's Kafka source.
-        settings: What to audit.
-    """
+    """The reading part of one audit."""
 
     def __init__(self, spark: SparkSession, settings: AuditSettings) -> None:
         self._spark = spark
@@ -186,7 +175,7 @@ class Audit:
         rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
         began, of_tables = began_in(inputs.window, databases), []
         if any(database.tables for database in databases):
-            read = self._spark.read.schema(table_rows.COLUMNS).parquet(output.path(TABLE_ROWS))
+            read = self._spark.read.schema(TABLE_COLUMNS).parquet(output.path(TABLE_ROWS))
             of_tables.append(table_evidence(read))
         return evidence(
             halves,
@@ -215,7 +204,6 @@ def began_in(window: Window, databases: Sequence[Database]) -> Began:
     """Return which messages of table mode are in question: all of the window, and those that no transaction made.
 
     Args:
-        window: The window.
         databases: Their states after the real topics' ends were taken.
     """
     now = max((database.tables.now for database in databases if database.tables), default=_NEVER)
@@ -238,7 +226,7 @@ def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Searc
     the user's earliest timestamp, if that is older: a topic may keep it.
 
     Args:
-        halves: The window's halves, as `spark_jobs.records.halves.half_evidence` gives them.
+        halves: The window's halves, as `spark_jobs.records.topics.half_evidence` gives them.
         also: Topics to search, whether a half names them or not.
         start: Start of the window, ms since 1970.
     """

@@ -13,8 +13,7 @@ from psycopg import sql
 from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._postgres.server_limits import server_limits
+from outbox._postgres.dsn import connect_dsn, connection_problem, server_limits
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.settings import AuditedDatabase
@@ -41,7 +40,7 @@ SCHEMA = pa.schema(
         "positions": pa.string(),
     }
 )
-"""The columns of `spark_jobs.records.callback_rows.COLUMNS` for pyarrow."""
+"""The columns of `spark_jobs.records.rows.COLUMNS` for pyarrow."""
 
 # Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """
@@ -73,15 +72,7 @@ def take_snapshot(
 
     Args:
         connection: In a snapshot of the database.
-        name: The database's name in the settings.
-        database: Where its tables are.
-        half_topic_id: Id of the half topic.
         window: Spans of half offsets.
-        file: The file to write.
-
-    Raises:
-        TableError: The tables are missing or wrong.
-        psycopg.Error: The database does not answer.
     """
     table = CallbackTable(database.tables())
     table.verify(connection)
@@ -98,10 +89,6 @@ def take_snapshot(
 @contextmanager
 def open_snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
     """Connect to a database's primary, and read one snapshot of it in the block.
-
-    Args:
-        name: The database's name in the settings.
-        database: How to reach it.
 
     Raises:
         ConfigurationError: The database does not answer, or refuses, also in the block.
@@ -137,13 +124,6 @@ def write_rows(
 
     Args:
         connection: In a transaction.
-        query: The query.
-        parameters: Its parameters.
-        schema: The columns that it returns.
-        file: The file to write.
-
-    Raises:
-        psycopg.Error: The database does not answer, or refuses.
     """
     with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, schema) as writer:
         cursor.execute(query, parameters)

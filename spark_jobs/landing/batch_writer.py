@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import structlog
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from outbox._failpoints import failpoint
 from spark_jobs.landing.parsing import failed_rows, parse_values, parsed_rows
-from spark_jobs.landing.quarantine import quarantined_headers, quarantined_values
 from spark_jobs.runtime.errors import JobFailedError, OutputError, SourceError, is_data_loss, reason
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JAVA_ERRORS
@@ -26,30 +25,41 @@ from spark_jobs.runtime.spans import read_text
 from spark_jobs.tables.checksums import count_records, count_units
 from spark_jobs.tables.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.tables.manifest import Manifest, PartitionRows, UnitRows
-from spark_jobs.tables.owner import Owner, claim
-from spark_jobs.tables.pairing import check_ids, check_pair, last_manifest, way_without
+from spark_jobs.tables.pairing import Owner, check_ids, check_pair, claim, last_manifest, way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.sinks import Sink
 
 log = structlog.get_logger()
+
+_RECORD = ("topic", "partition", "offset", "timestamp")
+_CONTENT = ("key", "value", "headers", "day")
+
+
+def quarantined_headers(records: DataFrame) -> DataFrame:
+    """Of records, those whose headers have a problem; the table of records has them, too."""
+    problem = f.col("problem")
+    return _rows(records.where(problem.isNotNull()), f.lit(None).cast("string"), problem)
+
+
+def quarantined_values(failed: DataFrame, topic: str) -> DataFrame:
+    """Rows whose values the schema of their topic does not read; the parsed table misses them."""
+    return _rows(failed, f.lit(parsed_table(topic)), f.col("_error"))
+
+
+def _rows(records: DataFrame, missing_from: Column, why: Column) -> DataFrame:
+    return records.select(*_RECORD, missing_from.alias("missing_from"), why.alias("reason"), *_CONTENT)
 
 
 class BatchWriter:
     """Writes the batches of one query; to be called by `foreachBatch`.
 
     Args:
-        job_id: The job.
-        output: Its output.
-        checkpoint: The query's checkpoint.
-        sink: Where rows go.
         topic_ids: Returns the ids of the topics by name, as they are now.
         schemas: Schemas of values by topic, for those that are parsed.
 
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
         gone: Whether that was because Kafka does not have the records any more.
-        batches: Batches written.
-        rows: Records written.
     """
 
     def __init__(
@@ -74,13 +84,7 @@ class BatchWriter:
         self.rows = 0
 
     def prepare(self) -> None:
-        """Look at the topics, make the output's folders, and remove what killed runs left.
-
-        Raises:
-            OutputError: Output and checkpoint do not belong together, or the output cannot be written.
-            LostRecordsError: A topic was deleted and recreated.
-            SourceError: Kafka does not answer, or a topic is missing.
-        """
+        """Look at the topics, make the output's folders, and remove what killed runs left."""
         self._topics = dict(self._topic_ids())
         check_pair(self._output, self._checkpoint, self._topics, self._sink.name)
         self._sink.prepare()
@@ -91,7 +95,6 @@ class BatchWriter:
 
         Args:
             batch: Its rows, with the columns of the table of records.
-            batch_id: Its number.
         """
         try:
             self._land(batch, batch_id)
@@ -114,11 +117,7 @@ class BatchWriter:
         self._land_rest(self._sink.write(RECORDS, batch_id, batch), batch_id, began)
 
     def finish(self) -> None:
-        """Land the planned batch without Kafka, if a killed run has written its records for good.
-
-        Raises:
-            LostRecordsError: A topic was deleted and recreated: whose records they are is not known.
-        """
+        """Land the planned batch without Kafka, if a killed run has written its records for good."""
         last = last_manifest(self._output)
         batch_id = 0 if last is None else last.batch_id + 1
         if self._checkpoint.planned(batch_id) is None:

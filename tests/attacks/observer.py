@@ -9,18 +9,13 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaException
 
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.discard import Manifest, is_manifest_key, parse_manifest
 from outbox.testing import VisibleRecord
 
 
 class Observer:
-    """Reads what becomes visible, as an administrator.
-
-    Args:
-        kafka: librdkafka properties.
-        topics: The topics.
-    """
+    """Reads what becomes visible, as an administrator."""
 
     def __init__(self, kafka: Mapping[str, str], topics: Sequence[str]) -> None:
         self._consumer = Consumer(

@@ -29,7 +29,6 @@ class Planter:
 
     Args:
         audited: The window, on a site whose relay keeps no order.
-        shop: An application there.
 
     Attributes:
         expected: Verdicts by message id.

@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 from examples.flights.digest import digest
 from outbox import HalfOutbox, Message, Outbox, OutboxError
 from outbox._failpoints import failpoint
-from outbox._service.signals import stop_on_signals
+from outbox._service.process import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
 from outbox.settings import TableNames
 from outbox.transaction import Outcome, Receipt
@@ -66,10 +66,6 @@ class Application:
     Args:
         name: Prefix of its tables and topics.
         topics: Real topics; the last one has keys of its own.
-        engine: Its database.
-        outbox: Its outbox.
-        diary: Takes what it was told about its transactions.
-        seed: Of its choices.
         short_share: Share of local transactions whose messages all go to the last topic.
     """
 

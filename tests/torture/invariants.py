@@ -1,7 +1,7 @@
 """The invariants: each is a function that says what in a round's evidence contradicts it. Pure.
 
 I1 to I8, I10 to I12, and I14 to I18; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
-docs/reliability.md.
+docs/torture.md.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ from tests.torture.evidence import Evidence, Seen, transaction_of
 
 
 class Violation(NamedTuple):
-    """Something that must not be.
-
-    Args:
-        invariant: Its name.
-        detail: What was found.
-    """
+    """Something that must not be."""
 
     invariant: str
     detail: str

@@ -6,16 +6,43 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from outbox._service.channels.channel_context import enter_channel
 from outbox._service.channels.channel_metrics import MetricTable
-from outbox._service.channels.service_control import Service
 from outbox._service.exit_codes import one_line, traceback_of
 from outbox._service.health import ChannelsHealth, Health
 from outbox._service.redaction import redact, visible
 from outbox.errors import ConfigurationError
+
+log = structlog.get_logger()
+
+S = TypeVar("S")
+
+
+class Service(Protocol):
+    """What has a main loop."""
+
+    def run(self) -> None:
+        """Serve until asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceControl(Generic[S]):
+    """What a service is given beside its settings.
+
+    Args:
+        reload: Set when it is asked to read its settings again (SIGHUP).
+    """
+
+    stop: threading.Event
+    reload: threading.Event
+    read_again: Callable[[], S]
+    health: Health
+
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -25,8 +52,6 @@ STOP_SECONDS = 25.0
 """Time for all channels to stop; each limits its own steps to less."""
 TICK_SECONDS = 0.2
 
-log = structlog.get_logger()
-
 
 class ChannelThread(threading.Thread):
     """Serves one channel until the process stops.
@@ -34,10 +59,6 @@ class ChannelThread(threading.Thread):
     An error ends nothing but this channel, and not for good: the cause may be mended while the process runs.
 
     Args:
-        channel: Name of the channel.
-        make: Makes the service of the channel.
-        stop: Set when the process is asked to stop.
-        health: Of the channel.
         metrics: Of the service: they count how often the channel stopped.
     """
 
@@ -89,11 +110,7 @@ class ChannelThreads:
     """The channels of a process.
 
     Args:
-        threads: The thread of each channel.
         reloads: The event of each channel that asks it to read its settings again.
-        health: Of the process.
-        stop: Set when the process is asked to stop.
-        reload: Set when the process is asked to read its configuration again.
         names_now: Returns the names of the channels that the configuration has now.
     """
 

@@ -269,12 +269,6 @@ class HalfParticipant(MemoryParticipant):
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
-
-        Raises:
-            PublishFailed: The test requested this failure.
-            TransactionFenced: The test requested this failure, or `outcome()` was called for this transaction.
-            CommitOutcomeUnknown: The test requested this failure.
-            UsageError: The transaction failed, or was ended.
         """
         super().seal(marked=marked)
         failure = self._memory.commit_failure()

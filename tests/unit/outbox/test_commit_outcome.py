@@ -53,11 +53,7 @@ class Connection(LocalConnection):
 
 
 class Part:
-    """What an outbox is told of the end of its part.
-
-    Args:
-        row: Whether its row is found.
-    """
+    """What an outbox is told of the end of its part."""
 
     transaction_id = "0190b8c2-0000-7000-8000-000000000001"
 

@@ -19,8 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox._cli.options import SkipSettings
-from outbox._security.certificate_subject import subject_of
-from outbox._security.own_principal import own_principal, recorded_name
+from outbox._security.own_principal import own_principal, recorded_name, subject_of
 from outbox.errors import ConfigurationError
 
 NOW = dt.datetime.now(dt.UTC)

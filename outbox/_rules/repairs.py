@@ -1,19 +1,53 @@
-"""How a halted table source goes on: its numbers, what an operator must decide, and what is refused (R55). Pure."""
+"""How a halted half partition (R84) or table source (R55) goes on, and what is refused. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from outbox._rules.source_progress import FIRST_NONCE, Committed, Progress, contradiction, is_foreign
+from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
+
+
+class StoredHalf(NamedTuple):
+    """A half as the half partition has it.
+
+    Args:
+        transaction_id: Its transaction; empty: the half is malformed, and a relay discards it.
+    """
+
+    offset: int
+    transaction_id: str
+
+
+def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -> HalfCheckpoint:
+    """Return the checkpoint of a half partition from its beginning.
+
+    A transaction is delivered whole, so that each of its halves is settled. All others are owed: a relay gets their
+    decisions, and delivers them, rolls them back or discards them.
+
+    Args:
+        halves: All that the half partition has, in the order of their offsets.
+    """
+    owed: list[int] = []
+    kept, head = 0, 0
+    for half in halves:
+        if half.transaction_id in delivered:
+            kept, head = len(owed), half.offset + 1
+        else:
+            owed.append(half.offset)
+    unsettled = runs_of(owed[:kept])
+    return HalfCheckpoint(unsettled[0].start if unsettled else head, head, unsettled)
+
 
 NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
 
 
-_OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the group"
+_OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the service"
 _NEW = (
     "this table was never delivered: as its owner delete the only row of its table outbox_source, which has the name "
-    "of the source, and give the table another name in the setting tables of every relay; or delete the group"
+    "of the source, and give the table another name in the setting tables of every relay; or delete the service"
 )
 
 
@@ -25,7 +59,6 @@ class Repair(NamedTuple):
         refusal: Why it cannot be resumed; empty if it can.
         batch: The number that database and Kafka have afterwards.
         warning: What resuming does not bring back; empty if nothing.
-        nonce: That of this batch.
     """
 
     halted: str
@@ -42,9 +75,7 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
     owner that still commits one changes it, and then the source halts again.
 
     Args:
-        source: Name of the source in the settings.
         name: The name under which the table is delivered.
-        progress: What the database holds.
         committed: What Kafka holds; None: nothing.
     """
     if name != source:

@@ -1,4 +1,4 @@
-"""Committed offsets of a consumer group, read and written without joining it."""
+"""Consumer groups, without joining them: their committed offsets, read and written, and who serves a channel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import checked_properties, refused
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, checked_properties, refused
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import Causes
 from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
 
 GROUP_TIMEOUT = 30.0
 """Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
@@ -42,9 +44,6 @@ def committed_offsets(
     """Return committed offsets of a group by (topic, partition); places without one are left out.
 
     Offsets of open transactions are waited for (R18).
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
     """
     found = committed_checkpoints(kafka, group, places)
     return {place: checkpoint.offset for place, checkpoint in found.items()}
@@ -56,36 +55,22 @@ def committed_checkpoints(
     """Return committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        group: The group.
-        places: Topics and partition numbers.
         stable: Whether open transactions are waited for (R18). Without that, the result was true once, and a
             checkpoint never goes back: enough to find what is settled, and not to go on from there.
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
     """
     with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as member:
         return _committed(member, places)
 
 
 def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Return the partitions for which a group has no committed offset.
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
-    """
+    """Return the partitions for which a group has no committed offset."""
     return set(places) - set(committed_offsets(kafka, group, places))
 
 
 def commit_missing(
     kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]
 ) -> set[tuple[str, int]]:
-    """Commit offsets, with metadata, where the group has none yet; return where that was.
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
-    """
+    """Commit offsets, with metadata, where the group has none yet; return where that was."""
     with _group_member(kafka, group) as member:
         committed = _committed(member, list(initial))
         missing = {place: offset for place, offset in initial.items() if place not in committed}
@@ -145,11 +130,7 @@ def _commit(member: _Member, offsets: list[TopicPartition]) -> None:
 
 
 def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-    """Ask a group's coordinator, again while it is being made or moves.
-
-    Raises:
-        ConfigurationError: The group has members, or the cluster does not answer, or refuses.
-    """
+    """Ask a group's coordinator, again while it is being made or moves."""
     deadline = time.monotonic() + GROUP_TIMEOUT
     while True:
         try:
@@ -172,3 +153,43 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
         if error.code() not in _MOVING or time.monotonic() > deadline:
             raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
         time.sleep(0.1)
+
+
+RELAY, CHECKER = "relay", "checker"
+
+NOT_SEEN: Mapping[str, int | None] = {RELAY: None, CHECKER: None}
+"""Kafka does not answer."""
+
+_WITHOUT = {RELAY: "nothing of the half partitions is delivered", CHECKER: "what is undecided stays so"}
+
+
+def group_of(channel: Channel, service: str) -> str:
+    """Return the group of the relays or checkers of a channel."""
+    return channel.relay_group if service == RELAY else channel.checker_group
+
+
+def count_members(admin: AdminClient, channel: Channel) -> dict[str, int | None]:
+    """Return how many members the groups of relays and checkers have, by service; None: that cannot be seen.
+
+    Args:
+        admin: Client of the cluster; it needs DESCRIBE on the groups.
+    """
+    groups = {service: group_of(channel, service) for service in (RELAY, CHECKER)}
+    answers = admin.describe_consumer_groups([*groups.values()], request_timeout=FIRST_ANSWER_SECONDS)
+    found: dict[str, int | None] = {}
+    for service, group in groups.items():
+        try:
+            found[service] = len(answers[group].result().members)
+        except KafkaException:
+            found[service] = None
+    return found
+
+
+def missing_member(channel: Channel, service: str) -> str:
+    """Return the sentence that no process of a service serves a channel."""
+    return f"group {group_of(channel, service)} has no member: no {service} runs, and {_WITHOUT[service]}"
+
+
+def start(service: str) -> str:
+    """Return what to do about it."""
+    return f"start one: `outbox {service}`"

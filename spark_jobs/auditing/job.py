@@ -27,9 +27,9 @@ from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
+from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties

@@ -26,8 +26,8 @@ from spark_jobs.auditing.service_databases import (
     purged_below,
 )
 from spark_jobs.records.audit_verdicts import Verdict
+from spark_jobs.records.database_rows import COMMITTED, lists
 from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, TABLE, message
-from spark_jobs.records.rows import COMMITTED, lists
 
 COLUMNS = (
     "transaction_id string, position bigint, verdict string, detail string, service string, topic string, "

@@ -40,7 +40,7 @@ SCHEMA = pa.schema(
         "positions": pa.string(),
     }
 )
-"""The columns of `spark_jobs.records.rows.COLUMNS` for pyarrow."""
+"""The columns of `spark_jobs.records.database_rows.COLUMNS` for pyarrow."""
 
 # Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """

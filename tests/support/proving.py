@@ -27,7 +27,6 @@ from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.service_databases import Database, MessageTables
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from tests.support.spark import KAFKA_SCHEMA, session
 

@@ -16,7 +16,6 @@ import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
-from outbox._publish.receipts import Receipt
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.waiting import EVENT_LOOP, in_thread
 from outbox._table.insert_connection import AsyncDriverConnection, is_async_connection

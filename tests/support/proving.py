@@ -25,6 +25,7 @@ from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.service_databases import Database, MessageTables
+from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.evidence import evidence
 from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence

@@ -119,6 +119,7 @@ class Seal:
         self._outcome_without_commit = CommitOutcome.ROLLED_BACK
         self._listens = False
         self._not_replicated = False
+        self.has_ended = False
         self._send_failed = False
         self._pid = os.getpid()
 
@@ -358,6 +359,7 @@ class Seal:
         self._stop_listening()
         if self.draft or self._sent:
             self._recorder.transaction_ended(self._settings.service, outcome)
+        self.has_ended = True
 
 
 def _found(transaction_id: str, answer: tuple[object, ...] | None) -> bool | None:

@@ -62,26 +62,6 @@ class Savepoints:
         self._connection.execute(sql.SQL("RELEASE SAVEPOINT {}").format(name))
 
 
-class _End:
-    """How the transaction of a participant ended; only the first word counts (R47)."""
-
-    def __init__(self, part: Participant) -> None:
-        self._part = part
-        self.is_reached = False
-
-    def committed(self) -> bool:
-        self.is_reached = True
-        return self._part.committed()
-
-    def rolled_back(self) -> None:
-        self.is_reached = True
-        self._part.rolled_back()
-
-    def unknown(self) -> None:
-        self.is_reached = True
-        self._part.unknown()
-
-
 @contextmanager
 def own_transaction(
     connection: LocalConnection, part: Participant, transaction: T, begin: Callable[[], None] | None = None
@@ -100,7 +80,6 @@ def own_transaction(
         OutboxError: The seal failed; all is rolled back.
     """
     _require_idle(connection)
-    end = _End(part)
     with connection.autocommit(on=False):
         sealed = False
         try:
@@ -112,11 +91,11 @@ def own_transaction(
             if len(part):
                 part.seal(marked=True)
             sealed = True
-            _commit(connection, part, end)
+            _commit(connection, part)
         except BaseException:
             transaction.is_open = False
-            if not end.is_reached:
-                _abandon(connection, end, sealed=sealed)
+            if not part.has_ended:
+                _abandon(connection, part, sealed=sealed)
             raise
 
 
@@ -155,32 +134,31 @@ def _require_idle(connection: LocalConnection) -> None:
         raise UsageError(_IN_TRANSACTION)
 
 
-def _abandon(connection: LocalConnection, end: _End, *, sealed: bool) -> None:
+def _abandon(connection: LocalConnection, part: Participant, *, sealed: bool) -> None:
     """End a transaction after an error from any line; a signal handler may raise one anywhere (R47).
 
     Args:
         connection: The connection.
-        end: Its end.
         sealed: Whether COMMIT may have been sent.
     """
     if sealed and connection.status is not TransactionStatus.INTRANS:
-        end.unknown()
+        part.unknown()
         return
     try:
         connection.roll_back()
     finally:
-        end.rolled_back()
+        part.rolled_back()
 
 
-def _commit(connection: LocalConnection, part: Participant, end: _End) -> None:
+def _commit(connection: LocalConnection, part: Participant) -> None:
     transaction_id = part.transaction_id
     try:
         tag = connection.execute(_COMMIT).tag
     except psycopg.Error as error:
         if connection.commit_definitely_failed(error):
-            end.rolled_back()
+            part.rolled_back()
             raise
-        end.unknown()
+        part.unknown()
         if not len(part):
             raise  # without messages there is no row to look up the outcome
         raise CommitOutcomeUnknown(
@@ -188,16 +166,16 @@ def _commit(connection: LocalConnection, part: Participant, end: _End) -> None:
             f"COMMIT of transaction {transaction_id} was sent and no reply came. outcome() returns the result.",
         ) from error
     except BaseException:
-        end.unknown()
+        part.unknown()
         connection.close()
         raise
     if tag != "COMMIT":
-        end.rolled_back()
+        part.rolled_back()
         raise OutboxError(
             f"The local transaction had failed, so Postgres answered COMMIT with {tag}. "
             "Nothing was committed or published. Run the transaction again."
         )
-    if not end.committed():
+    if not part.committed():
         raise CommitOutcomeUnknown(
             transaction_id,
             f"COMMIT of transaction {transaction_id} was not replicated. "

@@ -41,6 +41,8 @@ class Participant(Protocol):
     """
 
     transaction_id: str
+    has_ended: bool
+    """Whether one of them has noted the end; until then an exception of a signal handler may repeat it (R47)."""
 
     def __len__(self) -> int:
         """Return the number of messages."""

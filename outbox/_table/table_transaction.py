@@ -32,6 +32,7 @@ class RowParticipant:
         self._insert = insert
         self._connection = connection
         self._count = 0
+        self.has_ended = False
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -63,13 +64,16 @@ class RowParticipant:
 
     def committed(self) -> bool:
         """Return True: the rows are as durable as the business change."""
+        self.has_ended = True
         return True
 
     def rolled_back(self) -> None:
-        """Do nothing: the rows are gone."""
+        """Note the end: the rows are gone."""
+        self.has_ended = True
 
     def unknown(self) -> None:
-        """Do nothing: the rows are there, or they are not."""
+        """Note the end: the rows are there, or they are not."""
+        self.has_ended = True
 
 
 def row_transaction(insert: Insert, connection: object) -> AbstractContextManager[Transaction]:

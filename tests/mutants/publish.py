@@ -17,7 +17,8 @@ from outbox._half.seal import Seal
 from outbox._half.sender import Sender
 from outbox._publish import sqlalchemy_session
 from outbox._publish.local_connection import LocalConnection
-from outbox._publish.own_transaction import _abandon, _End
+from outbox._publish.own_transaction import _abandon
+from outbox._publish.publisher import Participant
 from outbox._publish.sqlalchemy_session import PublishedTransaction, _refuse_end_in_sql
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
@@ -174,10 +175,10 @@ def r47_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any
 
 @mutant(_abandon, "R47", Harm.STUCK)
 @fails("integration/library/test_raw_ends.py::test_exception_at_any_line_gives_both_or_neither")
-def r47_exception_before_commit(connection: LocalConnection, end: _End, *, sealed: bool) -> None:
+def r47_exception_before_commit(connection: LocalConnection, part: Participant, *, sealed: bool) -> None:
     """An exception at any line leaves no connection in its transaction. Without it, an exception of a signal handler
     between the seal and COMMIT leaves the row, its locks and the connection of a pool in a transaction that nobody
     ends. Whoever takes the connection next commits what was given up."""
     if not sealed:
         connection.roll_back()
-        end.rolled_back()
+        part.rolled_back()

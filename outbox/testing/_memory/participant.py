@@ -64,6 +64,7 @@ class MemoryParticipant(ABC):
         self._memory = memory
         self._recorder = recorder
         self._connection = connection
+        self.has_ended = False
         memory.opened(transaction_id, self)
 
     @abstractmethod
@@ -104,15 +105,18 @@ class MemoryParticipant(ABC):
             Always True: the commit is as durable as configured.
         """
         self._memory.ended(self.transaction_id, self.messages())
+        self.has_ended = True
         return True
 
     def rolled_back(self) -> None:
         """Drop the messages."""
         self._memory.ended(self.transaction_id, None)
+        self.has_ended = True
 
     def unknown(self) -> None:
         """Leave the transaction in doubt."""
         self._memory.lost(self.transaction_id)
+        self.has_ended = True
 
 
 class RowParticipant(MemoryParticipant):

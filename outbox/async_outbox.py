@@ -53,11 +53,7 @@ class AsyncTransaction:
 
 
 class AsyncHalfTransaction(AsyncTransaction):
-    """An open local transaction of half mode.
-
-    Args:
-        transaction: The blocking transaction.
-    """
+    """An open local transaction of half mode."""
 
     def __init__(self, transaction: HalfTransaction) -> None:
         super().__init__(transaction)

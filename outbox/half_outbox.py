@@ -116,7 +116,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
 
         Args:
             session: A session or a Core connection on `postgresql+psycopg://`. Its transaction begins if none is open.
-            message: The message.
             eager: Send the half now, not at COMMIT; None: the `eager` of the outbox. Inside a SAVEPOINT the half is
                 sent at COMMIT in any case.
             bind_arguments: As for `Outbox.publish()`.
@@ -188,10 +187,6 @@ class HalfOutbox(Publishing[HalfPublisher]):
         Args:
             transaction_id: The `transaction_id` of `CommitOutcomeUnknown` or of a receipt.
             database: The application's database; a connection must be outside a transaction.
-
-        Raises:
-            UsageError: The id is not a transaction id, or the connection is in a transaction.
-            TableError: The tables are missing.
         """
         return self._publisher.outcome(transaction_id, database)
 

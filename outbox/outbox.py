@@ -87,7 +87,6 @@ class Outbox(Publishing[Publisher]):
             session: A session or a Core connection of SQLAlchemy on any driver of Postgres, whose transaction begins if
                 none is open; or a connection of Django, psycopg, psycopg2 or pg8000 in its transaction. A session is
                 flushed first, unless its autoflush is off.
-            message: The message.
             bind_arguments: For a session with several engines: which one to use, as in `session.connection()`. None:
                 its only open connection that can write, else its engine for an UPDATE, else that of its pending
                 objects.

@@ -47,11 +47,7 @@ class Outcome(enum.StrEnum):
 
 
 def check_transaction_id(transaction_id: str) -> None:
-    """Check the form of a transaction id.
-
-    Raises:
-        UsageError: It is not a transaction id.
-    """
+    """Check the form of a transaction id."""
     try:
         check_uuid(transaction_id)
     except ProtocolError as error:
@@ -80,11 +76,7 @@ class Transaction:
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7.
-
-        Raises:
-            UsageError: In table mode: nothing was published yet.
-        """
+        """Id of the transaction, a UUIDv7."""
         if not (found := self._id()):
             raise UsageError("In table mode a transaction has no id before its first message. Publish first.")
         return found

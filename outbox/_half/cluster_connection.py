@@ -48,10 +48,6 @@ class Connection:
 
     Callers send no requests to the cluster themselves: they wait, within their budget, for answers to `Enquiries`. A
     forked child starts with no connection (R46).
-
-    Args:
-        settings: HalfSettings of the `Outbox`.
-        recorder: Receives the outbox's events.
     """
 
     def __init__(self, settings: HalfSettings, recorder: Recorder | None = None) -> None:

@@ -42,13 +42,7 @@ class HalfParticipant(SessionParticipant, Protocol):
 
 
 class StoredHalf(NamedTuple):
-    """An eagerly published message whose half is stored.
-
-    Args:
-        receipt: Receipt of the publication.
-        partition: Partition of the half topic.
-        offset: Offset of the half.
-    """
+    """An eagerly published message whose half is stored."""
 
     receipt: Receipt
     partition: int
@@ -56,13 +50,7 @@ class StoredHalf(NamedTuple):
 
 
 class HalfPublisher:
-    """Publishes the messages of one outbox.
-
-    Args:
-        settings: Settings of the outbox.
-        sender: Its connection to Kafka.
-        starter: Creates its participants in local transactions.
-    """
+    """Publishes the messages of one outbox."""
 
     def __init__(self, settings: HalfSettings, sender: Sender, starter: Starter[HalfParticipant]) -> None:
         self._settings = settings
@@ -99,8 +87,6 @@ class HalfPublisher:
         """Publish a message eagerly, and wait until its half is stored.
 
         Raises:
-            OutboxError: As `publish()`.
-            UsageError: A SAVEPOINT is open; nothing was published.
             PublishFailed: The half was not acknowledged. The local transaction must be rolled back.
         """
         self._sender.require_answering()

@@ -71,9 +71,6 @@ class Sealer:
     """Creates the seals of one `Outbox`, one for each local transaction.
 
     Args:
-        settings: HalfSettings of the outbox.
-        sender: Its connection to Kafka.
-        table: Its callback table.
         incarnations: Last known incarnation of the database behind each connection of a driver (R10).
     """
 
@@ -135,15 +132,7 @@ class Seal:
         """Add messages, all or none.
 
         Args:
-            messages: The messages.
             eager: Send the halves now; never while a SAVEPOINT is open.
-
-        Raises:
-            TransactionsRejected: `reject_transactions` is on.
-            MessageRefused: A message cannot be published; nothing was written.
-            ConfigurationError: The channel or the tables are missing or wrong.
-            PublishFailed: Kafka does not answer.
-            psycopg.Error: The lock could not be taken.
         """
         self._require_own_process()
         require_accepted(self._settings)

@@ -41,20 +41,7 @@ class PlannedHalf(NamedTuple):
 
 
 def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
-    """Refuse a message that could not be delivered.
-
-    Args:
-        message: The message.
-        planned: The half of the message.
-        sender: Connection to the cluster.
-        budget: Time to wait for the cluster, if the topic is not cached.
-
-    Raises:
-        MessageRefused: The topic is internal, does not exist or needs a key, the partition is out of range, or the
-            message is too large.
-        ChannelError: The channel's topics are missing or wrong.
-        PublishFailed: Kafka does not answer.
-    """
+    """Refuse a message that could not be delivered."""
     refuse_internal(message.topic, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))

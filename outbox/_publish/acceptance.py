@@ -15,21 +15,13 @@ MAX_BYTES = 64_000_000
 
 
 def require_accepted(settings: Settings) -> None:
-    """Refuse every message while the outbox rejects transactions.
-
-    Raises:
-        TransactionsRejected: `reject_transactions` is on.
-    """
+    """Refuse every message while the outbox rejects transactions."""
     if settings.reject_transactions:
         raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
 
 
 def refuse_internal(topic: str, channel: Channel) -> None:
-    """Refuse messages to an internal topic of the outbox's own channel, by the topic's name.
-
-    Raises:
-        MessageRefused: The topic is internal.
-    """
+    """Refuse messages to an internal topic of the outbox's own channel, by the topic's name."""
     if is_internal_topic(topic, channel):
         raise MessageRefused(internal(topic))
 

@@ -33,7 +33,6 @@ class Savepoints:
     """The SAVEPOINTs of a transaction on psycopg.
 
     Args:
-        connection: The connection.
         part: The outbox's part in the transaction.
     """
 
@@ -69,15 +68,9 @@ def own_transaction(
     """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the participant's end.
 
     Args:
-        connection: A psycopg connection.
         part: The outbox's part in the transaction.
         transaction: What the caller publishes with.
         begin: Begins it; None: the first statement does.
-
-    Raises:
-        UsageError: The connection is already in a transaction.
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
-        OutboxError: The seal failed; all is rolled back.
     """
     _require_idle(connection)
     with connection.autocommit(on=False):
@@ -104,11 +97,7 @@ def core_transaction(connection: Connection, transaction_of: Callable[[], T]) ->
     """Run a transaction on a Core connection of SQLAlchemy, which is handled as a session is.
 
     Args:
-        connection: The connection.
         transaction_of: Returns what the caller publishes with, once the transaction has begun.
-
-    Raises:
-        UsageError: The connection is already in a transaction, or cannot be used.
     """
     if connection.in_transaction():
         raise UsageError(_IN_TRANSACTION)
@@ -138,7 +127,6 @@ def _abandon(connection: LocalConnection, part: Participant, *, sealed: bool) ->
     """End a transaction after an error from any line; a signal handler may raise one anywhere (R47).
 
     Args:
-        connection: The connection.
         sealed: Whether COMMIT may have been sent.
     """
     if sealed and connection.status is not TransactionStatus.INTRANS:

@@ -78,15 +78,11 @@ class PublishedTransaction:
 
         Args:
             starter: The outbox's starter; it creates the participant at the first message.
-            messages: The messages.
             savepoint: Number of the innermost open SAVEPOINT, 0 if none is open; inside one, nothing is eager.
             eager: Send the halves now, not at COMMIT.
 
         Raises:
-            UsageError: The transaction is already sealed.
             MessageRefused: A message cannot be published.
-            OutboxError: Kafka does not answer, or the channel or the tables are wrong.
-            psycopg.Error: With eager sending: Postgres refuses.
         """
         if self.is_sealed:
             raise UsageError("This transaction is already being committed. Publish before session.commit().")
@@ -206,15 +202,10 @@ def publish(
     """Publish messages with the transaction of a session or a connection, begun if there is none; all or none.
 
     Args:
-        session: The session or connection.
-        starter: The outbox's starter.
-        messages: The messages.
         eager: Send the halves now, not at COMMIT.
         bind_arguments: How a session chooses the connection; None: see `writing_connection`.
 
     Raises:
-        UsageError: `session` has another type, is two-phase, in autocommit, read-only, writes on two connections, is
-            not on psycopg, or is already being committed.
         MessageRefused: A message cannot be published.
     """
     if isinstance(session, Connection):
@@ -243,12 +234,7 @@ def publish_on(
     *,
     eager: bool,
 ) -> list[Receipt]:
-    """Publish messages with a connection's transaction; raise errors of Postgres as SQLAlchemy's.
-
-    Raises:
-        OutboxError: As `PublishedTransaction.publish`.
-        DBAPIError: With eager sending: Postgres refuses.
-    """
+    """Publish messages with a connection's transaction; raise errors of Postgres as SQLAlchemy's."""
     savepoint = innermost_savepoint(connection)
     if savepoint:
         _listen_to_savepoints(connection)
@@ -265,14 +251,10 @@ def observed_transaction(
     """Run a transaction on a Core connection, which is handled as a session is.
 
     Args:
-        connection: The connection.
-        starter: The outbox's starter.
         transaction_of: Returns what the caller publishes with, once the transaction has begun.
 
     Raises:
-        UsageError: The connection is already in a transaction, or cannot be used.
         CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
-        OutboxError: The seal failed; all is rolled back.
     """
     with core_transaction(
         connection, lambda: transaction_of(published_transaction(connection, starter))
@@ -283,11 +265,7 @@ def observed_transaction(
 
 
 def published_transaction(connection: Connection, starter: Starter[Any]) -> PublishedTransaction:
-    """Return the messages of the connection's current root transaction; register listeners at the first call.
-
-    Raises:
-        UsageError: The connection is two-phase, in autocommit, or not on psycopg.
-    """
+    """Return the messages of the connection's current root transaction; register listeners at the first call."""
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
         raise UsageError("publish() does not support two-phase transactions. Use connection.begin().")

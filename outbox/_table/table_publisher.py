@@ -35,7 +35,6 @@ class TablePublisher:
     """Inserts the messages of one outbox.
 
     Args:
-        settings: Settings of the outbox.
         recorder: Receives the outbox's events.
     """
 
@@ -58,15 +57,7 @@ class TablePublisher:
         return self.insert(self._connection(target, bind_arguments), given) if given else []
 
     def insert(self, connection: InsertConnection, messages: Sequence[Message]) -> list[Receipt]:
-        """Insert messages, all or none.
-
-        Raises:
-            TransactionsRejected: `reject_transactions` is on.
-            MessageRefused: The transaction has too many messages or too large ones, or a topic is the channel's own.
-            UsageError: One is no message. Or the connection is in autocommit and outside a transaction.
-            TableError: The message table does not exist, the role may not insert, or a trigger dropped or added
-                rows.
-        """
+        """Insert messages, all or none."""
         require_accepted(self._settings)
         require_transaction(connection)
         traced = with_traces(messages)

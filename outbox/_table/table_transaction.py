@@ -24,7 +24,6 @@ class RowParticipant:
 
     Args:
         insert: Inserts the rows.
-        connection: The connection.
     """
 
     def __init__(self, insert: Insert, connection: InsertConnection) -> None:
@@ -43,12 +42,7 @@ class RowParticipant:
         self._count = keep
 
     def publish(self, message: Message) -> Receipt:
-        """Insert the row of a message.
-
-        Raises:
-            OutboxError: As `TablePublisher.insert()`.
-            UsageError: It is in another transaction than those before.
-        """
+        """Insert the row of a message."""
         (receipt,) = self._insert(self._connection, [message])
         if self.transaction_id not in {"", receipt.transaction_id}:
             raise UsageError(

@@ -62,7 +62,6 @@ def why_not(messages: Sequence[Message], count: int = 0, size: int = 0) -> str:
     """Return why a transaction does not take messages; an empty text if it does.
 
     Args:
-        messages: The messages.
         count: Number of those that it has.
         size: Their size, bytes.
     """

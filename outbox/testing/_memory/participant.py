@@ -49,9 +49,7 @@ class MemoryParticipant(ABC):
     """An in-memory outbox's participant in one local transaction.
 
     Args:
-        transaction_id: Id of the transaction.
         service: Name of the service.
-        memory: Stores the messages of committed transactions.
         recorder: Receives the outbox's events.
         connection: Connection on which COMMIT will run.
     """
@@ -123,7 +121,6 @@ class RowParticipant(MemoryParticipant):
     """A participant in table mode: messages have the ids of rows.
 
     Args:
-        settings: Settings of the outbox.
         topics: The existing topics.
         memory: Stores the messages of committed transactions, and gives ids to rows.
         recorder: Receives the outbox's events.
@@ -162,7 +159,6 @@ class RowParticipant(MemoryParticipant):
 
         Raises:
             MessageRefused: A message cannot be published.
-            TransactionsRejected: `reject_transactions` is on.
         """
         del eager
         require_accepted(self._settings)
@@ -189,13 +185,7 @@ class MemoryDraft(Draft):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryStarter:
-    """Creates the participants of one in-memory outbox of half mode in local transactions.
-
-    Args:
-        settings: Settings of the outbox.
-        sender: Has the declared topics.
-        memory: Stores the messages of committed transactions.
-    """
+    """Creates the participants of one in-memory outbox of half mode in local transactions."""
 
     settings: HalfSettings
     sender: MemorySender
@@ -214,7 +204,6 @@ class HalfParticipant(MemoryParticipant):
     """A participant in half mode, which fails as the test requested.
 
     Args:
-        starter: The outbox's starter.
         connection: Connection on which COMMIT will run.
     """
 
@@ -243,14 +232,10 @@ class HalfParticipant(MemoryParticipant):
         """Add messages, all or none.
 
         Args:
-            messages: The messages.
             eager: Ignored.
 
         Raises:
             MessageRefused: A message cannot be published.
-            TransactionsRejected: `reject_transactions` is on.
-            PublishFailed: The test requested this failure.
-            UsageError: The outbox is closed.
         """
         del eager
         require_accepted(self._settings)

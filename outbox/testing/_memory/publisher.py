@@ -31,10 +31,8 @@ class MemoryPublisher:
     """Keeps the messages of one outbox until COMMIT, which SQLAlchemy's events report.
 
     Args:
-        settings: Settings of the outbox.
         recorder: Receives the outbox's events.
         topics: The existing topics.
-        memory: Stores the messages of committed transactions.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder | None, topics: DeclaredTopics, memory: Memory) -> None:

@@ -49,7 +49,6 @@ class MemorySender(Sender):
     """A sender with declared topics that refuses to connect.
 
     Args:
-        settings: Settings of the outbox.
         recorder: Receives its events.
         topics: The existing topics.
     """

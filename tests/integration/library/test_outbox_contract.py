@@ -40,7 +40,7 @@ class _BadError(Exception):
     """What a test raises."""
 
 
-MODES = {"rows": InMemoryOutbox, "halves": InMemoryHalfOutbox}
+MODES: dict[str, type[InMemoryOutbox | InMemoryHalfOutbox]] = {"rows": InMemoryOutbox, "halves": InMemoryHalfOutbox}
 KINDS = (*(f"{mode} in memory, {database}" for mode in MODES for database in ("SQLite", "Postgres")), "halves in Kafka")
 
 

@@ -10,8 +10,8 @@ from outbox.listener import TransactionListener
 from outbox.outbox import Outbox
 from outbox.recorder import Recorder
 from outbox.settings import HalfSettings, Settings
+from outbox.testing._memory.memory_publisher import MemoryPublisher
 from outbox.testing._memory.participant import MemoryStarter
-from outbox.testing._memory.publisher import MemoryPublisher
 from outbox.testing._memory.sender import DeclaredTopics, MemorySender, Topics
 from outbox.testing._memory.state import CommitFailure, Memory
 from outbox.testing.published import PublishedMessage

@@ -60,6 +60,7 @@ class Part:
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
         self._draft = Draft(self.transaction_id)
         self.told: list[str] = []
+        self.has_ended = False
         self._row = row
 
     def __len__(self) -> int:

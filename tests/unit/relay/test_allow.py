@@ -30,7 +30,7 @@ def test_the_pattern_that_is_closest_to_a_service_counts_alone(service: str, top
     assert LIST.allows(service, topic) == allowed
 
 
-def test_without_a_list_every_service_may_write_everywhere_and_with_an_empty_one_none() -> None:
+def test_without_a_list_services_may_write_everywhere_and_with_an_empty_one_none() -> None:
     assert EVERYTHING.allows("orders", "any")
     assert not AllowList({}).allows("orders", "any")
 

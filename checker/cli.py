@@ -52,4 +52,4 @@ def _database(name: str, database: DatabaseSettings, settings: CheckerSettings) 
         connect_and_verify(name, database, purge=settings.purge).close()
     except ConfigurationError as error:
         return Finding(what, str(error), "start it, or correct its DSN, its tables or the rights of its role")
-    return Finding(what, "", f"its tables and rights are fine; groups {', '.join(database.groups)}")
+    return Finding(what, "", f"its tables and rights are fine; services {', '.join(database.services)}")

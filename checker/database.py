@@ -1,4 +1,4 @@
-"""The producers' databases: which group lives where, and one thread with one connection for each of them.
+"""The producers' databases: which service lives where, and one thread with one connection for each of them.
 
 A database that is down does not delay the checks of others: only its own thread waits.
 """
@@ -214,16 +214,16 @@ class Database:
 def by_database(
     requests: Iterable[CheckRequest], databases: Mapping[str, DatabaseSettings]
 ) -> tuple[dict[str, list[CheckRequest]], list[CheckRequest]]:
-    """Sort requests by the database of their group; the longest pattern wins. The rest is unmapped."""
+    """Sort requests by the database of their service; the longest pattern wins. The rest is unmapped."""
     patterns = sorted(
-        ((pattern, name) for name, settings in databases.items() for pattern in settings.groups),
+        ((pattern, name) for name, settings in databases.items() for pattern in settings.services),
         key=lambda pair: rank(pair[0]),
         reverse=True,
     )
     mapped: dict[str, list[CheckRequest]] = defaultdict(list)
     unmapped: list[CheckRequest] = []
     for request in requests:
-        name = next((name for pattern, name in patterns if matches(request.group, pattern)), None)
+        name = next((name for pattern, name in patterns if matches(request.service, pattern)), None)
         (unmapped if name is None else mapped[name]).append(request)
     return mapped, unmapped
 

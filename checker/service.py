@@ -107,8 +107,8 @@ class CheckerService:
         messages = [first, *self._consumer.consume(READ_AT_ONCE, 0)] if first is not None else []
         unmapped = self._databases.ask(self._intake.read(messages))
         if unmapped:
-            groups = sorted({request.group for request in unmapped})
-            log.error("Producer groups without a database", groups=groups, count=len(unmapped))
+            services = sorted({request.service for request in unmapped})
+            log.error("Services without a database", services=services, count=len(unmapped))
             metrics.VERDICTS.labels(Verdict.UNMAPPED, "").inc(len(unmapped))
         self._producer.poll(0)
         self._databases.check()

@@ -30,7 +30,7 @@ _OURS = {
 
 
 class DatabaseSettings(CheckerDatabase):
-    """One database and the producer groups that write to it, with its circuit breaker."""
+    """One database and the services that write to it, with its circuit breaker."""
 
     def policy(self) -> Policy | None:
         """When its circuit breaker opens; None: it has none."""
@@ -64,11 +64,11 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     databases: dict[str, DatabaseSettings] = Field(
         default_factory=dict, description="Several databases, by name, as tables of the TOML file."
     )
-    breaker: Switch = Field("on", description="off: roll back a group's transactions, however many have no row.")
+    breaker: Switch = Field("on", description="off: roll back a service's transactions, however many have no row.")
     breaker_limit: Annotated[int, Unit("transactions")] = Field(
         Policy().limit,
         ge=1,
-        description="Maximum transactions newer than the group's last committed row that are rolled back before the "
+        description="Maximum transactions newer than the service's last committed row that are rolled back before the "
         "breaker opens.",
     )
 
@@ -93,10 +93,10 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
 
     @model_validator(mode="after")
     def _unambiguous(self) -> Self:
-        counts = Counter(pattern for database in self.all_databases().values() for pattern in database.groups)
+        counts = Counter(pattern for database in self.all_databases().values() for pattern in database.services)
         doubled = sorted(pattern for pattern, count in counts.items() if count > 1)
         if doubled:
-            raise ValueError(f"producer groups {', '.join(doubled)} are given to more than one database")
+            raise ValueError(f"services {', '.join(doubled)} are given to more than one database")
         return self
 
     def all_databases(self) -> dict[str, DatabaseSettings]:

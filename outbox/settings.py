@@ -13,19 +13,16 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Self
 
 from outbox._security.encryption import is_encrypted, remote_brokers
 from outbox._security.secret_files import with_secrets
 from outbox._security.token_provider import with_provider
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_group
+from outbox.protocol.names import DEFAULT_CHANNEL, Channel, check_service
 
 log = logging.getLogger("outbox")
-
-Mode = Literal["half", "table"]
-"""How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
 
 _SCHEMA = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 _PREFIX = re.compile(r"[a-z_][a-z0-9_]{0,49}")
@@ -50,8 +47,8 @@ _OURS = {
     "enable.auto.offset.store": _POSITIONS,
     "enable.gapless.guarantee": "one failed half would stop the producer that all threads share",
     "enable.idempotence": "a retried half must not appear twice",
-    "group.id": "the library derives the consumer group from the producer group",
-    "group.instance.id": "any live instance of the producer group may answer a check request",
+    "group.id": "the library derives the consumer group from the service",
+    "group.instance.id": "any live instance of the service may answer a check request",
     "isolation.level": "the library reads with read_committed",
     "message.timeout.ms": _BOUNDED,
     "metadata.broker.list": "it is an alias of bootstrap.servers and would replace it; use bootstrap.servers",
@@ -95,15 +92,14 @@ _NAMES = (
     "close_timeout_seconds",
     "eager",
     "eager_idle_timeout_seconds",
-    "group",
+    "service",
     "kafka",
-    "mode",
     "publish_timeout_seconds",
     "reject_transactions",
     "schema",
     "table_prefix",
 )
-"""Names that `Settings.from_env()` reads; the services read more from the same file."""
+"""Names that the settings of an outbox are read from; the services read more from the same file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,53 +203,91 @@ class Settings:
     """Settings of an `Outbox`.
 
     Args:
-        group: Producer group; unique to a service.
-        kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
-            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode has none.
-            A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
+        service: Name of the service; all its processes have the same one.
         channel: The channel that the relay serves.
-        tables: Schema and name prefix of the callback tables.
+        tables: Schema and name prefix of the tables.
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
+
+    Raises:
+        ConfigurationError: A setting is missing or malformed.
+    """
+
+    service: str
+    channel: Channel = field(default_factory=Channel)
+    tables: TableNames = field(default_factory=TableNames)
+    reject_transactions: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        try:
+            check_service(self.service)
+        except ProtocolError as error:
+            raise ConfigurationError(str(error)) from None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read `OUTBOX_SERVICE`, `OUTBOX_CHANNEL`, … over the TOML file that `OUTBOX_CONFIG` names.
+
+        The TOML file has the same names in lower case: `service`, `channel`, `schema`, `table_prefix`,
+        `reject_transactions`; for half mode also `bootstrap_servers`, `kafka` (a table of librdkafka properties; a JSON
+        object in the environment), `publish_timeout_seconds`, `close_timeout_seconds`, `eager`,
+        `eager_idle_timeout_seconds`. Other names are ignored, because the services read the same file and environment.
+        A name in the file that looks like a typing error is logged.
+
+        Raises:
+            ConfigurationError: A setting is missing or malformed.
+        """
+        environ = os.environ if environ is None else environ
+        file = environ.get("OUTBOX_CONFIG")
+        values = read_toml(Path(file)) if file else {}
+        _warn_of_misspellings(values)
+        prefix = "OUTBOX_"
+        given = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
+        return cls(**cls._arguments(values | given))
+
+    @classmethod
+    def _arguments(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        if "service" not in values:
+            raise ConfigurationError("The service is not set. Set OUTBOX_SERVICE, or `service` in the TOML file.")
+        return {
+            "service": str(values["service"]),
+            "channel": channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
+            "tables": TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
+            "reject_transactions": _truth(values, "reject_transactions"),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfSettings(Settings):
+    """Settings of a `HalfOutbox`: those of an `Outbox`, and more.
+
+    Args:
+        kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
+            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`.
+            A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
             least 0.01.
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, not at COMMIT.
-        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
-        mode: `table`: messages are rows of the message table, and nothing connects to Kafka. `half`: they go to Kafka
-            as half messages before COMMIT.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    group: str
-    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    channel: Channel = field(default_factory=Channel)
-    tables: TableNames = field(default_factory=TableNames)
+    kafka: Mapping[str, Any] = field(repr=False)
     publish_timeout_seconds: float = 5.0
     close_timeout_seconds: float = 5.0
     eager: bool = False
-    reject_transactions: bool = False
     eager_idle_timeout_seconds: float = 300.0
-    mode: Mode = "table"
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        Settings.__post_init__(self)  # slots=True made another class than the one that super() would find
         # A copy, so that it cannot change after the check.
         object.__setattr__(self, "kafka", usable_properties(self.kafka))
-        try:
-            check_group(self.group)
-        except ProtocolError as error:
-            raise ConfigurationError(str(error)) from None
-        _check_mode(self.mode, eager=self.eager)
-        if self.mode != "table":
-            self._check_kafka()
-        elif self.kafka:
-            raise ConfigurationError(
-                f"Kafka settings are given ({', '.join(sorted(map(str, self.kafka)))}), and table mode does not use "
-                "them. Remove them, or set mode to 'half'."
-            )
+        self._check_kafka()
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
         _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
@@ -271,51 +305,17 @@ class Settings:
         _plaintext.check(self.kafka)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read `OUTBOX_GROUP`, `OUTBOX_BOOTSTRAP_SERVERS`, … over the TOML file that `OUTBOX_CONFIG` names.
-
-        The TOML file has the same names in lower case: `group`, `bootstrap_servers`, `kafka` (a table of librdkafka
-        properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
-        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`. Other names are
-        ignored, because the services read the same file and environment. A name in the file that looks like a typing
-        error is logged. If `mode` is given as `table`, Kafka's settings are such names too.
-
-        Raises:
-            ConfigurationError: A setting is missing or malformed.
-        """
-        environ = os.environ if environ is None else environ
-        file = environ.get("OUTBOX_CONFIG")
-        values = read_toml(Path(file)) if file else {}
-        _warn_of_misspellings(values)
-        prefix = "OUTBOX_"
-        given = {name[len(prefix) :].lower(): text for name, text in environ.items() if name.startswith(prefix)}
-        return cls._from_values(values | given)
-
-    @classmethod
-    def _from_values(cls, values: Mapping[str, Any]) -> Settings:
-        if "group" not in values:
-            raise ConfigurationError("The producer group is not set. Set OUTBOX_GROUP, or `group` in the TOML file.")
+    def _arguments(cls, values: Mapping[str, Any]) -> dict[str, Any]:
         kafka = kafka_properties(values.get("kafka", {}))
         if "bootstrap_servers" in values:
             kafka["bootstrap.servers"] = str(values["bootstrap_servers"])
-        if kafka and "mode" not in values:
-            raise ConfigurationError(
-                f"Kafka settings are given ({', '.join(sorted(kafka))}), and no mode. Set OUTBOX_MODE, or mode in the "
-                "TOML file, to 'half', or to 'table', which does not use them."
-            )
-        is_table_mode = _mode(values) == "table"
-        return cls(
-            str(values["group"]),
-            {} if is_table_mode else kafka,
-            channel_names(str(values.get("channel", DEFAULT_CHANNEL))),
-            TableNames(str(values.get("schema", "public")), str(values.get("table_prefix", "outbox"))),
-            _seconds(values, "publish_timeout_seconds", 5.0),
-            _seconds(values, "close_timeout_seconds", 5.0),
-            _truth(values, "eager"),
-            _truth(values, "reject_transactions"),
-            _seconds(values, "eager_idle_timeout_seconds", 300.0),
-            _mode(values),
-        )
+        return super(HalfSettings, cls)._arguments(values) | {
+            "kafka": kafka,
+            "publish_timeout_seconds": _seconds(values, "publish_timeout_seconds", 5.0),
+            "close_timeout_seconds": _seconds(values, "close_timeout_seconds", 5.0),
+            "eager": _truth(values, "eager"),
+            "eager_idle_timeout_seconds": _seconds(values, "eager_idle_timeout_seconds", 300.0),
+        }
 
 
 def channel_names(name: str) -> Channel:
@@ -374,15 +374,6 @@ def _check_files(kafka: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"The file of property {name!r} is missing or not readable. Correct the path or its permissions."
             )
-
-
-def _check_mode(mode: str, *, eager: bool) -> None:
-    if mode not in get_args(Mode):
-        raise ConfigurationError(f"mode is {mode!r}. Use 'half' or 'table'.")
-    if eager and mode != "half":
-        raise ConfigurationError(
-            "eager is on in table mode, which has no half messages. Turn eager off, or use mode 'half'."
-        )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:
@@ -457,13 +448,6 @@ def _seconds(values: Mapping[str, Any], name: str, default: float) -> float:
         return float(values.get(name, default))
     except (TypeError, ValueError):
         raise ConfigurationError(f"{name} is not a number. Write seconds, such as 5 or 0.5.") from None
-
-
-def _mode(values: Mapping[str, Any]) -> Mode:
-    mode: Any = str(values.get("mode", "table")).strip().lower()
-    _check_mode(mode, eager=False)
-    checked: Mode = mode
-    return checked
 
 
 def _truth(values: Mapping[str, Any], name: str) -> bool:

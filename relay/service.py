@@ -152,7 +152,7 @@ class RelayService:
             log.info("Rows of table mode are not delivered: the setting tables names no message table")
         if self._settings.allowed_topics is None:
             log.info(
-                "allowed_topics is not set: every producer group may write to every topic that is neither internal nor "
+                "allowed_topics is not set: every service may write to every topic that is neither internal nor "
                 "one of another platform"
             )
         try:

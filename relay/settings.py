@@ -75,17 +75,17 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         ge=1,
         description="As undecided_max_age_ms, for transactions that a listener decides; the lower one applies.",
     )
-    group_pending_max: Annotated[int, Unit("halves")] = Field(
+    service_pending_max: Annotated[int, Unit("halves")] = Field(
         100_000,
         ge=1,
-        description="Maximum pending halves of a producer group per partition. Above it, its oldest are parked "
+        description="Maximum pending halves of a service per partition. Above it, its oldest are parked "
         "and further ones deferred.",
     )
-    group_pending_max_bytes: Bytes = Field(
-        268_435_456, ge=1, description="Approximate size of a producer group's pending halves per partition."
+    service_pending_max_bytes: Bytes = Field(
+        268_435_456, ge=1, description="Approximate size of a service's pending halves per partition."
     )
     pending_max: Annotated[int, Unit("halves")] = Field(
-        200_000, ge=1, description="Maximum pending halves of all groups per partition. At the limit, reading pauses."
+        200_000, ge=1, description="Maximum pending halves of all services per partition. At the limit, reading pauses."
     )
     body_bytes: Bytes = Field(
         16_777_216, ge=0, description="Approximate size of the bodies kept in memory per partition."
@@ -108,7 +108,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         description="How to end a hanging transaction that blocks a checkpoint. decide: as Kafka decided it. "
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
-    ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
+    ordering: Literal["key", "none"] = Field("key", description="Order per (service, ordering key), or none.")
     topic_missing_max_age_ms: Milliseconds = Field(
         60_000,
         ge=0,
@@ -131,7 +131,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         return refuse_ours(kafka, _OURS)
 
     def allow_list(self) -> AllowList:
-        """Return which producer groups may write to which topics."""
+        """Return which services may write to which topics."""
         return AllowList(self.allowed_topics)
 
     def gate_policy(self) -> GatePolicy:
@@ -167,8 +167,8 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
     def parking_policy(self) -> ParkingPolicy:
         """Return the limits at which transactions are parked."""
         return ParkingPolicy(
-            self.group_pending_max,
-            self.group_pending_max_bytes,
+            self.service_pending_max,
+            self.service_pending_max_bytes,
             self.undecided_max_age_ms,
             self.check_max,
             self.pending_max,
@@ -177,7 +177,7 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
 
 
 def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
-    """Require an allow-list in production, be it one by which every producer group may write to every topic.
+    """Require an allow-list in production, be it one by which every service may write to every topic.
 
     Args:
         channel: Name of the channel, if there are several.

@@ -25,13 +25,13 @@ from relay.state.message_transaction import Finding, Transaction
 from relay.state.obeyed import Contradiction
 
 OLD_MS = 60_000
-"""Age from which an undecided transaction is exported with its producer group."""
-GROUPS = 10
-"""Producer groups that are exported of a half partition; of those whose rows wait, how many are logged at once."""
-MEASURED_GROUPS = 100
-"""Producer groups of a channel whose deliveries are measured apart: an application may make up any number of names."""
+"""Age from which an undecided transaction is exported with its service."""
+SERVICES = 10
+"""Services that are exported of a half partition; of those whose rows wait, how many are logged at once."""
+MEASURED_SERVICES = 100
+"""Services of a channel whose deliveries are measured apart: an application may make up any number of names."""
 OTHERS = "(others)"
-"""Label of the others; no group can have this name."""
+"""Label of the others; no service can have this name."""
 TOLD_SECONDS = 60.0
 """Time until it is logged again that rows wait."""
 
@@ -67,7 +67,7 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
             )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
     metrics.MESSAGES.labels().inc(outcome.messages)
-    delivered = ((found.group, found.decided_at, len(found.counted())) for found in outcome.delivered)
+    delivered = ((found.service, found.decided_at, len(found.counted())) for found in outcome.delivered)
     became_visible(delivered, time.time_ns() // 1_000_000)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
@@ -78,17 +78,17 @@ def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
     """Measure how long messages took until they were visible.
 
     Args:
-        delivered: Producer group, ms from which on the time counts, and how many messages.
+        delivered: Service, ms from which on the time counts, and how many messages.
         now: The time now, ms.
     """
-    groups: defaultdict[str, Counter[float]] = defaultdict(Counter)
-    for group, since, messages in delivered:
-        groups[group][max(now - since, 0) / 1_000] += messages
+    services: defaultdict[str, Counter[float]] = defaultdict(Counter)
+    for service, since, messages in delivered:
+        services[service][max(now - since, 0) / 1_000] += messages
     known = _measured[current_channel()]
-    for group, seconds in groups.items():
-        if len(known) < MEASURED_GROUPS:
-            known.add(group)
-        metrics.DELIVERY_SECONDS.labels(group if group in known else OTHERS).observe_each(seconds)
+    for service, seconds in services.items():
+        if len(known) < MEASURED_SERVICES:
+            known.add(service)
+        metrics.DELIVERY_SECONDS.labels(service if service in known else OTHERS).observe_each(seconds)
 
 
 def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
@@ -125,16 +125,16 @@ class RowsThatWait:
         """Log the most numerous of them, each once a minute.
 
         Args:
-            rows: How many rows wait, by topic and producer group.
+            rows: How many rows wait, by topic and service.
             now: Monotonic seconds.
         """
         self._due = {place: due for place, due in self._due.items() if place in rows and now < due}
-        for place in heapq.nlargest(GROUPS, rows, key=rows.__getitem__):
+        for place in heapq.nlargest(SERVICES, rows, key=rows.__getitem__):
             if place not in self._due:
                 self._due[place] = now + TOLD_SECONDS
-                topic, group = place
+                topic, service = place
                 log.warning(
-                    "Rows wait for a real topic", source=self._source, topic=topic, group=group, rows=rows[place]
+                    "Rows wait for a real topic", source=self._source, topic=topic, service=service, rows=rows[place]
                 )
 
 
@@ -144,7 +144,7 @@ def refused(transaction: Transaction, finding: Finding) -> None:
     say(
         "Transaction discarded",
         transaction=transaction.id,
-        group=transaction.group,
+        service=transaction.service,
         reason=str(finding.reason),
         detail=finding.detail,
     )
@@ -152,15 +152,15 @@ def refused(transaction: Transaction, finding: Finding) -> None:
 
 
 def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
-    groups: defaultdict[tuple[str, str], list[ParkedHalves]] = defaultdict(list)
+    services: defaultdict[tuple[str, str], list[ParkedHalves]] = defaultdict(list)
     for move in moves:
         finding = move.transaction.discarded
-        groups[move.transaction.group, finding.detail if finding else ""].append(move)
-    for (group, detail), some in groups.items():
+        services[move.transaction.service, finding.detail if finding else ""].append(move)
+    for (service, detail), some in services.items():
         log.warning(
             "Undecided transactions parked",
             partition=partition,
-            group=group,
+            service=service,
             detail=detail,
             count=len(some),
             one=some[0].transaction.id,
@@ -209,11 +209,11 @@ def misplaced(report: Report | None, partition: int) -> None:
 
 
 def deferring(before: Collection[str], now: Collection[str], partition: int) -> None:
-    """Log the producer groups whose halves are deferred from now on, and those whose halves are not any more."""
-    for group in sorted(set(now) - set(before)):
-        log.warning("Halves deferred: the producer group is at its limit", partition=partition, group=group)
-    for group in sorted(set(before) - set(now)):
-        log.info("Halves no longer deferred", partition=partition, group=group)
+    """Log the services whose halves are deferred from now on, and those whose halves are not any more."""
+    for service in sorted(set(now) - set(before)):
+        log.warning("Halves deferred: the service is at its limit", partition=partition, service=service)
+    for service in sorted(set(before) - set(now)):
+        log.info("Halves no longer deferred", partition=partition, service=service)
 
 
 def set_waiting_figures(ledger: Ledger, now: int) -> None:
@@ -233,17 +233,17 @@ def set_waiting_figures(ledger: Ledger, now: int) -> None:
 
 
 def _oldest_undecided(ledger: Ledger, now: int) -> None:
-    """Export the producer groups that have waited longest; the others have no series."""
+    """Export the services that have waited longest; the others have no series."""
     gauge, partition = metrics.OLDEST_UNDECIDED_SECONDS, str(ledger.partition)
     oldest = ledger.pending.oldest_undecided(now - OLD_MS)
     ages = {
-        (partition, group, str(truth)): (now - oldest[group, truth]) / 1000
-        for group, truth in heapq.nsmallest(GROUPS, oldest, key=oldest.__getitem__)
+        (partition, service, str(truth)): (now - oldest[service, truth]) / 1000
+        for service, truth in heapq.nsmallest(SERVICES, oldest, key=oldest.__getitem__)
     }
     for labels, age in ages.items():
         gauge.labels(*labels).set(age)
     for found in gauge.of_channel():
-        labels = (found["partition"], found["producer_group"], found["truth"])
+        labels = (found["partition"], found["service"], found["truth"])
         if labels[0] == partition and labels not in ages:
             gauge.remove(*labels)
 

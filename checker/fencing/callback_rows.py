@@ -69,12 +69,12 @@ WAIT_MS = 10
 
 _LOCK_TIMEOUT: LiteralString = "SELECT set_config('lock_timeout', %s, true)"
 _INSERT: LiteralString = """
-INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,
+INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,
                            first_offset, last_offset, positions)
-SELECT asked.id, asked.producer_group, 'R', %s, asked.topic_id, asked.partition,
+SELECT asked.id, asked.service, 'R', %s, asked.topic_id, asked.partition,
        asked.first, asked.last, asked.positions
   FROM unnest(%s::uuid[], %s::text[], %s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::text[])
-       AS asked (id, producer_group, topic_id, partition, first, last, positions)
+       AS asked (id, service, topic_id, partition, first, last, positions)
  WHERE asked.id = ANY (%s::uuid[])
     OR NOT EXISTS (SELECT FROM {meta} WHERE key = 'purged/' || asked.topic_id || '/' || asked.partition
                                         AND CASE WHEN key LIKE 'purged/%%' THEN value::bigint > asked.last END)
@@ -167,7 +167,7 @@ def _look_again(connection: psycopg.Connection[Any], table: CallbackTable, place
 def _columns(requests: Sequence[CheckRequest]) -> tuple[list[Any], ...]:
     return (
         [request.transaction_id for request in requests],
-        [request.group for request in requests],
+        [request.service for request in requests],
         [request.topic_id for request in requests],
         [request.partition for request in requests],
         [request.first_offset for request in requests],

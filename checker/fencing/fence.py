@@ -144,7 +144,7 @@ class Fence:
 
         Args:
             connection: In autocommit, to a writable primary: the rollback row proves that it is one.
-            requests: Of groups of this database; one per transaction.
+            requests: Of services of this database; one per transaction.
 
         Returns:
             Verdict and row by transaction id.

@@ -1,4 +1,4 @@
-"""Inspect all undecided transactions of a producer group, and roll them back."""
+"""Inspect all undecided transactions of a service, and roll them back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STANDINGS = {
 
 @dataclass
 class Bulk:
-    """The undecided transactions of one producer group, and what is to become of them.
+    """The undecided transactions of one service, and what is to become of them.
 
     Args:
         min_age: What is younger, in ms, is left alone.
@@ -55,7 +55,7 @@ class Bulk:
     """
 
     desk: OperatorContext
-    group: str
+    service: str
     min_age: int
     gone: str | None
 
@@ -68,7 +68,7 @@ class Bulk:
         """Return the undecided transactions and their states, without writing anything."""
         now = time.time_ns() // 1_000_000
         most = -(-HALVES // self.desk.channel.partitions)
-        gathering = Gathering(most, Choice(None, self.group, now - self.min_age))
+        gathering = Gathering(most, Choice(None, self.service, now - self.min_age))
         with show_records_read() as passed:
             self.unread = ChannelReader(self.desk.kafka, self.desk.channel, gathering, RECORDS, passed).gather(now)
         self.found = [one for one in gathering.oldest() if one.decision is None or one.disputed]
@@ -100,7 +100,7 @@ class Bulk:
         """Return all of it, under stable names."""
         return {
             "channel": self.desk.channel.channel.name,
-            "group": self.group,
+            "service": self.service,
             "decision": OpKind.ROLLBACK.name,
             "found": len(self.found),
             "possible": self.possible(),
@@ -136,14 +136,14 @@ class Bulk:
         return [one.request(self.desk.channel.half.id) for one in some if of_listener(one) is None]
 
     def _absent(self, requests: Sequence[CheckRequest]) -> SourceState | None:
-        """Return why no database can be asked; None if one can, or need not. A group has one database."""
+        """Return why no database can be asked; None if one can, or need not. A service has one database."""
         name = database_of(requests[0], self.desk.databases) if requests else None
         return SourceState.UNMAPPED if name is None else None
 
     def _rows(self, requests: Sequence[CheckRequest]) -> DatabaseView:
         name = database_of(requests[0], self.desk.databases)
         if name is None:
-            raise RuntimeError(f"internal error: producer group {requests[0].group!r} has no database to read")
+            raise RuntimeError(f"internal error: service {requests[0].service!r} has no database to read")
         return self.desk.rows(name)
 
     def _decide(self, some: Sequence[UnsettledTransaction], reader: DeliveryReader) -> list[OpEntry]:

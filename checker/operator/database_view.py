@@ -22,7 +22,7 @@ from checker.settings import DatabaseSettings
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connection_problem
-from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.errors import ConfigurationError, TableError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
 from outbox.protocol.op import OpKind
@@ -45,7 +45,7 @@ _HOLDERS: LiteralString = (
 )
 _TRY_LOCK: LiteralString = "SELECT pg_try_advisory_xact_lock(%s)"
 _INSERT: LiteralString = (
-    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)"
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
@@ -74,7 +74,7 @@ class DatabaseStatus:
 
 
 def database_of(request: CheckRequest, databases: Mapping[str, DatabaseSettings]) -> str | None:
-    """Name of the database of a transaction's producer group; None: it is unmapped."""
+    """Name of the database of a transaction's service; None: it is unmapped."""
     mapped, _ = by_database([request], databases)
     return next(iter(mapped), None)
 
@@ -94,7 +94,7 @@ class DatabaseView:
         """Return the present state of transactions; write nothing and take no lock.
 
         Args:
-            requests: Of groups of this database.
+            requests: Of services of this database.
             alive: Ids of transactions that are alive in the discard topic: their rows are never purged.
             gone: An incarnation of this database that an operator confirms as lost for good.
         """
@@ -112,7 +112,7 @@ class DatabaseView:
         """Roll back many transactions as the checker does: a rollback row is the row of each that has none.
 
         Args:
-            requests: Of groups of this database.
+            requests: Of services of this database.
             in_discard_topic: Looks up which transactions are in the discard topic: their rows cannot have been purged.
 
         Raises:
@@ -182,7 +182,7 @@ class DatabaseView:
         Raises:
             Rollback: It may have been there, and been purged meanwhile: this one would be wrong.
         """
-        values = (request.transaction_id, request.group, str(kind), self._channel, *_columns(request))
+        values = (request.transaction_id, request.service, str(kind), self._channel, *_columns(request))
         placed = connection.execute(self._table.compose(_INSERT), values).rowcount == 1
         if placed and self._may_be_purged(connection, request, alive):
             raise psycopg.Rollback
@@ -259,8 +259,8 @@ class DatabaseView:
             with connection:
                 self._table.verify(connection)
                 yield connection
-        except CallbackTableError as error:
-            raise CallbackTableError(f"database {self._name!r}: {error}") from error
+        except TableError as error:
+            raise TableError(f"database {self._name!r}: {error}") from error
         except psycopg.Error as error:
             first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise ConfigurationError(

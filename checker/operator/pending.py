@@ -43,7 +43,7 @@ app = typer.Typer(help="Show unsettled transactions: undecided, or decided and n
 @setting_options(OperatorSettings, only=SITE_OPTIONS)
 def pending(
     given: dict[str, Any],
-    group: Annotated[str | None, typer.Option(help="Only transactions of this producer group.")] = None,
+    service: Annotated[str | None, typer.Option(help="Only transactions of this service.")] = None,
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     limit: Annotated[int, typer.Option(min=1, help="Number of transactions listed, the oldest first.")] = LIMIT,
     look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
@@ -55,7 +55,7 @@ def pending(
     settings, now = OperatorSettings(**given), time.time_ns() // 1_000_000
     desk = _context(settings, now, as_json=as_json)
     most = -(-HALVES // desk.channel.partitions)
-    gathering = Gathering(most, Choice(None, group, now - youngest), limit)
+    gathering = Gathering(most, Choice(None, service, now - youngest), limit)
     with show_records_read() as passed:
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
     members = desk.members()
@@ -65,7 +65,7 @@ def pending(
         "channel": desk.channel.channel.name,
         "now_ms": now,
         "sums": [
-            {"group": place[0], "half_partition": place[1], "undecided": sum_.undecided, "decided": sum_.decided}
+            {"service": place[0], "half_partition": place[1], "undecided": sum_.undecided, "decided": sum_.decided}
             | {"oldest_ms": sum_.oldest}
             for place, sum_ in sorted(gathering.sums.items())
         ],
@@ -132,7 +132,7 @@ def _fields(one: UnsettledTransaction, now: int) -> dict[str, Any]:
     decision = one.decision
     return {
         "transaction": one.id,
-        "group": one.group,
+        "service": one.service,
         "truth": str(one.truth),
         "half_partition": one.partition,
         "first_offset": one.first_offset,
@@ -163,7 +163,7 @@ def _show(document: Mapping[str, Any], unread: Sequence[Unread]) -> None:
     elif not unread:
         console.print(f"No unsettled transaction was found in channel {document['channel']}.")
     for one in document["transactions"]:
-        print_entry(console, f"{one['transaction']}  {one['group']}", _state(one), _place(one))
+        print_entry(console, f"{one['transaction']}  {one['service']}", _state(one), _place(one))
     if document["not_listed"]:
         console.print(f"{document['not_listed']} more are not listed: --limit")
     if document["malformed_halves"]:
@@ -173,10 +173,10 @@ def _show(document: Mapping[str, Any], unread: Sequence[Unread]) -> None:
 
 
 def _totals(document: Mapping[str, Any]) -> Table:
-    table = Table("group", "half partition", "undecided", "decided", "oldest", box=None)
+    table = Table("service", "half partition", "undecided", "decided", "oldest", box=None)
     for sum_ in document["sums"]:
         counts = (str(sum_[name]) for name in ("half_partition", "undecided", "decided"))
-        table.add_row(sum_["group"], *counts, age(document["now_ms"] - sum_["oldest_ms"]))
+        table.add_row(sum_["service"], *counts, age(document["now_ms"] - sum_["oldest_ms"]))
     return table
 
 

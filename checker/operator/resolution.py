@@ -157,7 +157,7 @@ class RequestedDecision:
             "outcome": "refused" if refused else "decided" if self.sent else "possible",
             "standing": str(self._standing()),
             "why": self.ruling.why,
-            "group": found.group,
+            "service": found.service,
             "truth": str(found.truth),
             "half_partition": found.partition,
             "first_offset": request.first_offset,
@@ -175,7 +175,7 @@ class RequestedDecision:
         }
 
     def _look(self, ask: Callable[[str], DatabaseStatus]) -> SourceState:
-        """Return its state, with its listener or in its group's database."""
+        """Return its state, with its listener or in its service's database."""
         standing = of_listener(self._found())
         if standing is not None:
             return standing

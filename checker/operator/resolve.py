@@ -44,8 +44,8 @@ def resolve(
             help=f"Incarnation of its database that is gone for good, as its halves name it, or {NO_INCARNATION!r}."
         ),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="All of --group, with --rollback only.")] = False,  # noqa: FBT002 - a flag
-    group: Annotated[str | None, typer.Option(help="Producer group, with --all.", show_default=False)] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of --service, with --rollback only.")] = False,  # noqa: FBT002 - a flag
+    service: Annotated[str | None, typer.Option(help="Service, with --all.", show_default=False)] = None,
     older_than: Annotated[str, typer.Option(help="With --all: only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --all: show what would be decided.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002 - a flag
@@ -58,13 +58,13 @@ def resolve(
         raise UsageError("give --reason: it goes into the op topic with your name")
     may_ask(yes=yes or dry_run, as_json=as_json)
     settings = ResolveSettings(**given)
-    desk = _Arguments(transaction, every, group, rollback).desk(settings)
+    desk = _Arguments(transaction, every, service, rollback).desk(settings)
     manner = _Manner(reason, yes, dry_run, as_json)
     if transaction is not None:
         _refuse_rows(settings, _id(transaction), manner)
     if transaction is None:
         age = max(settings.transaction_timeout_ms, parse_duration(older_than))
-        _resolve_all(Bulk(desk, group or "", age, incarnation), manner)
+        _resolve_all(Bulk(desk, service or "", age, incarnation), manner)
     else:
         kind = OpKind.COMMIT if commit else OpKind.ROLLBACK
         _resolve_one(
@@ -86,13 +86,13 @@ class _Arguments(NamedTuple):
 
     transaction: str | None
     every: bool
-    group: str | None
+    service: str | None
     rollback: bool
 
     def desk(self, settings: ResolveSettings) -> OperatorContext:
         """Check them, then connect."""
-        if (self.transaction is None) != self.every or self.every != bool(self.group):
-            raise UsageError("name one transaction, or give --all and --group")
+        if (self.transaction is None) != self.every or self.every != bool(self.service):
+            raise UsageError("name one transaction, or give --all and --service")
         if self.every and not self.rollback:
             raise UsageError("--all takes --rollback only: decide a COMMIT without a row one by one")
         if self.transaction is not None:
@@ -173,7 +173,7 @@ def _tell(document: dict[str, Any], manner: _Manner) -> None:
 def _show_bulk(document: dict[str, Any]) -> None:
     console = PlainConsole()
     counts = f"{document['found']} undecided, {document['possible']} can be rolled back, {document['decided']} were"
-    print_entry(console, f"channel {document['channel']}, group {document['group']}: {counts}")
+    print_entry(console, f"channel {document['channel']}, service {document['service']}: {counts}")
     for refused in document["refused"]:
         print_entry(console, f"{refused['transactions']} refused: {refused['standing']}", refused["why"])
     for left in document["not_read"]:

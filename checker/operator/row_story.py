@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from checker.operator.timeline import Conclusion, EventKind, Findings, Status
-from outbox.outcome import Outcome
+from outbox.transaction import Outcome
 
 LISTED = 5
 """Rows that a sentence names at most."""

@@ -26,7 +26,7 @@ class SourceState(enum.StrEnum):
     DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
-    UNMAPPED = "unmapped"  # no database is configured for its group
+    UNMAPPED = "unmapped"  # no database is configured for its service
     LISTENER = "listener"  # only its listener can decide, and has not answered
     LISTENER_COMMITTED = "listener committed"
     LISTENER_ROLLED_BACK = "listener rolled back"
@@ -59,14 +59,13 @@ _PURGED = Ruling(
 )
 _MISMATCH = Ruling(
     DecisionStep.REFUSE,
-    "its halves name another incarnation of the database than the one that is configured for its group: correct the "
+    "its halves name another incarnation of the database than the one that is configured for its service: correct the "
     "mapping; if that incarnation is gone for good (restored from a backup), give it with --incarnation, and the "
     "database of today is the truth",
 )
 _UNMAPPED = Ruling(
     DecisionStep.REFUSE,
-    "no database is configured for its producer group: only there can it be decided; name it in the "
-    "checker's databases",
+    "no database is configured for its service: only there can it be decided; name it in the checker's databases",
 )
 _ELSEWHERE = Ruling(
     DecisionStep.REFUSE,

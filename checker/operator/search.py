@@ -225,7 +225,7 @@ class Search:
         own = control.options.timestamp
         stamped = half.append_time if own is None else min(own, half.append_time)
         self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
-        detail = f"for {control.topic}, group {control.group}, truth {control.truth}"
+        detail = f"for {control.topic}, service {control.service}, truth {control.truth}"
         self._found.note(TimelineEvent(*_place_of(message, EventKind.HALF), control.position, detail))
 
     def _take_discard(self, message: Message) -> None:
@@ -248,7 +248,7 @@ class Search:
         except ProtocolError:
             return  # the checker counts it as malformed
         if request.transaction_id == self._found.transaction_id:
-            detail = f"check {request.check}, of group {request.group}, truth {request.truth}"
+            detail = f"check {request.check}, of service {request.service}, truth {request.truth}"
             self._found.note(TimelineEvent(*_place_of(message, EventKind.CHECK), None, detail))
 
     def _take_real(self, message: Message) -> None:

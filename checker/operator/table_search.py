@@ -16,9 +16,9 @@ from outbox._rules.source_progress import Committed, Progress
 from outbox._service.settings import TableSettings
 from outbox._table.table_outcome import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
-from outbox.outcome import Outcome
 from outbox.protocol.identifiers import started_us_of, xid_of
 from outbox.protocol.names import Channel
+from outbox.transaction import Outcome
 
 ROWS = 10_000
 """Rows of the transaction that are read at most."""
@@ -73,7 +73,7 @@ class TableSearch:
         )
         self._note(source, waiting, discarded, progress[1] if progress else None, committed)
         for row in delivered:
-            detail = f"for {row.topic}, group {row.group}, batch {row.batch}"
+            detail = f"for {row.topic}, service {row.service}, batch {row.batch}"
             event = TimelineEvent(row.delivered_ms, EventKind.DELIVERED, source, None, None, row.id, detail)
             self._take(source, row, event)
 
@@ -100,12 +100,12 @@ class TableSearch:
         for row in waiting:
             what = EventKind.IN_BATCH if row.id in batch else EventKind.WAITS
             number = f", batch {progress.batch}" if progress and row.id in batch else ""
-            detail = f"for {row.topic}, group {row.group}{number}"
+            detail = f"for {row.topic}, service {row.service}{number}"
             self._take(source, row, TimelineEvent(row.started_us // 1_000, what, source, None, None, row.id, detail))
             if row.id in batch and is_delivered:
                 self._rows.delivered.add(row.id)
         for row in discarded:
-            detail = f"for {row.topic}, group {row.group}: {row.reason}: {row.detail}"
+            detail = f"for {row.topic}, service {row.service}: {row.reason}: {row.detail}"
             event = TimelineEvent(row.discarded_ms, EventKind.REFUSED, source, None, None, row.id, detail)
             self._take(source, row, event)
 

@@ -60,11 +60,11 @@ class UnsettledTransaction:
         decisions: Decisions of its op entries, in their order.
         checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
         last_asked: Append time of the last check request that was seen, ms since 1970; 0: none was.
-        place: Number of unsettled transactions of its group and ordering key up to it; 0: it keeps no order.
+        place: Number of unsettled transactions of its service and ordering key up to it; 0: it keeps no order.
     """
 
     id: str
-    group: str
+    service: str
     truth: Truth
     partition: int
     first_append_time: int
@@ -106,7 +106,7 @@ class UnsettledTransaction:
         """Return the check request that a relay would send about it."""
         return CheckRequest(
             self.id,
-            self.group,
+            self.service,
             self.truth,
             topic_id,
             self.partition,
@@ -123,22 +123,22 @@ class Choice(NamedTuple):
 
     Args:
         id: Id of the only one; None: any.
-        group: Producer group; None: any.
+        service: Name of the service; None: any.
         appended_until: Append time of the first half at most, ms since 1970.
     """
 
     id: str | None = None
-    group: str | None = None
+    service: str | None = None
     appended_until: float = math.inf
 
-    def takes(self, id_: str, group: str, append_time: int) -> bool:
+    def takes(self, id_: str, service: str, append_time: int) -> bool:
         """Return whether a transaction is of interest."""
-        return self.id in {None, id_} and self.group in {None, group} and append_time <= self.appended_until
+        return self.id in {None, id_} and self.service in {None, service} and append_time <= self.appended_until
 
 
 @dataclass(slots=True)
 class Sum:
-    """What is unsettled of a producer group in a half partition.
+    """What is unsettled of a service in a half partition.
 
     Args:
         oldest: Append time of the oldest of both, ms since 1970.
@@ -149,11 +149,11 @@ class Sum:
     oldest: int
 
 
-GroupPartition = tuple[str, int]
-"""Producer group and half partition."""
+ServicePartition = tuple[str, int]
+"""Service and half partition."""
 
 Lane = tuple[str, int, bytes]
-"""Producer group, half partition and ordering key."""
+"""Service, half partition and ordering key."""
 
 
 class Gathering:
@@ -178,12 +178,12 @@ class Gathering:
         self._taken: Counter[int] = Counter()
         self._kept: Counter[int] = Counter()
         self._parked: list[tuple[int, str]] = []  # heap, the youngest first
-        self._others: dict[str, GroupPartition] = {}  # undecided, and not kept in full
+        self._others: dict[str, ServicePartition] = {}  # undecided, and not kept in full
         self._lanes: dict[Lane, int] = {}  # transactions, in lanes of those that are kept in full
         self._lane_of: dict[str, Lane] = {}  # of those
         self.malformed = 0
         self.found: dict[str, UnsettledTransaction] = {}
-        self.sums: dict[GroupPartition, Sum] = {}
+        self.sums: dict[ServicePartition, Sum] = {}
         self.refused: DiscardReason | None = None
 
     def is_full(self, partition: int) -> bool:
@@ -194,7 +194,7 @@ class Gathering:
         """Take a half that is not settled."""
         control, id_ = half.control, half.control.transaction_id
         if not self._knows(id_):
-            if not self._choice.takes(id_, control.group, half.append_time):
+            if not self._choice.takes(id_, control.service, half.append_time):
                 return
             self._open(half)
         self._taken[half.partition] += 1
@@ -208,7 +208,7 @@ class Gathering:
 
     def _open(self, half: Half) -> None:
         control = half.control
-        place = self._count(control.group, half.partition, half.append_time)
+        place = self._count(control.service, half.partition, half.append_time)
         is_kept = self._kept[half.partition] < self._keep
         lane = None if half.ordering_key is None else (*place, half.ordering_key)
         if lane is not None and (is_kept or lane in self._lanes):
@@ -219,7 +219,7 @@ class Gathering:
         self._kept[half.partition] += 1
         self.found[control.transaction_id] = UnsettledTransaction(
             control.transaction_id,
-            control.group,
+            control.service,
             control.truth,
             half.partition,
             half.append_time,
@@ -229,8 +229,8 @@ class Gathering:
             self._lane_of[control.transaction_id] = lane
             self.found[control.transaction_id].place = self._lanes[lane]
 
-    def _count(self, group: str, partition: int, append_time: int) -> GroupPartition:
-        place = sys.intern(group), partition
+    def _count(self, service: str, partition: int, append_time: int) -> ServicePartition:
+        place = sys.intern(service), partition
         sum_ = self.sums.setdefault(place, Sum(0, 0, append_time))
         sum_.undecided += 1
         sum_.oldest = min(sum_.oldest, append_time)
@@ -240,12 +240,12 @@ class Gathering:
         """Add the content of the discard topic, after the halves: a half may still have to follow its transaction."""
         id_ = manifest.transaction_id
         known = self._knows(id_)
-        if not known and not self._choice.takes(id_, manifest.group, manifest.first_append_time):
+        if not known and not self._choice.takes(id_, manifest.service, manifest.first_append_time):
             return
         if manifest.reason is not DiscardReason.UNDECIDED:
             self.refused = manifest.reason if self._choice.id else None
         elif not known:
-            self._count(manifest.group, manifest.partition, manifest.first_append_time)
+            self._count(manifest.service, manifest.partition, manifest.first_append_time)
             self._park(manifest)
         elif id_ in self.found:
             self._park(manifest)
@@ -255,7 +255,7 @@ class Gathering:
         followers = self.found.get(manifest.transaction_id)
         self.found[manifest.transaction_id] = UnsettledTransaction(
             manifest.transaction_id,
-            manifest.group,
+            manifest.service,
             manifest.truth,
             manifest.partition,
             manifest.first_append_time,
@@ -268,12 +268,12 @@ class Gathering:
         heapq.heappush(self._parked, (-manifest.first_append_time, manifest.transaction_id))
         if len(self._parked) > self._keep:
             youngest = self.found.pop(heapq.heappop(self._parked)[1])
-            self._others[youngest.id] = (sys.intern(youngest.group), youngest.partition)
+            self._others[youngest.id] = (sys.intern(youngest.service), youngest.partition)
 
     def add_op(self, entry: OpEntry, source: OpSource, offset: int, append_time: int, topic_id: str) -> None:
         """Apply an op entry, if it is of a transaction that was found, and in its topic-partition."""
         transaction = self.found.get(entry.transaction_id)
-        place = (transaction.group, transaction.partition) if transaction else self._others.get(entry.transaction_id)
+        place = (transaction.service, transaction.partition) if transaction else self._others.get(entry.transaction_id)
         if place is None or (entry.topic_id, entry.partition) != (topic_id, place[1]):
             return
         if entry.kind in _DECISIONS:
@@ -295,7 +295,7 @@ class Gathering:
             transaction.last_asked = max(transaction.last_asked, append_time)
 
     def behind(self, transaction: UnsettledTransaction) -> int:
-        """Return how many unsettled transactions of its group and ordering key come after one that is kept in full.
+        """Return how many unsettled transactions of its service and ordering key come after one that is kept in full.
 
         None comes after a parked one: it is out of its order.
         """

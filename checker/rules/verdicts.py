@@ -36,7 +36,7 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.ELSEWHERE: None,  # its committed row names another half topic (R39), an operator must look
     Verdict.DAMAGED: None,  # its committed row cannot be read (R53), an operator must look
     Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), an operator must look
-    Verdict.UNMAPPED: None,  # no database is configured for the group: an operator must add it
+    Verdict.UNMAPPED: None,  # no database is configured for the service: an operator must add it
     Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until an operator has checked (R10)
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""

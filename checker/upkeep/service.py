@@ -124,7 +124,7 @@ class DatabaseUpkeep:
                 log.error(
                     "Committed transactions not delivered",
                     database=self._name,
-                    group=one.group,
+                    service=one.service,
                     kind=str(one.delay),
                     detail=one.detail,
                     count=one.count,

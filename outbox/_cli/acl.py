@@ -22,7 +22,7 @@ from outbox._service.channels.channel_settings import load_all
 from outbox._service.exit_codes import warn
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import Channel, check_group, is_topic_name
+from outbox.protocol.names import Channel, check_service, is_topic_name
 
 app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True)
 
@@ -30,7 +30,7 @@ Roles = Annotated[list[Role], typer.Option("--role", help="Who needs them; repea
 Topics = Annotated[
     list[str] | None, typer.Option("--topic", help="Real topic, or a prefix that ends in '*'; repeatable.")
 ]
-Groups = Annotated[list[str] | None, typer.Option("--group", help="Producer group of a listener; repeatable.")]
+Services = Annotated[list[str] | None, typer.Option("--service", help="Service of a listener; repeatable.")]
 Sources = Annotated[list[str] | None, typer.Option("--source", help="Table source, as in `tables`; repeatable.")]
 
 
@@ -44,9 +44,9 @@ def acl() -> None:
 def print_rights(
     given: Given,
     role: Roles,
-    principal: Annotated[str, typer.Option(help="Who gets them, such as User:orders.")],
+    principal: Annotated[str, typer.Option(help="Principal, such as User:orders.")],
     topic: Topics = None,
-    group: Groups = None,
+    service: Services = None,
     source: Sources = None,
     form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
 ) -> None:
@@ -63,7 +63,7 @@ def print_rights(
             f"--source is given for {len(channels)} channels. Choose one with --channel, or leave --source out: "
             "the sources are those of `tables` of each channel."
         )
-    scopes = [configured_scope(one, role, topic, group, source) for one in channels.values()]
+    scopes = [configured_scope(one, role, topic, service, source) for one in channels.values()]
     rights = rights_of(role, *scopes)
     typer.echo(formatted(form, principal, rights), nl=False)
     if not rights:
@@ -90,7 +90,7 @@ def configured_scope(
     settings: RightsSettings,
     roles: list[Role],
     topics: list[str] | None,
-    groups: list[str] | None,
+    services: list[str] | None,
     sources: list[str] | None,
 ) -> Scope:
     """Return the names for which rights are wanted; those that are not given come from the settings.
@@ -99,24 +99,24 @@ def configured_scope(
     """
     if not topics and Role.RELAY in roles and not take_topics(set(roles) - {Role.RELAY}):
         topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
-    return scope_of(settings.channel_names(), roles, topics, groups, sources or list(settings.tables))
+    return scope_of(settings.channel_names(), roles, topics, services, sources or list(settings.tables))
 
 
 def scope_of(
     channel: Channel,
     roles: list[Role],
     topics: list[str] | None,
-    groups: list[str] | None,
+    services: list[str] | None,
     sources: list[str] | None,
 ) -> Scope:
     """Return the names for which rights are wanted."""
-    scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources)))
+    scope = Scope(channel, *(tuple(names or ()) for names in (topics, services, sources)))
     for name in scope.topics:
         if name != "*" and not is_topic_name(name.removesuffix("*")):
             raise ConfigurationError(f"--topic {name!r} is not valid. Use the name of a topic, or a prefix and '*'.")
     try:
-        for name in (*scope.groups, *scope.sources):
-            check_group(name)
+        for name in (*scope.services, *scope.sources):
+            check_service(name)
     except ProtocolError as error:
         raise ConfigurationError(str(error)) from error
     if missing := names_missing(roles, scope):

@@ -39,8 +39,8 @@ class Entry(Protocol):
         """The transaction."""
 
     @property
-    def group(self) -> str:
-        """Producer group."""
+    def service(self) -> str:
+        """Service."""
 
     @property
     def reason(self) -> str:
@@ -75,9 +75,9 @@ class HalfEntry(NamedTuple):
         return self.manifest.transaction_id
 
     @property
-    def group(self) -> str:
-        """Producer group."""
-        return self.manifest.group
+    def service(self) -> str:
+        """Service."""
+        return self.manifest.service
 
     @property
     def reason(self) -> str:
@@ -107,7 +107,7 @@ class HalfEntry(NamedTuple):
         manifest = self.manifest
         return {
             "transaction": manifest.transaction_id,
-            "group": manifest.group,
+            "service": manifest.service,
             "truth": str(manifest.truth),
             "reason": str(manifest.reason),
             "detail": manifest.detail,
@@ -134,9 +134,9 @@ class RowEntry(NamedTuple):
         return self.rows.transaction_id
 
     @property
-    def group(self) -> str:
-        """Producer group."""
-        return self.rows.group
+    def service(self) -> str:
+        """Service."""
+        return self.rows.service
 
     @property
     def reason(self) -> str:
@@ -168,7 +168,7 @@ class RowEntry(NamedTuple):
         rows = self.rows
         return {
             "transaction": rows.transaction_id,
-            "group": rows.group,
+            "service": rows.service,
             "reason": rows.reason,
             "detail": rows.detail,
             "messages": rows.messages,

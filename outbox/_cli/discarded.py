@@ -30,8 +30,8 @@ LIMIT = 100
 app = typer.Typer(help="Transactions that were not delivered: list, show, deliver, drop.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)]
-All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --group and --reason.")]
-Group = Annotated[str | None, typer.Option(help="Only transactions of this producer group.")]
+All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --service and --reason.")]
+Service = Annotated[str | None, typer.Option(help="Only transactions of this service.")]
 Reason = Annotated[DiscardReason | None, typer.Option(help="Only transactions with this reason.", case_sensitive=False)]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be decided.")]
@@ -49,14 +49,14 @@ Wait = Annotated[
 @setting_options(TableCommandSettings)
 def list_command(
     given: Given,
-    group: Group = None,
+    service: Service = None,
     reason: Reason = None,
     limit: Limit = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """List the discarded transactions and their reasons, one at a time."""
     places = _Places(TableCommandSettings(**given))
-    chosen = _Choice(None, every=True, group=group, reason=reason).of(places.read())
+    chosen = _Choice(None, every=True, service=service, reason=reason).of(places.read())
     if as_json:
         rows = (entry.fields() for entry in islice(chosen, limit))
         rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
@@ -95,7 +95,7 @@ def _half_document(found: Discarded) -> dict[str, Any]:
 
 
 def _row_document(found: Sequence[tuple[RowEntry, Sequence[DiscardedMessageRow]]]) -> dict[str, Any]:
-    """Return a transaction for programs; its rows of further producer groups are listed with those of the first."""
+    """Return a transaction for programs; its rows of further services are listed with those of the first."""
     return {**found[0][0].fields(), "rows": [_row_fields(row) for _, some in found for row in some]}
 
 
@@ -106,7 +106,7 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         given: Given,
         transactions: Ids = None,
         every: All = False,  # noqa: FBT002 - a flag
-        group: Group = None,
+        service: Service = None,
         reason: Reason = None,
         dry_run: DryRun = False,  # noqa: FBT002 - a flag
         yes: Yes = False,  # noqa: FBT002 - a flag
@@ -115,7 +115,7 @@ def _add_decision(name: str, kind: OpKind, meaning: str) -> None:
         as_json: Json = False,  # noqa: FBT002 - a flag
     ) -> None:
         ids = [_transaction(one) for one in transactions or ()]
-        choice, manner = _Choice(ids, every, group, reason), _Manner(yes, dry_run, comment, wait, as_json)
+        choice, manner = _Choice(ids, every, service, reason), _Manner(yes, dry_run, comment, wait, as_json)
         settings = DecisionSettings(**given)
         may_ask(yes=yes or dry_run, as_json=as_json)
         choice.check()
@@ -139,13 +139,13 @@ class _Choice:
 
     ids: Sequence[str] | None = None
     every: bool = False
-    group: str | None = None
+    service: str | None = None
     reason: DiscardReason | None = None
 
     def check(self) -> None:
         """Check that it names transactions, or all."""
         if bool(self.ids) == self.every:
-            raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
+            raise UsageError("Either name transactions or give --all. --service and --reason limit --all.")
 
     def of(self, entries: Iterable[Entry]) -> Iterator[Entry]:
         """Return what is chosen, one at a time."""
@@ -154,7 +154,7 @@ class _Choice:
             entry
             for entry in entries
             if (self.every or entry.transaction_id in ids)
-            and self.group in {None, entry.group}
+            and self.service in {None, entry.service}
             and self.reason in {None, entry.reason}
         )
 
@@ -215,7 +215,7 @@ class _Places:
         return {store: list(choice.of(some)) for store, some in named.items()}
 
     def rows_of(self, transaction_id: str) -> list[tuple[RowEntry, list[DiscardedMessageRow]]]:
-        """Return a transaction whose rows are discarded, for each of its producer groups."""
+        """Return a transaction whose rows are discarded, for each of its services."""
         found = [
             (entry, table.messages(entry))
             for table in self.tables
@@ -288,14 +288,14 @@ def _document(
     places: _Places, chosen: Mapping[Store, Sequence[Entry]], kind: OpKind, left: Sequence[Entry], *, is_dry: bool
 ) -> dict[str, Any]:
     """Return what became of each, for programs."""
-    there = {(entry.transaction_id, entry.group) for entry in left}
+    there = {(entry.transaction_id, entry.service) for entry in left}
 
     def outcome(entry: Entry) -> str:
         if entry.why_not(kind):
             return "refused"
         if is_dry:
             return "possible"
-        return "still there" if (entry.transaction_id, entry.group) in there else "left"
+        return "still there" if (entry.transaction_id, entry.service) in there else "left"
 
     transactions = [
         {
@@ -333,7 +333,7 @@ def _show(entries: Sequence[Entry], title: str, kind: OpKind | None = None) -> N
         count = entry.messages
         print_entry(
             console,
-            f"{entry.transaction_id}  {entry.group}  {entry.reason}",
+            f"{entry.transaction_id}  {entry.service}  {entry.reason}",
             f"{count} message{'' if count == 1 else 's'}, {entry.where()}",
             f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
         )
@@ -348,7 +348,7 @@ def _show_one(found: Discarded) -> None:
     table = Table(show_header=False, title=f"transaction {manifest.transaction_id}")
     decision = manifest.decision.name if manifest.decision else "none"
     for name, value in (
-        ("group", manifest.group),
+        ("service", manifest.service),
         ("reason", manifest.reason),
         ("detail", manifest.detail),
         ("decision", decision),
@@ -370,7 +370,7 @@ def _show_one(found: Discarded) -> None:
 def _show_rows(entry: RowEntry, rows: Sequence[DiscardedMessageRow]) -> None:
     table = Table(show_header=False, title=f"transaction {entry.transaction_id}")
     for name, value in (
-        ("group", entry.group),
+        ("service", entry.service),
         ("reason", entry.reason),
         ("detail", entry.detail),
         ("table source", entry.source),

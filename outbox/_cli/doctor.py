@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from outbox._cli.acl import Groups, Sources, Topics, configured_scope
+from outbox._cli.acl import Services, Sources, Topics, configured_scope
 from outbox._cli.options import DoctorSettings, Given, connection, database
 from outbox._cli.setting_options import setting_options
 from outbox._operations.doctor import (
@@ -43,7 +43,7 @@ def doctor(
         typer.Option(help="Check only the rights in Kafka that this role needs, with its credentials; repeatable."),
     ] = None,
     topic: Topics = None,
-    group: Groups = None,
+    service: Services = None,
     source: Sources = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -53,7 +53,7 @@ def doctor(
     defaults = Counter(settings.default_place() for settings in channels.values())
     for name, settings in channels.items():
         if role:
-            rights = rights_of(role, configured_scope(settings, role, topic, group, source))
+            rights = rights_of(role, configured_scope(settings, role, topic, service, source))
             found = RightsDoctor(connection(settings)).examine(rights) if rights else _no_rights(role)
         else:
             found = _examine(settings, is_shared=defaults[settings.default_place()] > 1)

@@ -29,9 +29,7 @@ Command = Callable[..., None]
 MOST_USED, OTHERS = "Most used", "Further settings"
 """Titles of `--help`, in this order."""
 
-Check = Annotated[
-    bool, typer.Option("--check", help="Check settings, Kafka and databases, print what was found, and end.")
-]
+Check = Annotated[bool, typer.Option("--check", help="Validate configuration and connectivity, then exit.")]
 
 
 @dataclass(frozen=True, eq=False)

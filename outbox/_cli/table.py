@@ -16,7 +16,7 @@ from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import Table, exists, require_contract
 from outbox._service.output import Json, print_json
-from outbox.errors import CallbackTableError, UsageError
+from outbox.errors import TableError, UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
 
 app = typer.Typer(
@@ -26,19 +26,20 @@ app = typer.Typer(
 app.command("resume")(resume)
 
 ApplicationRoles = Annotated[
-    list[str] | None, typer.Option("--application-role", help="Role that gets what the library needs; repeatable.")
+    list[str] | None,
+    typer.Option("--application-role", help="Grant the application's privileges to this role; repeatable."),
 ]
 CheckerRoles = Annotated[
     list[str] | None,
-    typer.Option("--checker-role", help="Role that gets what the checker and the audit need; repeatable."),
+    typer.Option("--checker-role", help="Grant the privileges of checker and audit to this role; repeatable."),
 ]
 RelayRoles = Annotated[
     list[str] | None,
-    typer.Option("--relay-role", help="Role that gets what the relay needs in table mode; repeatable."),
+    typer.Option("--relay-role", help="Grant the relay's privileges in table mode to this role; repeatable."),
 ]
 OperatorRoles = Annotated[
     list[str] | None,
-    typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable."),
+    typer.Option("--operator-role", help="Grant the privileges of operators in table mode to this role; repeatable."),
 ]
 ForeignName = Annotated[
     str,
@@ -72,7 +73,7 @@ def create(
     notify: Notify = None,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
-    """Create the tables and give rights on them. Running it again changes nothing."""
+    """Create the tables and grant privileges (idempotent)."""
     settings = DatabaseSettings(**given)
     _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
     if message_table:
@@ -136,7 +137,7 @@ def verify(
         require_contract(connection, messages.places if is_there else {})
         for found in examine_publishing(connection, table.names):
             if not found.fine:
-                raise CallbackTableError(f"{found.problem}. Fix: {found.fix}")
+                raise TableError(f"{found.problem}. Fix: {found.fix}")
     _tell(table.full_name, "fine", as_json=as_json, more=_message_tables(messages) if is_there else ())
 
 

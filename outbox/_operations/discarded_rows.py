@@ -12,27 +12,27 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 
 _LIST: LiteralString = (
-    "SELECT xid::text::bigint, {started}, producer_group, (array_agg(reason ORDER BY id))[1],"
+    "SELECT xid::text::bigint, {started}, service, (array_agg(reason ORDER BY id))[1],"
     " (array_agg(detail ORDER BY id))[1], count(*), CAST(max(extract(epoch FROM discarded_at)) * 1000 AS bigint)"
     " FROM {discarded} GROUP BY 1, 2, 3 ORDER BY min(id)"
 )
 _SHOW: LiteralString = (
     "SELECT id, topic, partition, key IS NOT NULL,"
     " coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) FROM {discarded}"
-    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND producer_group = %(group)s ORDER BY id"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND service = %(service)s ORDER BY id"
 )
 _BACK: LiteralString = (
     "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
-    " AND producer_group = %(group)s RETURNING *)"
+    " AND service = %(service)s RETURNING *)"
 )
 _DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
-    "INSERT INTO {delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
-    " SELECT xid, created_at, min(id), CAST(0 AS bigint), int8multirange(), partition, producer_group, topic FROM back"
-    " GROUP BY xid, created_at, partition, producer_group, topic ON CONFLICT DO NOTHING"
+    "INSERT INTO {delivered} (xid, created_at, first_id, batch, ids, partition, service, topic)"
+    " SELECT xid, created_at, min(id), CAST(0 AS bigint), int8multirange(), partition, service, topic FROM back"
+    " GROUP BY xid, created_at, partition, service, topic ON CONFLICT DO NOTHING"
 )
 _MADE: LiteralString = (
-    "INSERT INTO {message} (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
-    " SELECT producer_group, topic, partition, timestamp, key, value, header_names, header_values FROM back"
+    "INSERT INTO {message} (service, topic, partition, timestamp, key, value, header_names, header_values)"
+    " SELECT service, topic, partition, timestamp, key, value, header_names, header_values FROM back"
     " ORDER BY id RETURNING xid::text::bigint AS xid, {started} AS started, id"  # ids ascend in this order
 )
 _MOVED: LiteralString = (
@@ -48,10 +48,10 @@ _LEFT: LiteralString = (
 
 
 class DiscardedTransaction(NamedTuple):
-    """The discarded rows of one local transaction and producer group."""
+    """The discarded rows of one local transaction and service."""
 
     transaction_id: str
-    group: str
+    service: str
     reason: str
     detail: str
     messages: int
@@ -109,9 +109,9 @@ class DiscardedTable:
     def read(self) -> Iterator[DiscardedTransaction]:
         """Yield the transactions that are there, the first rows first, one at a time."""
         statement = self._table.compose(_LIST)
-        for xid, us, group, reason, detail, count, discarded_ms in self._connection.cursor().stream(statement):
+        for xid, us, service, reason, detail, count, discarded_ms in self._connection.cursor().stream(statement):
             id_ = table_transaction_id(xid, us)
-            yield DiscardedTransaction(id_, group, reason, detail, count, us // 1_000, discarded_ms)
+            yield DiscardedTransaction(id_, service, reason, detail, count, us // 1_000, discarded_ms)
 
     def messages(self, transaction: DiscardedTransaction) -> list[DiscardedMessageRow]:
         """Return the rows of a transaction."""
@@ -159,7 +159,7 @@ class DiscardedTable:
 
 
 def _which(transaction: DiscardedTransaction) -> dict[str, Any]:
-    return {**_local(transaction.transaction_id), "group": transaction.group}
+    return {**_local(transaction.transaction_id), "service": transaction.service}
 
 
 def _local(id_: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from outbox._rules.patterns import (
     NO_LIST_FIX,
     PLATFORM_PATTERNS,
     allows_everything,
-    describe_groups,
+    describe_services,
     lacks_list,
 )
 from outbox._rules.topic_description import TopicDescription
@@ -76,18 +76,18 @@ def examine_versions() -> Iterator[Finding]:
 
 
 def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
-    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63)."""
+    """Yield to which real topics the services may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
     if lacks_list(profile, allowed):
         yield Finding(what, NO_LIST, NO_LIST_FIX)
     elif allowed is None:
-        yield Finding(what, "", "not set: every producer group may write to every topic")
+        yield Finding(what, "", "not set: every service may write to every topic")
     elif not allowed:
-        yield Finding(what, "", "none: no producer group may write to any topic")
+        yield Finding(what, "", "none: no service may write to any topic")
     else:
-        yield from (Finding(what, "", line) for line in describe_groups(allowed))
+        yield from (Finding(what, "", line) for line in describe_services(allowed))
         if profile == "production" and allows_everything(allowed):
-            yield Finding(what, "", "warning: a producer group without an entry may write to every topic")
+            yield Finding(what, "", "warning: a service without an entry may write to every topic")
     yield Finding("denied topics", "", f"unless an entry names them: {', '.join(PLATFORM_PATTERNS)}")
 
 

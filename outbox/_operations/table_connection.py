@@ -11,7 +11,7 @@ import psycopg
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
 from outbox._postgres.table_errors import explanation_of
-from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.errors import ConfigurationError, TableError
 from outbox.settings import TableNames
 
 CONNECT_SECONDS = 5
@@ -74,7 +74,7 @@ def table_connection(
             yield connection
         except psycopg.errors.InsufficientPrivilege as error:
             role = written(connection.info.user)
-            raise CallbackTableError(
+            raise TableError(
                 f"Table source {source}: {error.diag.message_primary}. Let the owner of the tables run "
                 f"`outbox table create --operator-role {role}`."
             ) from error

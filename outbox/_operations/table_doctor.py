@@ -167,10 +167,10 @@ class TableDoctor:
             yield Finding(self._what, "", f"{found.condition}, {found.rows} rows wait")
 
     def _refused(self, found: SourceReport) -> Iterator[Finding]:
-        """Yield the real topics that refuse rows, and the producer groups of these, which do not see it."""
+        """Yield the real topics that refuse rows, and the services of these, which do not see it."""
         for one in found.waiting:
             if one.is_refused:
-                of = f"{one.rows} rows of {', '.join(one.groups)}"
+                of = f"{one.rows} rows of {', '.join(one.services)}"
                 yield Finding(self._what, f"{of} wait for topic {one.topic}: {one.why}, {one.detail}", FIXES[one.why])
 
     # --- Kafka

@@ -25,16 +25,16 @@ _REASONS: LiteralString = (
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 _FIND: LiteralString = (
-    "SELECT id, producer_group, coalesce(topic, ''), {started}, timestamp, '', '', 0::bigint FROM {message}"
+    "SELECT id, service, coalesce(topic, ''), {started}, timestamp, '', '', 0::bigint FROM {message}"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
 _FIND_DISCARDED: LiteralString = (
-    "SELECT id, producer_group, topic, {started}, timestamp, reason, detail,"
+    "SELECT id, service, topic, {started}, timestamp, reason, detail,"
     " CAST(extract(epoch FROM discarded_at) * 1000 AS bigint) FROM {discarded}"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
 _FIND_DELIVERED: LiteralString = (
-    "SELECT id, producer_group, topic, {started}, earliest, batch,"
+    "SELECT id, service, topic, {started}, earliest, batch,"
     " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered}, unnest(ids) AS run,"
     " generate_series(lower(run), upper(run) - 1) AS id"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
@@ -77,7 +77,7 @@ class FoundRow(NamedTuple):
     """
 
     id: int
-    group: str
+    service: str
     topic: str
     started_us: int
     timestamp: int | None
@@ -100,7 +100,7 @@ class DeliveredRow(NamedTuple):
     """
 
     id: int
-    group: str
+    service: str
     topic: str
     started_us: int
     earliest: int | None

@@ -8,7 +8,7 @@ from typing import Literal
 
 from outbox._rules.qualified_name import check_name
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.names import HEADER_PREFIX, check_group, is_topic_name
+from outbox.protocol.names import HEADER_PREFIX, check_service, is_topic_name
 
 LayoutName = Literal["outbox", "debezium", "mapping"]
 After = Literal["delete", "mark"]
@@ -16,7 +16,7 @@ After = Literal["delete", "mark"]
 ROUTED = "${routedByValue}"
 """In a topic: the value of the row's column `topic`. The words are those of Debezium's `route.topic.replacement`."""
 
-ROLES = ("id", "order", "topic", "key", "value", "headers", "partition", "timestamp", "group")
+ROLES = ("id", "order", "topic", "key", "value", "headers", "partition", "timestamp", "service")
 """What a column can be in the setting `columns`."""
 
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
@@ -33,14 +33,14 @@ class Layout:
     Args:
         columns: Names of columns by role; `id` and `value` are among them.
         topic: Real topic; `ROUTED` in it is replaced by the value of the column `topic`.
-        group: Producer group of all rows; empty: the column `group` has it, or it is the source's name.
+        service: Service of all rows; empty: the column `service` has it, or it is the source's name.
         placed: Columns whose values become headers, each with the header's name.
         id_header: Name of a header that holds the row's id; empty: none.
     """
 
     columns: Mapping[str, str]
     topic: str
-    group: str = ""
+    service: str = ""
     placed: tuple[tuple[str, str], ...] = ()
     id_header: str = ""
 
@@ -66,13 +66,13 @@ class Layout:
         return self.topic.replace(ROUTED, value)
 
 
-def make_layout(name: LayoutName, columns: Mapping[str, str], topic: str, group: str, placement: str) -> Layout:
+def make_layout(name: LayoutName, columns: Mapping[str, str], topic: str, service: str, placement: str) -> Layout:
     """Return the layout of a foreign table from its settings.
 
     Args:
         columns: Columns by role, over the defaults of the layout.
         topic: Real topic, or a template of it; empty: the layout's default.
-        group: Producer group; empty: none is given.
+        service: Name of the service; empty: none is given.
         placement: Columns and their places, as in Debezium's `table.fields.additional.placement`.
     """
     for role, column in columns.items():
@@ -88,12 +88,12 @@ def make_layout(name: LayoutName, columns: Mapping[str, str], topic: str, group:
             raise ValueError(f"additional_placement and columns name different columns for the partition: {placement}")
     if "value" not in chosen:
         raise ValueError("columns has no value. Name the column with the content of the message.")
-    if group and "group" in chosen:
-        raise ValueError("group and the column group are both given. Remove one of them.")
+    if service and "service" in chosen:
+        raise ValueError("service and the column service are both given. Remove one of them.")
     template = _topic(name, topic, routed="topic" in chosen)
     if ROUTED not in template:
         chosen.pop("topic", None)
-    return Layout(chosen, template, _group(group), tuple(placed), "id" if name == "debezium" else "")
+    return Layout(chosen, template, _service(service), tuple(placed), "id" if name == "debezium" else "")
 
 
 def _topic(name: LayoutName, topic: str, *, routed: bool) -> str:
@@ -111,9 +111,9 @@ def _topic(name: LayoutName, topic: str, *, routed: bool) -> str:
     return template
 
 
-def _group(group: str) -> str:
+def _service(service: str) -> str:
     try:
-        return check_group(group) if group else ""
+        return check_service(service) if service else ""
     except ProtocolError as error:
         raise ValueError(str(error)) from None
 

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import may_use_schema, written
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 
 
 class Table(enum.StrEnum):
@@ -37,11 +37,11 @@ Places = Mapping[Table, tuple[str, str]]
 """Schema and name of the tables that are looked at."""
 
 _MESSAGE = (
-    "xid xid8!, id bigint!, created_at timestamptz!, producer_group text!, topic text!, partition integer!,"
+    "xid xid8!, id bigint!, created_at timestamptz!, service text!, topic text!, partition integer!,"
     " timestamp bigint, key bytea, value bytea, header_names text[], header_values bytea[]"
 )
 _COLUMNS: Mapping[Table, str] = {
-    Table.CALLBACK: "transaction_id uuid!, producer_group text!, state character(1)!, channel text!,"
+    Table.CALLBACK: "transaction_id uuid!, service text!, state character(1)!, channel text!,"
     " half_topic_id uuid!, half_partition integer!, first_offset bigint!, last_offset bigint!, positions text!,"
     " created_at timestamptz!",
     Table.META: "key text!, value text!",
@@ -49,7 +49,7 @@ _COLUMNS: Mapping[Table, str] = {
     Table.MESSAGE: _MESSAGE,
     Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz!",
     Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz!, batch bigint!,"
-    " ids int8multirange!, partition integer!, producer_group text!, topic text!, earliest bigint",
+    " ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
     Table.SOURCE: "id integer!, name text!, incarnation uuid!, batch bigint!, nonce uuid!, delivered bigint!,"
     " delivered_nonce uuid!, ids bigint[]!, xids xid8[]!, starts bigint[]!, purged_until timestamptz",
     Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz!",
@@ -286,7 +286,7 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
 def require_contract(connection: psycopg.Connection[Any], places: Places) -> None:
     """Refuse tables that break their contract."""
     if found := breaches(connection, places):
-        raise CallbackTableError("; ".join(map(str, found)))
+        raise TableError("; ".join(map(str, found)))
 
 
 def _breaches(

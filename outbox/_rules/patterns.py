@@ -21,8 +21,8 @@ EVERY_NAME = "*"
 
 NO_LIST = "allowed_topics is not set, and the profile is production"
 NO_LIST_FIX = (
-    "list the topics of each producer group in allowed_topics, or set "
-    'allowed_topics = { "*" = ["*"] } if every group may write to every topic'
+    "list the topics of each service in allowed_topics, or set "
+    'allowed_topics = { "*" = ["*"] } if every service may write to every topic'
 )
 
 PLATFORM_PATTERNS = (*(f"{prefix}*" for prefix in PLATFORM_PREFIXES), *(f"*{suffix}" for suffix in PLATFORM_SUFFIXES))
@@ -35,11 +35,11 @@ def lacks_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> boo
 
 
 def allows_everything(allowed: Mapping[str, Sequence[str]]) -> bool:
-    """Return whether a producer group that no entry names may write to every topic."""
+    """Return whether a service that no entry names may write to every topic."""
     return EVERY_NAME in allowed.get(EVERY_NAME, ())
 
 
-def describe_groups(allowed: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each pattern of producer groups, with its patterns of topics."""
-    for group, topics in sorted(allowed.items()):
-        yield f"{group}: {', '.join(topics) or 'no topic'}"
+def describe_services(allowed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each pattern of services, with its patterns of topics."""
+    for service, topics in sorted(allowed.items()):
+        yield f"{service}: {', '.join(topics) or 'no topic'}"

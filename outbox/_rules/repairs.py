@@ -44,10 +44,10 @@ NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
 
 
-_OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the group"
+_OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the service"
 _NEW = (
     "this table was never delivered: as its owner delete the only row of its table outbox_source, which has the name "
-    "of the source, and give the table another name in the setting tables of every relay; or delete the group"
+    "of the source, and give the table another name in the setting tables of every relay; or delete the service"
 )
 
 

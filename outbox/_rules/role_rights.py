@@ -74,7 +74,7 @@ class Need:
     """What a role needs on one kind of resource.
 
     Args:
-        name: Its name. `{channel}`, `{topic}`, `{sibling}`, `{group}` and `{source}` are filled in; there is one for
+        name: Its name. `{channel}`, `{topic}`, `{sibling}`, `{service}` and `{source}` are filled in; there is one for
             each name that is given.
         prefixed: Whether the right is on all names that begin like this.
         otherwise: What is so without it; empty: the role does not work.
@@ -132,7 +132,7 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         _SIBLING,
     ),
     Role.TABLE_APPLICATION: (),
-    Role.LISTENER: (_topic(CHECK, READ), _group("{channel}-listeners.{group}", READ)),
+    Role.LISTENER: (_topic(CHECK, READ), _group("{channel}-listeners.{service}", READ)),
     Role.RELAY: (
         _topic(HALF, READ, DESCRIBE_CONFIGS),
         _topic(OP, READ, DESCRIBE_CONFIGS),
@@ -207,13 +207,13 @@ class Scope:
 
     channel: Channel
     topics: tuple[str, ...] = ()
-    groups: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
     def names(self) -> dict[str, Sequence[str]]:
         """Return the names by their place in a need."""
         siblings = [sibling for topic in self.topics if (sibling := sibling_topic(topic))]
-        return {"topic": self.topics, "sibling": siblings, "group": self.groups, "source": self.sources}
+        return {"topic": self.topics, "sibling": siblings, "service": self.services, "source": self.sources}
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +254,10 @@ def rights_of(roles: Iterable[Role], *scopes: Scope) -> list[Right]:
 
 
 def names_missing(roles: Iterable[Role], scope: Scope) -> list[str]:
-    """Return the kinds of names that the roles need and a scope lacks: `topic`, `group`."""
+    """Return the kinds of names that the roles need and a scope lacks: `topic`, `service`."""
     needs = [need.name for role in roles for need in NEEDS[role]]
     names = scope.names()
-    return [kind for kind in ("topic", "group") if not names[kind] and any(f"{{{kind}}}" in name for name in needs)]
+    return [kind for kind in ("topic", "service") if not names[kind] and any(f"{{{kind}}}" in name for name in needs)]
 
 
 def take_topics(roles: Iterable[Role]) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import NamedTuple, TypeVar
 
 OrderingKey = tuple[str, bytes]
-"""Producer group and key: the messages of one keep their order."""
+"""Service and key: the messages of one keep their order."""
 
 Some = TypeVar("Some")
 KeyedRows = Callable[[Some], Iterable[tuple[OrderingKey, int]]]
@@ -87,7 +87,7 @@ class WaitingRow(NamedTuple):
     xid: int
     id: int
     started_us: int
-    group: str
+    service: str
     topic: str
     partition: int
     key: bytes | None
@@ -118,7 +118,7 @@ class WaitingRows(NamedTuple):
 
     Args:
         started_us: Start of the oldest one's local transaction, us since 1970.
-        groups: The producer groups of the rows, by name; empty: they were not looked at one by one.
+        services: The services of the rows, by name; empty: they were not looked at one by one.
     """
 
     topic: str
@@ -126,7 +126,7 @@ class WaitingRows(NamedTuple):
     rows: int
     started_us: int
     detail: str
-    groups: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
 
     @property
     def is_refused(self) -> bool:
@@ -135,7 +135,7 @@ class WaitingRows(NamedTuple):
 
 
 _Local = tuple[int, int, str]
-"""Local transaction, by xid and start, and producer group: what is delivered together."""
+"""Local transaction, by xid and start, and service: what is delivered together."""
 
 
 def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
@@ -157,12 +157,12 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> lis
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}
     for row in rows:
-        of_it = keyed[row.xid, row.started_us, row.group]
+        of_it = keyed[row.xid, row.started_us, row.service]
         if row.key is not None:
-            of_it.append(((row.group, row.key), row.id))
+            of_it.append(((row.service, row.key), row.id))
         if (why := states[row.topic].refuses(row.partition)) is not None:
             refused[row.id] = why
-    closed = {(row.xid, row.started_us, row.group) for row in rows if row.id in refused}
+    closed = {(row.xid, row.started_us, row.service) for row in rows if row.id in refused}
     behind = behind_those(keyed.keys(), closed, keyed.__getitem__)
     return _sum((row, *_reason(row, refused, closed, behind)) for row in rows)
 
@@ -172,7 +172,7 @@ def _reason(
 ) -> tuple[Waits, str]:
     if row.id in refused:
         return refused[row.id]
-    which = (row.xid, row.started_us, row.group)
+    which = (row.xid, row.started_us, row.service)
     why = Waits.SAME_TRANSACTION if which in closed else Waits.SAME_KEY if which in behind else Waits.NEXT
     return why, DETAILS[why]
 
@@ -185,7 +185,7 @@ def _sum(found: Iterable[tuple[WaitingRow, Waits, str]]) -> list[WaitingRows]:
         sums[place] = so_far._replace(
             rows=so_far.rows + 1,
             started_us=min(so_far.started_us, row.started_us),
-            groups=so_far.groups if row.group in so_far.groups else tuple(sorted({*so_far.groups, row.group})),
+            services=tuple(sorted({*so_far.services, row.service})),
         )
     return list(_oldest_first(sums.values()))
 

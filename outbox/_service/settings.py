@@ -55,7 +55,7 @@ CONFIG_VARIABLE = "OUTBOX_CONFIG"
 
 _PATTERN = re.compile(r"[A-Za-z0-9._-]{1,249}\*?|\*")
 _SOURCE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
-_FOREIGN = frozenset({"message_table", "after", "mark_column", "columns", "topic", "group", "additional_placement"})
+_FOREIGN = frozenset({"message_table", "after", "mark_column", "columns", "topic", "service", "additional_placement"})
 """Settings of a table that only a foreign table has."""
 
 
@@ -301,10 +301,10 @@ Switch = Literal["on", "off"]
 
 
 class CheckerDatabase(Database):
-    """One database and the producer groups that write to it."""
+    """One database and the services that write to it."""
 
     dsn: SecretStr | None = Field(None, description="Connection string of the checker's role.")
-    groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
+    services: tuple[str, ...] = Field(("*",), description="Services: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
     durability: Durability | None = Field(
@@ -356,9 +356,9 @@ class TableSettings(Database):
         "",
         description="Of a foreign table: the real topic; ${routedByValue} in it is the value of the column topic.",
     )
-    group: str = Field(
+    service: str = Field(
         "",
-        description="Of a foreign table: the producer group. Default: the column group, else the name of the source.",
+        description="Of a foreign table: the service. Default: the column service, else the name of the source.",
     )
     additional_placement: str = Field(
         "",
@@ -398,7 +398,7 @@ class TableSettings(Database):
 
     def foreign_layout(self) -> Layout:
         """Return which column of the foreign table holds what."""
-        return make_layout(self.layout, self.columns, self.topic, self.group, self.additional_placement)
+        return make_layout(self.layout, self.columns, self.topic, self.service, self.additional_placement)
 
     def names(self) -> TableNames:
         """Return where the message table is; of a foreign table, where the relay's tables beside it are."""
@@ -445,11 +445,11 @@ class MessageTables(LayeredSettings):
 
 
 class AllowedTopics(SiteSettings):
-    """To which real topics producer groups may write."""
+    """To which real topics services may write."""
 
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
         None,
-        description="Allowed real topics by producer group: names, or prefixes that end in '*'. "
+        description="Allowed real topics by service: names, or prefixes that end in '*'. "
         "Required with profile production; SIGHUP reloads it.",
     )
 

@@ -125,10 +125,10 @@ def inspect(
         now: The broker's time, ms; without it timestamps are not looked at.
         more: Bytes by which the longest origin header may be longer than that of a half.
     """
-    counted, group = transaction.counted(), transaction.group
+    counted, service = transaction.counted(), transaction.service
     gravest = _incomplete(transaction, counted)
     for half in counted:
-        finding = _inspect_target(group, half, topics, channel, allowed) or _inspect_record(half, topics, now, more)
+        finding = _inspect_target(service, half, topics, channel, allowed) or _inspect_record(half, topics, now, more)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -155,10 +155,10 @@ def inspect_targets(
     transaction: Transaction, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
 ) -> Finding | None:
     """As `inspect`, by what is known of a transaction whose bodies were let go: where its messages shall go."""
-    counted, group = transaction.counted(), transaction.group
+    counted, service = transaction.counted(), transaction.service
     gravest = _incomplete(transaction, counted)
     for half in counted:
-        finding = _inspect_target(group, half, topics, channel, allowed)
+        finding = _inspect_target(service, half, topics, channel, allowed)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -178,7 +178,7 @@ def _graver(known: Finding | None, finding: Finding) -> Finding:
 
 
 def _inspect_target(
-    group: str, half: Half, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
+    service: str, half: Half, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
 ) -> Finding | None:
     target = half.target()
     if target is None:
@@ -186,9 +186,9 @@ def _inspect_target(
     topic = topics.get(target.topic)
     if is_internal_topic(target.topic, channel) or (topic is not None and topic.internal):
         return Finding(DiscardReason.INTERNAL_TOPIC, f"topic {target.topic} is internal")
-    if not allowed.allows(group, target.topic):
-        return Finding(DiscardReason.FORBIDDEN, f"producer group {group} may not write to {target.topic}")
-    if allowed.protects(group, target.topic):
+    if not allowed.allows(service, target.topic):
+        return Finding(DiscardReason.FORBIDDEN, f"service {service} may not write to {target.topic}")
+    if allowed.protects(service, target.topic):
         return Finding(DiscardReason.PLATFORM_TOPIC, f"topic {target.topic} is named as one of another platform")
     return None if topic is not None and topic.takes(target.partition) else _inspect_topic(target, topic)
 
@@ -217,7 +217,7 @@ def _inspect_record(half: Half, topics: Mapping[str, RealTopic | None], now: int
     if topic.key_required and half.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")
     if not half.is_small(limit - more):
-        size = real_record_size(half.key, half.value, user_headers(half.headers), control.group) + more
+        size = real_record_size(half.key, half.value, user_headers(half.headers), control.service) + more
         if size > limit:
             return Finding(DiscardReason.TOO_LARGE, f"{size} bytes, topic {name} allows {limit}")
     if not -topic.newest <= age <= topic.oldest:

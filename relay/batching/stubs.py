@@ -44,5 +44,5 @@ def _kept_size(half: Half) -> int:
     body = discard_record_size(half.key, half.value, half.headers)
     control = half.control
     return (
-        body if control is None else max(body, manifest_record_size(1, control.ordering_key(half.key), control.group))
+        body if control is None else max(body, manifest_record_size(1, control.ordering_key(half.key), control.service))
     )

@@ -94,7 +94,7 @@ class Gate:
 
     Args:
         owner: The half partition or the table source; it spreads the requests of several.
-        in_force: Who may write where. None: every producer group may write to every topic.
+        in_force: Who may write where. None: every service may write to every topic.
     """
 
     def __init__(

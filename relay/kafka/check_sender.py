@@ -40,13 +40,13 @@ class CheckSender:
         return max(QUEUE - len(self._producer), 0)
 
     def ask(self, requests: Sequence[CheckRequest]) -> None:
-        """Send requests, keyed by producer group.
+        """Send requests, keyed by service.
 
         A broker that has just started may answer for a moment that the topic is unknown; librdkafka refuses it then.
         """
         for request in requests:
             try:
-                self._producer.produce(self._topic, request.encode(), request.group.encode())
+                self._producer.produce(self._topic, request.encode(), request.service.encode())
             except BufferError:
                 log.warning("Check requests dropped and repeated later: the local queue is full")
                 break

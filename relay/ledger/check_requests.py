@@ -14,7 +14,7 @@ def check_request(transaction: Transaction, topic_id: str, partition: int) -> Ch
     first = transaction.by_offset()[0][1]
     return CheckRequest(
         transaction.id,
-        transaction.group,
+        transaction.service,
         transaction.truth,
         topic_id,
         partition,

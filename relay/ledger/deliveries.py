@@ -79,7 +79,7 @@ class Deliveries:
             heapq.heappush(self._waiting, (decision.last_offset, next(self._serial), transaction))
             return
         if not self._is_read(transaction, decision):
-            self._lacking.setdefault(transaction.group, []).append(transaction)
+            self._lacking.setdefault(transaction.service, []).append(transaction)
             return
         if transaction.state is COMMITTED and not transaction.counted():
             transaction.move(Event.STRAY)
@@ -96,13 +96,13 @@ class Deliveries:
             if self._is_open(transaction):
                 self.judge(transaction)
 
-    def lacks_deferred(self, group: str) -> bool:
-        """Return whether a decided transaction of a producer group waits for deferred halves."""
-        return group in self._lacking
+    def lacks_deferred(self, service: str) -> bool:
+        """Return whether a decided transaction of a service waits for deferred halves."""
+        return service in self._lacking
 
-    def judge_lacking(self, group: str) -> None:
-        """Judge again the transactions of a producer group that waited for deferred halves."""
-        for transaction in self._lacking.pop(group, ()):
+    def judge_lacking(self, service: str) -> None:
+        """Judge again the transactions of a service that waited for deferred halves."""
+        for transaction in self._lacking.pop(service, ()):
             if self._is_open(transaction):
                 self.judge(transaction)
 
@@ -112,7 +112,7 @@ class Deliveries:
 
     def _is_read(self, transaction: Transaction, decision: OpEntry) -> bool:
         """Return whether all halves up to the last one that a decision lists were read, and none is deferred."""
-        return decision.last_offset < self._deferred.lowest(transaction.group, self._progress.next_half)
+        return decision.last_offset < self._deferred.lowest(transaction.service, self._progress.next_half)
 
     def _is_free(self, transaction: Transaction) -> bool:
         """Return whether a transaction may go: committed, read to its last half, and first of its ordering key."""

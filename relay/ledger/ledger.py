@@ -38,7 +38,7 @@ class Ledger:
 
     Args:
         partition: Partition number of all three.
-        ordered: Whether transactions of one (producer group, ordering key) keep their order.
+        ordered: Whether transactions of one (service, ordering key) keep their order.
     """
 
     def __init__(
@@ -99,31 +99,31 @@ class Ledger:
         self._drop_lost_ops()
 
     def deferred_wanted(self, most: int) -> list[int]:
-        """Return offsets of deferred halves that are to be read again now, ascending, and all of one producer group."""
-        for group in self.deferred.groups():
+        """Return offsets of deferred halves that are to be read again now, ascending, and all of one service."""
+        for service in self.deferred.services():
             room = (
                 most
-                if self.deliveries.lacks_deferred(group)
-                else min(self._parking.room_of(group), self._parking.more(), most)
+                if self.deliveries.lacks_deferred(service)
+                else min(self._parking.room_of(service), self._parking.more(), most)
             )
             if room > 0:
-                return self.deferred.first(group, room)
-            self._parking.exceeds(group)
+                return self.deferred.first(service, room)
+            self._parking.exceeds(service)
         return []
 
     def read_deferred(self, halves: Iterable[Half]) -> None:
         """Take halves that `deferred_wanted` named, in its order; the last ones may be left out."""
-        group = None
+        service = None
         for half in halves:
             if half.control is None:
                 raise ValueError(
                     f"internal error: the half at offset {half.offset} cannot be parsed, although it was parsed before"
                 )
-            group = half.control.group
-            self.deferred.remove_lowest(group)
+            service = half.control.service
+            self.deferred.remove_lowest(service)
             self._keep(half, half.control)
-        if group is not None:
-            self.deliveries.judge_lacking(group)
+        if service is not None:
+            self.deliveries.judge_lacking(service)
         self._drop_lost_ops()
 
     def restored(self) -> None:
@@ -243,17 +243,17 @@ class Ledger:
     # --- halves
 
     def _add(self, half: Half, control: HalfControl) -> None:
-        """Take a half that was read for the first time; defer it if it begins a transaction of a group at its limit.
+        """Take a half that was read for the first time; defer it if it begins a transaction of a service at its limit.
 
-        While halves of a group are deferred, all further ones are: what is kept of a group was read in its order.
+        While halves of a service are deferred, all further ones are: what is kept of a service was read in its order.
         """
-        if self.deferred.holds(control.group) or (
-            self._parking.is_full(control.group)
+        if self.deferred.holds(control.service) or (
+            self._parking.is_full(control.service)
             and control.transaction_id not in self.pending.by_id
             and not self.discards.holds(control.transaction_id)
         ):
-            self.deferred.add(sys.intern(control.group), half.offset, half.append_time)
-            self._parking.exceeds(control.group)
+            self.deferred.add(sys.intern(control.service), half.offset, half.append_time)
+            self._parking.exceeds(control.service)
         else:
             self._keep(half, control)
 

@@ -42,10 +42,10 @@ class Pending:
         Args:
             due: When it is asked about first, ms of broker time.
         """
-        group, incarnation = sys.intern(control.group), control.options.incarnation  # the same for very many
+        service, incarnation = sys.intern(control.service), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
-            group,
+            service,
             control.truth,
             control.ordering_key(half.key) if ordered else None,
             None if incarnation is None else sys.intern(incarnation),
@@ -86,14 +86,14 @@ class Pending:
         return None if first is None else first.appended
 
     def oldest_undecided(self, append_time: int) -> dict[tuple[str, Truth], int]:
-        """Return the append time of the oldest undecided one by producer group and truth, ms of broker time.
+        """Return the append time of the oldest undecided one by service and truth, ms of broker time.
 
         Args:
             append_time: Younger transactions are left out.
         """
         oldest: dict[tuple[str, Truth], int] = {}
         for transaction in self._undecided(append_time):
-            key = (transaction.group, transaction.truth)
+            key = (transaction.service, transaction.truth)
             oldest[key] = min(oldest.get(key, append_time), transaction.appended)
         return oldest
 

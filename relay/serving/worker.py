@@ -86,7 +86,7 @@ class PartitionWorker(threading.Thread):
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
         self._counted_at = -math.inf
-        self._deferring: Sequence[str] = ()  # producer groups
+        self._deferring: Sequence[str] = ()  # services
         self._writing = False
 
     # --- called by the service's thread
@@ -312,7 +312,7 @@ class PartitionWorker(threading.Thread):
         report.contradicted(ledger.decisions.take_contradictions(), self.partition)
         self._counted = ledger.counts.copy()
         if time.monotonic() - self._counted_at > COUNT_SECONDS:
-            deferring = ledger.deferred.groups()
+            deferring = ledger.deferred.services()
             report.deferring(self._deferring, deferring, self.partition)
             self._deferring = deferring
             report.set_waiting_figures(ledger, self._clock.now(_ms()))

@@ -1,6 +1,6 @@
-"""Halves that were read and are not kept, because their producer group is at its limit (R44). Pure.
+"""Halves that were read and are not kept, because their service is at its limit (R44). Pure.
 
-The checkpoint names them unsettled. They are read again, the lowest first, as soon as their group is below its limit.
+The checkpoint names them unsettled. They are read again, the lowest first, as soon as their service is below its limit.
 """
 
 from __future__ import annotations
@@ -57,58 +57,58 @@ class _Runs:
 
 
 class Deferred:
-    """The deferred halves of one half partition, by producer group."""
+    """The deferred halves of one half partition, by service."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, _Runs] = {}
+        self._services: dict[str, _Runs] = {}
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        return bool(self._groups)
+        return bool(self._services)
 
     def __len__(self) -> int:
         """Return how many there are."""
-        return sum(runs.count for runs in self._groups.values())
+        return sum(runs.count for runs in self._services.values())
 
     def __contains__(self, offset: int) -> bool:
         """Return whether the half at an offset is deferred."""
-        return any(offset in runs for runs in self._groups.values())
+        return any(offset in runs for runs in self._services.values())
 
-    def groups(self) -> list[str]:
-        """Return the producer groups of these halves."""
-        return list(self._groups)
+    def services(self) -> list[str]:
+        """Return the services of these halves."""
+        return list(self._services)
 
-    def holds(self, group: str) -> bool:
-        """Return whether halves of a producer group are deferred."""
-        return group in self._groups
+    def holds(self, service: str) -> bool:
+        """Return whether halves of a service are deferred."""
+        return service in self._services
 
-    def add(self, group: str, offset: int, append_time: int) -> None:
-        """Defer a half. Its offset is above those of its group's other deferred halves."""
-        runs = self._groups.get(group)
+    def add(self, service: str, offset: int, append_time: int) -> None:
+        """Defer a half. Its offset is above those of its service's other deferred halves."""
+        runs = self._services.get(service)
         if runs is None:
-            runs = self._groups[group] = _Runs(append_time)
+            runs = self._services[service] = _Runs(append_time)
         runs.add(offset)
 
-    def lowest(self, group: str, otherwise: int) -> int:
-        """Return the lowest offset of a producer group; another one if it has none."""
-        runs = self._groups.get(group)
+    def lowest(self, service: str, otherwise: int) -> int:
+        """Return the lowest offset of a service; another one if it has none."""
+        runs = self._services.get(service)
         return otherwise if runs is None else runs.lowest()
 
     def lowest_of_all(self, otherwise: int) -> int:
         """Return the lowest offset; another one if there is none."""
-        return min((runs.lowest() for runs in self._groups.values()), default=otherwise)
+        return min((runs.lowest() for runs in self._services.values()), default=otherwise)
 
     def since(self) -> int | None:
         """Return the append time of the first half that was deferred, ms of broker time; None if there is none."""
-        return min((runs.since for runs in self._groups.values()), default=None)
+        return min((runs.since for runs in self._services.values()), default=None)
 
-    def first(self, group: str, count: int) -> list[int]:
-        """Return so many offsets of a producer group at most, the lowest first."""
-        return list(islice(self._groups[group], count))
+    def first(self, service: str, count: int) -> list[int]:
+        """Return so many offsets of a service at most, the lowest first."""
+        return list(islice(self._services[service], count))
 
-    def remove_lowest(self, group: str) -> None:
-        """Remove the lowest offset of a producer group: its half is kept from now on."""
-        runs = self._groups[group]
+    def remove_lowest(self, service: str) -> None:
+        """Remove the lowest offset of a service: its half is kept from now on."""
+        runs = self._services[service]
         runs.remove_lowest()
         if not runs.count:
-            del self._groups[group]
+            del self._services[service]

@@ -176,7 +176,7 @@ def to_manifest(transaction: Transaction, finding: Finding, topic_id: str, parti
     decision = None if finding.reason is DiscardReason.UNDECIDED else transaction.decision
     return Manifest(
         transaction.id,
-        transaction.group,
+        transaction.service,
         transaction.truth,
         topic_id,
         partition,
@@ -198,7 +198,7 @@ def from_manifest(manifest: Manifest) -> Transaction:
     undecided = manifest.reason is DiscardReason.UNDECIDED
     transaction = Transaction(
         manifest.transaction_id,
-        manifest.group,
+        manifest.service,
         manifest.truth,
         None if manifest.ordering is None else parse_key(manifest.ordering),
         manifest.incarnation,

@@ -123,7 +123,7 @@ class Transaction:
 
     Args:
         truth: Who answers check requests.
-        ordering_key: Its order is kept among those of its group with the same key; None for one without order.
+        ordering_key: Its order is kept among those of its service with the same key; None for one without order.
         due: When it is to be asked about next, ms of broker time.
         appended: Append time of the half that was read first, ms of broker time.
         halves: The halves that were read, by position.
@@ -132,8 +132,8 @@ class Transaction:
         gaps: How often halves of others are between its own.
         last_offset: Of the half that was read last.
         copies: Further halves, with the positions that were read before; the decision's offsets select one.
-        is_first: Whether none of its group and ordering key is before it.
-        behind: The next one of its group and ordering key.
+        is_first: Whether none of its service and ordering key is before it.
+        behind: The next one of its service and ordering key.
         decided_at: Append time of that, ms of broker time.
         disputed: Op markers contradicted each other: only a role that has the truth decides it from now on.
         asked: Check requests so far.
@@ -145,7 +145,7 @@ class Transaction:
     """
 
     id: str
-    group: str
+    service: str
     truth: Truth
     ordering_key: bytes | None
     incarnation: str | None

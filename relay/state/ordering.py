@@ -1,4 +1,4 @@
-"""Lanes: the transactions of one (producer group, ordering key), in the order of their first halves (R28). Pure.
+"""Lanes: the transactions of one (service, ordering key), in the order of their first halves (R28). Pure.
 
 They are linked to each other instead of queued: most keys have a single transaction, and there may be very many.
 """
@@ -20,18 +20,18 @@ class Lanes:
 
     def __init__(self, pending: Mapping[str, Transaction]) -> None:
         self._pending = pending
-        self._last: defaultdict[str, dict[bytes, Transaction]] = defaultdict(dict)  # by producer group and ordering key
+        self._last: defaultdict[str, dict[bytes, Transaction]] = defaultdict(dict)  # by service and ordering key
 
     def join(self, transaction: Transaction) -> None:
         """Add a transaction behind all others of its lane, if it keeps an order at all."""
         key = transaction.ordering_key
         if key is None:
             return
-        of_group = self._last[transaction.group]
-        last = of_group.get(key)
+        of_service = self._last[transaction.service]
+        last = of_service.get(key)
         if last is not None:
             last.behind, transaction.is_first = transaction, False
-        of_group[key] = transaction
+        of_service[key] = transaction
 
     def leave(self, transaction: Transaction) -> Transaction | None:
         """Return a transaction is through.
@@ -46,13 +46,13 @@ class Lanes:
         while follower is not None and self._pending.get(follower.id) is not follower:
             follower = follower.behind
         if follower is None:
-            self._end(transaction.group, key)
+            self._end(transaction.service, key)
         else:
             follower.is_first = True
         return follower
 
-    def _end(self, group: str, key: bytes) -> None:
-        of_group = self._last[group]
-        del of_group[key]
-        if not of_group:
-            del self._last[group]
+    def _end(self, service: str, key: bytes) -> None:
+        of_service = self._last[service]
+        del of_service[key]
+        if not of_service:
+            del self._last[service]

@@ -1,6 +1,6 @@
 """Parking: which undecided transactions leave for the discard topic, so that they hold up no other. Pure.
 
-A dead producer group must not be felt by the others: it is never a partition that waits for it (R21).
+A dead service must not be felt by the others: it is never a partition that waits for it (R21).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ROOMY = 0.5
 LOOK_MS = 500
 """While all that is in the way is in good hands, it is looked at so often: it may be very much."""
 PORTION = 1_000
-"""Halves that leave within PORTION_MS for their group's limit: others must not wait for so many."""
+"""Halves that leave within PORTION_MS for their service's limit: others must not wait for so many."""
 PORTION_MS = 1_000
 RELIEF = 0.9
-"""A group that exceeded its limit is brought down to this part of it, so that not every half of it is a case."""
+"""A service that exceeded its limit is brought down to this part of it, so that not every half of it is a case."""
 UNANSWERED = 2
 """Check requests of a listener transaction before its age counts: the pause between them is the time for an answer."""
 GRACE_MS = 1_000
@@ -39,15 +39,15 @@ class ParkingPolicy:
     """When to park.
 
     Args:
-        group_pending_max: Halves of one producer group that may pend in one half partition.
-        group_pending_max_bytes: Approximate size of these halves, bytes.
+        service_pending_max: Halves of one service that may pend in one half partition.
+        service_pending_max_bytes: Approximate size of these halves, bytes.
         check_max: UNKNOWN answers after which it is parked.
-        pending_max: Halves of all groups that may pend in one half partition; then no more are read.
+        pending_max: Halves of all services that may pend in one half partition; then no more are read.
         listener_max_age_ms: As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts.
     """
 
-    group_pending_max: int = 100_000
-    group_pending_max_bytes: int = 256 * 1024 * 1024
+    service_pending_max: int = 100_000
+    service_pending_max_bytes: int = 256 * 1024 * 1024
     undecided_max_age_ms: int = 86_400_000
     check_max: int = 15
     pending_max: int = 200_000
@@ -59,7 +59,7 @@ DEFAULT = ParkingPolicy()
 
 @dataclass(slots=True)
 class PendingSize:
-    """What pends of one producer group."""
+    """What pends of one service."""
 
     halves: int = 0
     bytes: int = 0
@@ -95,7 +95,7 @@ class Parking:
 
     def __init__(self, policy: ParkingPolicy) -> None:
         self._policy = policy
-        self._most_halves, self._most_bytes = policy.group_pending_max, policy.group_pending_max_bytes
+        self._most_halves, self._most_bytes = policy.service_pending_max, policy.service_pending_max_bytes
         self._weights: dict[str, PendingSize] = {}
         self._halves = 0
         self._heavy: set[str] = set()
@@ -111,23 +111,23 @@ class Parking:
         size = half.size()
         transaction.size += size
         self._halves += 1
-        weight = self._weights.get(transaction.group)
+        weight = self._weights.get(transaction.service)
         if weight is None:
-            weight = self._weights[transaction.group] = PendingSize()
+            weight = self._weights[transaction.service] = PendingSize()
         weight.halves += 1
         weight.bytes += size
         if weight.halves > self._most_halves or weight.bytes > self._most_bytes:
-            self._heavy.add(transaction.group)
+            self._heavy.add(transaction.service)
 
     def settled(self, transaction: Transaction) -> None:
         """Remove a transaction that pends no longer."""
-        weight = self._weights[transaction.group]
+        weight = self._weights[transaction.service]
         halves = len(transaction.halves) + len(transaction.copies)
         self._halves -= halves
         weight.halves -= halves
         weight.bytes -= transaction.size
         if not weight.halves:
-            del self._weights[transaction.group]
+            del self._weights[transaction.service]
 
     def answered_unknown(self, transaction: Transaction) -> None:
         """One more check of a transaction was answered UNKNOWN."""
@@ -136,23 +136,23 @@ class Parking:
 
     def decided(self, transaction: Transaction, now: int) -> None:
         """Note that a role that was asked decided a transaction, at this broker time (ms)."""
-        self._urgent.answered(transaction.group, now)
+        self._urgent.answered(transaction.service, now)
 
-    def is_full(self, group: str) -> bool:
-        """Return whether a producer group is at its limit: halves of further transactions are deferred (R44)."""
-        weight = self._weights.get(group)
+    def is_full(self, service: str) -> bool:
+        """Return whether a service is at its limit: halves of further transactions are deferred (R44)."""
+        weight = self._weights.get(service)
         return weight is not None and (weight.halves >= self._most_halves or weight.bytes >= self._most_bytes)
 
-    def room_of(self, group: str) -> int:
-        """Return how many deferred halves of a producer group may be read again; 0 until it is well below its limit."""
-        weight = self._weights.get(group)
+    def room_of(self, service: str) -> int:
+        """Return how many deferred halves of a service may be read again; 0 until it is well below its limit."""
+        weight = self._weights.get(service)
         if weight is None:
             return self._most_halves
         return 0 if self._exceeds(weight, RELIEF) else self._most_halves - weight.halves
 
-    def exceeds(self, group: str) -> None:
-        """Let some of a producer group be parked, which has deferred halves and no room for them."""
-        self._heavy.add(group)
+    def exceeds(self, service: str) -> None:
+        """Let some of a service be parked, which has deferred halves and no room for them."""
+        self._heavy.add(service)
 
     def more(self) -> int:
         """How many halves more may pend."""
@@ -169,8 +169,8 @@ class Parking:
         return bool(self._heavy) or room.taken() >= FULL
 
     def crowds(self, transaction: Transaction, room: Room) -> bool:
-        """Whether a transaction is of a group that exceeds its limit, or the checkpoint string is nearly full."""
-        return transaction.group in self._heavy or room.taken() >= FULL
+        """Whether a transaction is of a service that exceeds its limit, or the checkpoint string is nearly full."""
+        return transaction.service in self._heavy or room.taken() >= FULL
 
     def choose(
         self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
@@ -183,7 +183,7 @@ class Parking:
         """
         yield from self._asked_too_often(pending)
         yield from self._too_old(pending, now)
-        yield from self._of_heavy_groups(pending, now)
+        yield from self._of_heavy_services(pending, now)
         yield from self._in_the_way(pending, room, now)
 
     def take_urgent(self) -> list[Transaction]:
@@ -219,33 +219,33 @@ class Parking:
             return min(age, self._policy.listener_max_age_ms)
         return age
 
-    def _of_heavy_groups(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
+    def _of_heavy_services(self, pending: Mapping[str, Transaction], now: int) -> Iterator[tuple[Transaction, str]]:
         """In portions: what exceeds the limit is deferred, and takes no room that others need (R44)."""
         if now >= self._next_portion_at:
             self._next_portion_at, self._portion = now + PORTION_MS, PORTION
         if not self._heavy or self._portion <= 0:
             return
         undecided = _undecided(pending, now - GRACE_MS)
-        for group in sorted(self._heavy):
-            for transaction in (other for other in undecided if other.group == group):
-                if self._portion <= 0 or not self._exceeds(self._weights[group], RELIEF):
+        for service in sorted(self._heavy):
+            for transaction in (other for other in undecided if other.service == service):
+                if self._portion <= 0 or not self._exceeds(self._weights[service], RELIEF):
                     break
                 self._portion -= len(transaction.halves)
-                yield transaction, "more of its producer group pended than the limit allows"
-            if not self._exceeds(self._weights.get(group, PendingSize()), 1):
-                self._heavy.discard(group)
+                yield transaction, "more of its service pended than the limit allows"
+            if not self._exceeds(self._weights.get(service, PendingSize()), 1):
+                self._heavy.discard(service)
 
     def _in_the_way(
         self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
     ) -> Iterator[tuple[Transaction, str]]:
-        """While there is little room: of the group with most in the way, the oldest first."""
+        """While there is little room: of the service with most in the way, the oldest first."""
         before = room()
         if before.taken() < FULL or now < self._look_again_at:
             return
         patience = PRESSED if before.taken() >= PRESSING else PATIENT
         self._urgent.look(pending, self._weights)
-        for group in _by_group(_undecided(pending, now - GRACE_MS), before.head - WINDOW // 2):
-            for transaction in self._urgent.without_expected_answer(group, now, patience):
+        for service in _by_service(_undecided(pending, now - GRACE_MS), before.head - WINDOW // 2):
+            for transaction in self._urgent.without_expected_answer(service, now, patience):
                 if room().taken() < ROOMY:
                     return
                 yield transaction, "there was little room left for what pends in its half partition"
@@ -255,25 +255,25 @@ class Parking:
         return weight.halves > self._most_halves * part or weight.bytes > self._most_bytes * part
 
 
-def _by_group(undecided: Sequence[Transaction], middle: int) -> Iterator[list[Transaction]]:
-    """First the group with the most that is older than the middle of the window: the young may be in good hands."""
-    groups: dict[str, list[Transaction]] = {}
+def _by_service(undecided: Sequence[Transaction], middle: int) -> Iterator[list[Transaction]]:
+    """First the service with the most that is older than the middle of the window: the young may be in good hands."""
+    services: dict[str, list[Transaction]] = {}
     for transaction in undecided:
-        groups.setdefault(transaction.group, []).append(transaction)
-    weights = {name: _halves_below(middle, group) for name, group in groups.items()}
-    for name in sorted(groups, key=weights.__getitem__, reverse=True):
+        services.setdefault(transaction.service, []).append(transaction)
+    weights = {name: _halves_below(middle, service) for name, service in services.items()}
+    for name in sorted(services, key=weights.__getitem__, reverse=True):
         if weights[name]:
-            yield groups[name]
+            yield services[name]
 
 
-def _halves_below(offset: int, group: Sequence[Transaction]) -> int:
-    return sum(len(transaction.halves) for transaction in group if transaction.first().offset < offset)
+def _halves_below(offset: int, service: Sequence[Transaction]) -> int:
+    return sum(len(transaction.halves) for transaction in service if transaction.first().offset < offset)
 
 
 def _undecided(pending: Mapping[str, Transaction], append_time: int) -> list[Transaction]:
-    """Return the undecided ones whose first half was appended up to a time; of each group the oldest first.
+    """Return the undecided ones whose first half was appended up to a time; of each service the oldest first.
 
-    Those that were deferred are behind younger ones of other groups.
+    Those that were deferred are behind younger ones of other services.
     """
     return [
         transaction

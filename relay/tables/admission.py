@@ -21,7 +21,7 @@ WAITING_MAX = 100_000
 """Rows that may wait for topics. Above it, those that wait longest wait no longer, and pre-flight decides on them."""
 
 Which = tuple[str, str]
-"""Id and producer group of a transaction."""
+"""Id and service of a transaction."""
 
 
 @dataclass(slots=True)
@@ -48,9 +48,9 @@ class Admission:
         self._gate = gate
         self._channel = channel
         self._origin_bytes = origin_bytes
-        self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and group
+        self._waiting: dict[Which, str] = {}  # topic, or "" behind another, by transaction id and service
         self._waiting_ids: list[int] = []
-        self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and producer group
+        self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and service
         self._blocked: set[OrderingKey] = set()
         self._given_up: set[Which] = set()
 
@@ -61,7 +61,7 @@ class Admission:
         return self._waiting_ids
 
     def by_topic(self) -> dict[tuple[str, str], int]:
-        """Return how many rows wait for real topics, by topic and producer group; without those behind others."""
+        """Return how many rows wait for real topics, by topic and service; without those behind others."""
         return {place: rows for place, rows in self._rows.items() if place[0]}
 
     def topics(self, among: Collection[str]) -> set[str]:
@@ -134,7 +134,7 @@ class Admission:
         rows = ids([transaction])
         self._waiting[which(transaction)] = topic
         self._waiting_ids += rows
-        self._rows[topic, transaction.group] += len(rows)
+        self._rows[topic, transaction.service] += len(rows)
         self._blocked |= ordering_keys(transaction)
 
     def _inspect(self, transaction: RowTransaction, now: int) -> Finding | None:
@@ -151,8 +151,8 @@ class Admission:
 
 
 def which(transaction: RowTransaction) -> Which:
-    """Return what identifies a transaction; rows of several producer groups in one local transaction are several."""
-    return transaction.id, transaction.group
+    """Return what identifies a transaction; rows of several services in one local transaction are several."""
+    return transaction.id, transaction.service
 
 
 def behind(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:

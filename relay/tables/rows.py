@@ -20,7 +20,7 @@ from outbox.protocol.half import (
     Truth,
 )
 from outbox.protocol.identifiers import table_transaction_id
-from outbox.protocol.names import HEADER_PREFIX, check_group, is_topic_name
+from outbox.protocol.names import HEADER_PREFIX, check_service, is_topic_name
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
@@ -48,7 +48,7 @@ class Row(NamedTuple):
     xid: int
     id: int
     started_us: int
-    group: str
+    service: str
     topic: str
     partition: int
     timestamp: int | None
@@ -67,7 +67,7 @@ class Row(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RowTransaction(Transaction):
-    """The rows of one local transaction and producer group."""
+    """The rows of one local transaction and service."""
 
     local: Local = (0, 0)
 
@@ -75,22 +75,22 @@ class RowTransaction(Transaction):
 def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
     """Return the transactions of rows, in the order of their first rows.
 
-    A row becomes a half whose offset is the row's id. Rows of several producer groups in one local transaction become
-    one transaction for each group.
+    A row becomes a half whose offset is the row's id. Rows of several services in one local transaction become
+    one transaction for each service.
 
     Args:
         rows: In the order of their ids.
     """
     grouped: defaultdict[tuple[Local, str], list[Row]] = defaultdict(list)
     for row in rows:
-        grouped[row.local, row.group].append(row)
-    return [_transaction(group, some) for (_, group), some in grouped.items()]
+        grouped[row.local, row.service].append(row)
+    return [_transaction(service, some) for (_, service), some in grouped.items()]
 
 
-def _transaction(group: str, rows: Sequence[Row]) -> RowTransaction:
+def _transaction(service: str, rows: Sequence[Row]) -> RowTransaction:
     first = rows[0]
     id_ = first.message or table_transaction_id(first.xid, first.started_us)
-    transaction = RowTransaction(id_, group, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
+    transaction = RowTransaction(id_, service, Truth.ROW, first.key, None, 0, appended=first.started_us // 1_000)
     transaction.local = first.local
     transaction.halves = dict(enumerate(_half(id_, row) for row in rows))
     transaction.size = sum(half.size() for half in transaction.halves.values())
@@ -103,24 +103,24 @@ def _half(transaction_id: str, row: Row) -> Half:
     if row.error:
         return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, row.error)
     try:
-        _check_target(row.topic, row.partition, row.group)
+        _check_target(row.topic, row.partition, row.service)
         headers = _headers(row) if row.header_names or row.header_values else ()
         options = NO_OPTIONS if row.timestamp is None else _options(row.timestamp)
     except ProtocolError as error:
         return Half(row.id, row.started_us // 1_000, row.key, row.value, (), None, str(error))
     which, position = (row.message, 0) if row.message else (transaction_id, row.id)
-    control = HalfControl(row.topic, row.partition, which, position, row.group, Truth.ROW, options)
+    control = HalfControl(row.topic, row.partition, which, position, row.service, Truth.ROW, options)
     return Half(row.id, row.started_us // 1_000, row.key, row.value, headers, control)
 
 
 @lru_cache(maxsize=4_096)
-def _check_target(topic: str, partition: int, group: str) -> None:
+def _check_target(topic: str, partition: int, service: str) -> None:
     """Check what very many rows have in common; an error is not cached."""
     if not is_topic_name(topic):
         raise ProtocolError(f"topic {topic[:80]!r} is not a topic name")
     if partition < ANY_PARTITION:
         raise ProtocolError(f"partition {partition} is negative; -1 means by key")
-    check_group(group)
+    check_service(service)
 
 
 def _options(timestamp: int) -> HalfOptions:
@@ -153,7 +153,7 @@ def keyed_halves(transaction: Transaction) -> Iterator[tuple[OrderingKey, Half]]
     """Yield the messages of a transaction that have a key, with their ordering keys."""
     for half in transaction.halves.values():
         if half.key is not None:
-            yield (transaction.group, half.key), half
+            yield (transaction.service, half.key), half
 
 
 def ordering_keys(transaction: Transaction) -> set[OrderingKey]:

@@ -31,7 +31,7 @@ _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFL
 # A row takes about 300 bytes beside what is counted.
 _WINDOW: LiteralString = (
     "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
-    " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(producer_group), 0) + 300 AS size"
+    " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(service), 0) + 300 AS size"
     " FROM {message}"
     " WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
@@ -61,7 +61,7 @@ _MOVE: LiteralString = (
     " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(refused_xids)s::xid8[],"
     " %(refused_starts)s::bigint[], %(reasons)s::text[], %(details)s::text[]) AS r (id, xid, started, reason, detail)"
     " WHERE {same} RETURNING m.*, r.reason, r.detail),"
-    " kept AS (INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, timestamp, key, value,"
+    " kept AS (INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, timestamp, key, value,"
     " header_names, header_values, reason, detail) SELECT xid, id, created_at, {known},"
     " timestamp, key, value, header_names, header_values, reason, detail FROM refused ON CONFLICT DO NOTHING"
     " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM named) AS named,"

@@ -204,7 +204,7 @@ class TableSource:
         self._feedback.delivered(batch, written, time.monotonic() - began, timed_out=self._delivery.timed_out)
         metrics.MESSAGES.labels().inc(len(written))
         metrics.TRANSACTIONS.labels("delivered").inc(len(ready))
-        delivered = ((found.group, found.decided_at, len(found.halves)) for found in ready)
+        delivered = ((found.service, found.decided_at, len(found.halves)) for found in ready)
         report.became_visible(delivered, self._clock.now(_ms()))
         failpoint("relay.table_delivered")
 

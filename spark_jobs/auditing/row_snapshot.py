@@ -15,7 +15,7 @@ from pyarrow import parquet
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.dsn import connect_dsn, connection_problem, server_limits
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.settings import AuditedDatabase
 from spark_jobs.runtime.spans import Span
 
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(
     {
         "database": pa.string(),
         "transaction_id": pa.string(),
-        "producer_group": pa.string(),
+        "service": pa.string(),
         "state": pa.string(),
         "half_topic_id": pa.string(),
         "half_partition": pa.int32(),
@@ -44,7 +44,7 @@ SCHEMA = pa.schema(
 
 # Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """
-SELECT %(database)s::text, transaction_id::text, producer_group, state::text, half_topic_id::text, half_partition,
+SELECT %(database)s::text, transaction_id::text, service, state::text, half_topic_id::text, half_partition,
        first_offset, last_offset, positions
   FROM {transaction}
  WHERE half_topic_id <> %(topic)s::uuid OR first_offset < 0 OR EXISTS (
@@ -83,7 +83,7 @@ def take_snapshot(
     parameters = {**topic, **_arrays(window), "database": name}
     write_rows(connection, table.compose(_ROWS), parameters, SCHEMA, file)
     watermarks = {int(partition): int(value) for partition, value in purged}
-    return Database(name, database.groups, incarnation, watermarks, until)
+    return Database(name, database.services, incarnation, watermarks, until)
 
 
 @contextmanager

@@ -16,11 +16,11 @@ from spark_jobs.runtime.settings import JobSettings, TopicNames, names_in
 
 
 class AuditedDatabase(BaseModel):
-    """One database and the producer groups that write to it, as the checker's settings name them too."""
+    """One database and the services that write to it, as the checker's settings name them too."""
 
     dsn: SecretStr | None = Field(None, description="Connection string of a role that may read the callback tables.")
     dsn_file: SecretFile | None = Field(None, description="File that holds it.")
-    groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
+    services: tuple[str, ...] = Field(("*",), description="Services: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
 

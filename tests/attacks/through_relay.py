@@ -142,23 +142,23 @@ TRUST = "a message in the name of another application of its own channel: applic
 THROUGH_RELAY = (
     Attack("let its relay write to a real topic of team-b", By.RELAY, FORBIDDEN, _delivers("team_b.orders")),
     Attack(
-        "the same, in the name of team-b's producer group",
+        "the same, in the name of team-b's service",
         By.RELAY,
         FORBIDDEN,
-        _delivers("team_b.orders", group="team_b-shop"),
+        _delivers("team_b.orders", service="team_b-shop"),
     ),
     Attack(
-        "the same, in the name of a group to which the allow-list gives `*`",
+        "the same, in the name of a service to which the allow-list gives `*`",
         By.RELAY,
         REFUSED,
-        _delivers("team_b.orders", group=CARELESS),
+        _delivers("team_b.orders", service=CARELESS),
     ),
     *(
         Attack(
-            f"let its relay write to `{topic}`, in the name of a group with `*`",
+            f"let its relay write to `{topic}`, in the name of a service with `*`",
             By.RELAY,
             reason,
-            _delivers(topic, group=CARELESS),
+            _delivers(topic, service=CARELESS),
         )
         for topic, reason in {
             "_schemas": PLATFORM,
@@ -213,7 +213,7 @@ THROUGH_RELAY = (
         "write to a topic of its own team in the name of another application",
         By.NOBODY,
         DONE,
-        _delivers("team_a.orders", group=CARELESS),
+        _delivers("team_a.orders", service=CARELESS),
         TRUST,
     ),
     Attack(

@@ -63,7 +63,7 @@ def r09_synchronous_write(self: Fence, connection: psycopg.Connection[Any]) -> N
 @fails("unit/checker/test_breaker.py::test_an_old_commit_shows_nothing_of_what_came_after_it")
 @fails("unit/checker/test_breaker.py::test_a_checker_that_starts_anew_counts_the_rollback_rows_that_are_there")
 def r10_circuit_breaker(self: Breaker, ids: Sequence[str], evidence: Evidence, now: float) -> bool:
-    """Of a group that commits nothing any more, no more is fenced than a crash can explain. A copy of a database has
+    """Of a service that commits nothing any more, no more is fenced than a crash can explain. A copy of a database has
     the right incarnation. If the checker is pointed at it, or applications were moved to it and the checker was not,
     what is asked about has no row there: all is rolled back, and committed messages are lost."""
     self._move(Event.EXPLAINED)

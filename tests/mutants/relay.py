@@ -11,9 +11,9 @@ from collections.abc import Set as AbstractSet
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.validation import PlannedHalf, _too_large
 from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
 from outbox._kafka.topic_cache import TopicCache
-from outbox._publish.validation import PlannedHalf, _too_large
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
 from outbox._service.membership import not_joined, refuse_missing_right
@@ -281,7 +281,7 @@ def r66_failure_of_a_channel(self: ChannelThread, error: Exception, seconds: flo
 @fails("unit/relay/test_reload.py::test_production_requires_a_list_and_takes_the_explicit_word")
 def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
     """In production a relay serves a channel only with an allow-list. Without it, a file from which the list was lost,
-    by a slip or while it is written, opens every topic to every group."""
+    by a slip or while it is written, opens every topic to every service."""
 
 
 @mutant(TopicCache._fetch, "R79", Harm.STUCK)

@@ -166,7 +166,7 @@ def r67_notifications_of_strangers(self: Notifications) -> None:
 
 
 _BOUNDED = MessageTable.statements
-_CHECK = re.compile(r"CHECK \(octet_length\(producer_group\).*?<= 1000000\)", re.DOTALL)
+_CHECK = re.compile(r"CHECK \(octet_length\(service\).*?<= 1000000\)", re.DOTALL)
 
 
 @mutant(MessageTable.statements, "R68", Harm.STUCK)
@@ -217,8 +217,8 @@ def r72_xid_alone(rows: Iterable[Row]) -> list[RowTransaction]:
     that cannot be delivered then takes a stranger's transaction with it."""
     grouped: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
     for row in rows:
-        grouped[row.xid, row.group].append(row)
-    return [module._transaction(group, some) for (_, group), some in grouped.items()]
+        grouped[row.xid, row.service].append(row)
+    return [module._transaction(service, some) for (_, service), some in grouped.items()]
 
 
 @mutant(is_of_a_copy, "R73", Harm.LOST)

@@ -74,7 +74,7 @@ def _file(planted: Planted, kafka: Mapping[str, str], **changed: str) -> Path:
         f"dsn = {json.dumps(changed.get('tables', relays))}",
         "[databases.shop]",
         f"dsn = {json.dumps(changed.get('databases', checkers))}",
-        'groups = ["shop"]',
+        'services = ["shop"]',
     ]
     file = planted.folder / f"{len(list(planted.folder.iterdir()))}.toml"
     file.write_text("\n".join(lines))

@@ -13,7 +13,7 @@ import yaml
 from tests.support.promtool import promtool
 
 ALERTS = Path(__file__).parents[2] / "docs/alerts.yml"
-RULES = {rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
+RULES = {rule["alert"]: rule for service in yaml.safe_load(ALERTS.read_text())["services"] for rule in service["rules"]}
 CASES: Mapping[str, list[dict[str, Any]]] = yaml.safe_load(Path(__file__).with_name("alert_cases.yml").read_text())
 TICK = "15s"
 
@@ -34,7 +34,7 @@ def _test(name: str, case: Mapping[str, Any]) -> dict[str, Any]:
 def _run(folder: Path, name: str, rule: Mapping[str, Any]) -> str:
     """What promtool has to say against the cases of a rule, which is evaluated alone; empty: nothing."""
     rules, file = folder / "rule.yml", folder / "test.yml"
-    rules.write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [dict(rule)]}]}))
+    rules.write_text(yaml.safe_dump({"services": [{"name": "one", "rules": [dict(rule)]}]}))
     tests = [_test(name, case) for case in CASES[name]]
     file.write_text(yaml.safe_dump({"rule_files": [str(rules)], "evaluation_interval": TICK, "tests": tests}))
     done = subprocess.run([promtool(), "test", "rules", str(file)], capture_output=True, text=True, check=False)

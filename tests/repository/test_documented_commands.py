@@ -104,7 +104,7 @@ def _wrong(line: str) -> str:
 
 
 def _is_own(command: TyperGroup, word: str) -> bool:
-    """Whether a word is an argument of a group that is a command itself."""
+    """Whether a word is an argument of a service that is a command itself."""
     return command.invoke_without_command and word not in command.commands
 
 

@@ -44,8 +44,8 @@ METRICS = LIBRARY | {exposed(metric): metric for module in MODULES for metric in
 
 
 def _rules() -> list[Mapping[str, Any]]:
-    groups = yaml.safe_load(ALERTS.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
+    services = yaml.safe_load(ALERTS.read_text())["services"]
+    return [rule for service in services for rule in service["rules"]]
 
 
 RULES = _rules()
@@ -83,8 +83,8 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
-        *("channel", "database", "state", "group", "service", "place"),
-        *("producer_group", "truth", "job_id", "work"),
+        *("channel", "database", "state", "service", "service", "place"),
+        *("service", "truth", "job_id", "work"),
     }
 
 
@@ -150,7 +150,7 @@ def test_an_alert_says_what_is_the_matter_and_where_its_runbook_is(rule: Mapping
 
 
 def test_each_runbook_is_of_an_alert() -> None:
-    sections = re.findall(r"^## (Outbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
+    sections = re.findall(r"^## (HalfOutbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
     assert len(set(sections)) == len(sections)
 

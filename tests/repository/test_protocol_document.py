@@ -77,7 +77,7 @@ def test_the_table_of_topics_names_all_topics_and_their_clean_up() -> None:
     topics, derived = tables("Topics")
     channel = Channel("x")
     assert {row[0].replace("*channel*", "x").replace("`", "") for row in topics} == set(channel.topics)
-    example = {"*channel*": "x", "*group*": "orders", "*replay id*": "r", "*topic*": "t", "*n*": "7", "`": ""}
+    example = {"*channel*": "x", "*service*": "orders", "*replay id*": "r", "*topic*": "t", "*n*": "7", "`": ""}
     assert [_replaced(row[0], example) for row in derived] == [
         channel.relay_group,
         channel.checker_group,

@@ -120,4 +120,4 @@ def span(first: int, last: int) -> list[Record]:
 def identified(offset: int) -> list[tuple[str, bytes | None]]:
     """The headers of the relay, with a message id of its own for each offset."""
     message_id = f"0192f3a4-5b6c-7d8e-9f00-{offset:012x}/0".encode()
-    return [("outbox-id", message_id), ("outbox-group", b"shop"), ("outbox-origin", b"0/%d" % offset)]
+    return [("outbox-id", message_id), ("outbox-service", b"shop"), ("outbox-origin", b"0/%d" % offset)]

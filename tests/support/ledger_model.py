@@ -41,13 +41,13 @@ TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 OP_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f00"
 VERDICT_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f01"
 PARTITION = 3
-GROUP = "orders"
+SERVICE = "orders"
 POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
 TOPICS = {"real": RealTopic(4, 10_000)}
 PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)
-SOON = ParkingPolicy(group_pending_max=2, undecided_max_age_ms=2_500, check_max=2)
-FLOODED = ParkingPolicy(group_pending_max=1)
+SOON = ParkingPolicy(service_pending_max=2, undecided_max_age_ms=2_500, check_max=2)
+FLOODED = ParkingPolicy(service_pending_max=1)
 
 
 def transaction_id(number: int) -> str:
@@ -61,13 +61,13 @@ def half(
     position: int = 0,
     *,
     key: bytes | None = None,
-    group: str = GROUP,
+    service: str = SERVICE,
     options: HalfOptions = NO_OPTIONS,
     truth: Truth = Truth.ROW,
     time: int = 1_000,
 ) -> Half:
     """A half message of transaction `number`."""
-    control = HalfControl("real", -1, transaction_id(number), position, group, truth, options)
+    control = HalfControl("real", -1, transaction_id(number), position, service, truth, options)
     return Half(offset, time, key, b"value", tuple(control.encode()), control)
 
 
@@ -174,7 +174,7 @@ class Local:
     """A local transaction of the world, and where its halves were acknowledged."""
 
     number: int
-    group: str
+    service: str
     key: bytes | None
     size: int
     fate: Fate = Fate.OPEN
@@ -189,7 +189,7 @@ class Local:
     @property
     def lane(self) -> tuple[str, bytes] | None:
         """What its order is kept by."""
-        return None if self.key is None else (self.group, self.key)
+        return None if self.key is None else (self.service, self.key)
 
 
 class World:
@@ -234,9 +234,9 @@ class World:
 
     # --- producers ----------------------------------------------------------------------------------------------
 
-    def begin(self, size: int, key: bytes | None, group: str = GROUP) -> Local:
+    def begin(self, size: int, key: bytes | None, service: str = SERVICE) -> Local:
         """Begin a local transaction that will send so many messages."""
-        local = Local(len(self.locals), group, key, size)
+        local = Local(len(self.locals), service, key, size)
         self.locals.append(local)
         return local
 
@@ -260,7 +260,7 @@ class World:
 
     def _append(self, local: Local, position: int) -> None:
         offset = len(self.halves)
-        self.halves.append(half(offset, local.number, position, key=local.key, group=local.group, time=self.now))
+        self.halves.append(half(offset, local.number, position, key=local.key, service=local.service, time=self.now))
         self.first_seen.setdefault(local.id, offset)
 
     def copy(self, offset: int) -> None:
@@ -659,7 +659,7 @@ class World:
         kept = (
             *(ledger.pending._lanes._last, ledger.decisions._early, ledger.progress.unsettled._late),
             *(ledger.deliveries.queue, ledger.deliveries._waiting, ledger.deliveries._lacking),
-            *(ledger.deferred._groups, ledger.bodies._held),
+            *(ledger.deferred._services, ledger.bodies._held),
             *(index._parked, index._followers, index._removed, index._resumed, *index._pins),
             *(parking._weights, parking._heavy, parking._unanswered),
             *(self.gate._unknown, self.gate._closed),

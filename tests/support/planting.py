@@ -47,7 +47,7 @@ class Planter:
         self._roll_back()
         self._tear()
         self._discard()
-        self._use_a_group_without_a_database()
+        self._use_a_service_without_a_database()
         self._overtake()
         self._decide_late()
 
@@ -102,8 +102,8 @@ class Planter:
         message = Message(self._site.topic("orders"), "nowhere to go", "planted", partition=NO_PARTITION)
         self._expect(Verdict.DISCARDED, *publish_bulk(self._site, self._shop.outbox, [message]))
 
-    def _use_a_group_without_a_database(self) -> None:
-        with self._site.outbox("bank") as bank:
+    def _use_a_service_without_a_database(self) -> None:
+        with self._site.half_outbox("bank") as bank:
             self._expect(Verdict.UNPROVABLE, *publish_bulk(self._site, bank, [self._message("of a bank")]))
 
     def _overtake(self) -> None:
@@ -174,7 +174,7 @@ class Planter:
     def _insert(self, entry: OpEntry) -> None:
         """A committed row."""
         self._audited.execute(
-            "INSERT INTO {site.transaction} (transaction_id, producer_group, state, channel, half_topic_id,"
+            "INSERT INTO {site.transaction} (transaction_id, service, state, channel, half_topic_id,"
             " half_partition, first_offset, last_offset, positions) VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)",
             entry.transaction_id,
             self._site.name,
@@ -210,7 +210,7 @@ class Planter:
         headers = real_headers(control, half.headers, half.partition, half.offset)
         self._audited.produce(control.topic, half.key, half.value, headers)
         self._expect(Verdict.PHANTOM, f"{by_record}/0")
-        foreign = replace(control, transaction_id=by_stranger, group="stranger")
+        foreign = replace(control, transaction_id=by_stranger, service="stranger")
         headers = real_headers(foreign, half.headers, half.partition, half.offset)
         self._audited.produce(control.topic, half.key, half.value, headers)
         self._expect(Verdict.FOREIGN, f"{by_stranger}/0")

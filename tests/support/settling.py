@@ -49,7 +49,7 @@ def make_rows(
     state: str = "C",
     partition: int = 0,
     age_ms: int = 2 * DAY_MS,
-    group: str = "orders",
+    service: str = "orders",
     made: Sequence[Made] = (),
 ) -> list[Made]:
     """Insert a row of that age for each offset; or these, if some are given."""
@@ -62,7 +62,7 @@ def make_rows(
         for row in rows:
             created = time.strftime("%Y-%m-%d %H:%M:%S+00", time.gmtime(made_ms / 1000))
             place = (topic_id, partition, row.offset, row.offset, "0")
-            copy.write_row((row.transaction_id, group, state, site.name, *place, created))
+            copy.write_row((row.transaction_id, service, state, site.name, *place, created))
     return rows
 
 

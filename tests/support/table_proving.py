@@ -32,7 +32,7 @@ class TableHistory(History):
         messages: int = 1,
         *,
         key: bytes | None = None,
-        group: str = "orders",
+        service: str = "orders",
         partition: int = -1,
         began_ms: int = BEGIN_MS,
     ) -> list[Row]:
@@ -43,7 +43,7 @@ class TableHistory(History):
         self.inserted.append(table_transaction_id(number, started_us))
         topics = [self.topics[(number + place) % len(self.topics)] for place in range(messages)]
         return [
-            Row(number, next(self._offsets), started_us, group, topic, partition, None, own, b"v", ["trace"], [b"x"])
+            Row(number, next(self._offsets), started_us, service, topic, partition, None, own, b"v", ["trace"], [b"x"])
             for topic in topics
         ]
 
@@ -65,7 +65,7 @@ class TableHistory(History):
             self._tell(row, SOURCE, None, reason, settled=True)
 
     def _tell(self, row: Row, source: str, at: datetime | None, reason: str | None, *, settled: bool) -> None:
-        about = (source, id_of(row)[0], time_of(row), at, row.group, row.topic, row.partition, row.id, row.id)
+        about = (source, id_of(row)[0], time_of(row), at, row.service, row.topic, row.partition, row.id, row.id)
         self.table_rows.append((*about, reason, settled))
 
     def show(self, rows: Sequence[Row], source: str = SOURCE) -> list[Record]:

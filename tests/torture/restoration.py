@@ -176,18 +176,18 @@ class SourceCruelty:
             connection.execute("SELECT pg_terminate_backend(%s, %s)", (owner[0], _END_MS))
 
     def drop_progress(self) -> None:
-        """Delete the source's group in Kafka while no relay runs."""
+        """Delete the source's service in Kafka while no relay runs."""
         with self._one_at_a_time:
             if self._needs_operator:
                 return
             with self._processes.down("relay"):
                 self._needs_operator = self._was_hurt = True
-                self._delete_group()
+                self._delete_service()
 
-    def _delete_group(self) -> None:
-        group = self._world.channel.channel.table_group(SOURCE)
+    def _delete_service(self) -> None:
+        service = self._world.channel.channel.table_group(SOURCE)
         try:
-            for future in self._world.site.admin.delete_consumer_groups([group]).values():
+            for future in self._world.site.admin.delete_consumer_groups([service]).values():
                 future.result()
         except KafkaException:  # a broker is down; it may be deleted all the same
             return

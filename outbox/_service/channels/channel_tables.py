@@ -20,7 +20,7 @@ OF_A_CHANNEL = frozenset(
     {
         *("allowed_topics", "batch_messages", "body_bytes", "bootstrap_servers", "breaker", "breaker_limit"),
         *("check_interval_max_ms", "check_interval_ms", "check_max", "contract_interval_ms", "databases", "delivery"),
-        *("distrusted_checkpoint", "group_pending_max", "group_pending_max_bytes"),
+        *("distrusted_checkpoint", "service_pending_max", "service_pending_max_bytes"),
         *("hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
         *("listener_max_age_ms", "ordering", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
         *("schema", "settlement_max_age_ms", "skip_lost"),

@@ -69,7 +69,7 @@ class ForeignRow(NamedTuple):
     size: int
     read_ms: int
     topic: bytes | None
-    group: bytes | None
+    service: bytes | None
     key: bytes | None
     value: bytes | None
     headers: bytes | None
@@ -96,7 +96,7 @@ class RowReader:
     """Makes rows of a message table of those of a foreign one.
 
     Args:
-        source: Name of the source, and producer group where the layout has none.
+        source: Name of the source, and service where the layout has none.
         incarnation: Of the source table; ids of messages are made of it where the row's id is no UUID.
     """
 
@@ -104,7 +104,7 @@ class RowReader:
         self, layout: Layout, source: str, types: Mapping[str, str], incarnation: str, encoding: str = "UTF8"
     ) -> None:
         self._layout = layout
-        self._group = layout.group or source
+        self._service = layout.service or source
         self._is_uuid = types[layout.columns["id"]] == "uuid"
         self._is_text = {role: types.get(layout.column(role)) != "bytea" for role in ("key", "value")}
         self._incarnation = uuid.UUID(incarnation)
@@ -130,12 +130,14 @@ class RowReader:
         except ProtocolError as why:
             error = str(why)
         names, values = zip(*headers, strict=True) if headers else ((), ())
-        group = (found.group or b"").decode(self._codec, "replace") if self._layout.column("group") else self._group
+        service = self._service
+        if self._layout.column("service"):
+            service = (found.service or b"").decode(self._codec, "replace")
         return Row(
             found.xmin,
             RowId(place, found.id),
             found.read_ms * 1_000,
-            group,
+            service,
             topic,
             ANY_PARTITION if found.partition is None else found.partition,
             found.timestamp,

@@ -35,7 +35,7 @@ _WINDOW: LiteralString = (
     " WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids})) ORDER BY {order}"
     " OFFSET (SELECT place FROM cut) LIMIT {lookahead})"
     " SELECT t.xmin::text::bigint, t.xmin IN (SELECT writer FROM behind), {id}::text, {size},"
-    " CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint), {topic}, {group}, {key}, {value}, {headers},"
+    " CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint), {topic}, {service}, {key}, {value}, {headers},"
     " {partition}, {timestamp}, {placed} FROM {table} AS t WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids}))"
     " ORDER BY {order} LIMIT (SELECT place FROM cut)"
 )
@@ -173,7 +173,7 @@ def _contents(
         "size": size,
         "headers": _bounded(size, _stored(_text(headers, forms))),
         "topic": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("topic"), forms))),
-        "group": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("group"), forms))),
+        "service": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("service"), forms))),
         "partition": _integer(layout.column("partition")),
         "timestamp": _milliseconds(layout.column("timestamp"), types),
         "placed": _bounded(size, sql.SQL("CAST(ARRAY[{}] AS bytea[])").format(placed)),

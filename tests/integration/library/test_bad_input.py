@@ -18,17 +18,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from outbox import (
-    CallbackTableError,
-    ChannelError,
-    ConfigurationError,
-    Message,
-    MessageRefused,
-    Outbox,
-    OutboxError,
-    PublishFailed,
-    Settings,
-)
+from outbox import HalfOutbox, Message, MessageRefused, OutboxError
+from outbox.errors import ChannelError, ConfigurationError, PublishFailed, TableError
+from outbox.settings import HalfSettings
 from stack import Stack
 from tests.support.harness import Site, wait_until
 
@@ -36,16 +28,16 @@ NO_KAFKA = "127.0.0.1:9"
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """An outbox whose channel, tables and topic `orders` exist."""
     site.create("orders")
     with site.connect() as connection:
         connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-    with site.outbox(publish_timeout_seconds=2.0) as made:
+    with site.half_outbox(publish_timeout_seconds=2.0) as made:
         yield made
 
 
-def _sell(site: Site, outbox: Outbox, message: Message) -> None:
+def _sell(site: Site, outbox: HalfOutbox, message: Message) -> None:
     """One local transaction: a business row and a message."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text(f"INSERT INTO {site.name}_sold VALUES (1)"))
@@ -107,7 +99,9 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
         "timestamp 0",
     ],
 )
-def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbox, message: object, says: str) -> None:
+def test_a_message_that_cannot_be_published_is_refused(
+    site: Site, outbox: HalfOutbox, message: object, says: str
+) -> None:
     assert callable(message)
     with pytest.raises(MessageRefused, match=says):
         _sell(site, outbox, message(site))
@@ -119,22 +113,22 @@ def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbo
 
 def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
     with (
-        site.outbox() as outbox,
+        site.half_outbox() as outbox,
         Session(site.engine()) as session,
         pytest.raises(ChannelError, match="outbox channel create"),
     ):
         outbox.publish(session, Message("orders", "x"))
 
 
-def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: Outbox) -> None:
+def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: HalfOutbox) -> None:
     with site.connect() as connection:
         connection.execute(f"DROP TABLE {site.tables.transaction}, {site.tables.meta}".encode())
-    with pytest.raises(CallbackTableError, match="outbox table create"):
+    with pytest.raises(TableError, match="outbox table create"):
         _sell(site, outbox, Message(site.topic("orders"), "x"))
     assert _sold(site) == 0
 
 
-def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: Outbox) -> None:
+def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: HalfOutbox) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
     url = f"postgresql+psycopg://{parts['user']}:wrong-secret@{parts['host']}:{parts['port']}/{parts['dbname']}"
     with Session(create_engine(url)) as session, pytest.raises(OperationalError) as caught:
@@ -150,9 +144,7 @@ def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) 
     site.create("orders")
     started = time.monotonic()
     with (
-        Outbox(
-            "orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0, mode="half"
-        ) as outbox,
+        HalfOutbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0) as outbox,
         Session(site.engine()) as session,
         pytest.raises(OutboxError, match=r"correct bootstrap\.servers"),
     ):
@@ -164,20 +156,20 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
     site.create("orders")
     kafka = {"bootstrap.servers": NO_KAFKA}
 
-    def publish(outbox: Outbox) -> None:
+    def publish(outbox: HalfOutbox) -> None:
         with Session(site.engine()) as session, pytest.raises(PublishFailed):
             outbox.publish(session, Message(site.topic("orders"), "x"))
 
     started = time.monotonic()
     with (
-        Outbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0, mode="half") as outbox,
+        HalfOutbox("orders", kafka, channel=site.name, publish_timeout_seconds=1.0) as outbox,
         ThreadPoolExecutor(8) as pool,
     ):
         list(pool.map(publish, [outbox] * 8))
     assert time.monotonic() - started < 10
 
 
-def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: Outbox) -> None:
+def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: HalfOutbox) -> None:
     class Failed:
         """A producer in the state that librdkafka calls fatal."""
 
@@ -204,7 +196,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         site.create("orders")
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-        with site.outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
+        with site.half_outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()
@@ -221,18 +213,17 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
 @pytest.mark.parametrize(
     ("environ", "says"),
     [
-        ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_GROUP"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half"}, "bootstrap.servers"),
-        ({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
-        ({"OUTBOX_GROUP": "a b", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "producer group"),
+        ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_SERVICE"),
+        ({"OUTBOX_SERVICE": "orders"}, "bootstrap.servers"),
+        ({"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
+        ({"OUTBOX_SERVICE": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "service"),
         (
-            {"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
+            {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
             "channel name",
         ),
         (
             {
-                "OUTBOX_GROUP": "orders",
-                "OUTBOX_MODE": "half",
+                "OUTBOX_SERVICE": "orders",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
                 "OUTBOX_SCHEMA": "a;b",
             },
@@ -240,20 +231,19 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         ),
         (
             {
-                "OUTBOX_GROUP": "g",
+                "OUTBOX_SERVICE": "g",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
-                "OUTBOX_MODE": "half",
                 "OUTBOX_KAFKA": '{"acks": "1"}',
             },
             "'acks'",
         ),
         ({"OUTBOX_CONFIG": "/nowhere.toml"}, "/nowhere.toml"),
     ],
-    ids=["group", "servers", "kafka", "group name", "channel", "schema", "acks", "file"],
+    ids=["service", "servers", "kafka", "service name", "channel", "schema", "acks", "file"],
 )
 def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Settings.from_env(environ)
+        HalfSettings.from_env(environ)
 
 
 @pytest.mark.parametrize("kafka", [{"no.such.property": "1"}, {"retries": "0"}], ids=["unknown", "conflict"])
@@ -261,7 +251,7 @@ def test_a_wrong_property_for_kafka_is_named(site: Site, kafka: dict[str, str]) 
     site.create("orders")
     (name,) = kafka
     with (
-        Outbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables, mode="half") as outbox,
+        HalfOutbox("orders", {**site.kafka(), **kafka}, channel=site.name, tables=site.tables) as outbox,
         Session(site.engine()) as session,
         pytest.raises(ConfigurationError, match=re.escape(name)),
     ):
@@ -308,7 +298,7 @@ def test_a_password_that_is_not_percent_encoded_is_not_shown(site: Site, passwor
 
 
 def test_no_secret_is_shown_in_a_repr(site: Site) -> None:
-    outbox = Outbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name, mode="half")
+    outbox = HalfOutbox("orders", {"bootstrap.servers": "x:1", "sasl.password": "hush"}, channel=site.name)
     assert "hush" not in repr(outbox.settings)
     assert "body" not in repr(Message("orders", "body", "key", {"name": "value"}))
 
@@ -326,8 +316,8 @@ def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
 
 
 @pytest.mark.parametrize("option", ["environment", "option"])
-def test_doctor_follows_profile(site: Site, outbox: Outbox, option: str) -> None:
-    assert outbox.settings.group == "orders"
+def test_doctor_follows_profile(site: Site, outbox: HalfOutbox, option: str) -> None:
+    assert outbox.settings.service == "orders"
     fine = _command(site, "doctor")
     assert fine.returncode == 0, fine.stdout
     production = {"OUTBOX_PROFILE": "production"} if option == "environment" else None
@@ -350,7 +340,7 @@ def test_create_of_existing_channel_refuses_other_numbers(site: Site) -> None:
 
 
 def test_create_beside_members_of_the_relay_group_says_stop_them(site: Site) -> None:
-    """A coordinator refuses the initial checkpoints from outside while the group has members."""
+    """A coordinator refuses the initial checkpoints from outside while the service has members."""
     topic = site.topic("orders")
     site.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     relay = Consumer({**site.kafka(), "group.id": site.channel.relay_group})
@@ -372,8 +362,8 @@ def test_the_doctor_says_what_is_missing(site: Site) -> None:
     assert "outbox table create" in result.stdout
 
 
-def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: Outbox) -> None:
-    assert outbox.settings.group == "orders"
+def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: HalfOutbox) -> None:
+    assert outbox.settings.service == "orders"
     role = f"{site.name}_reader"
     with site.connect() as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'reader-secret'".encode())
@@ -439,15 +429,15 @@ def test_a_service_without_a_channel_says_how_to_create_it(site: Site, service: 
     assert "outbox channel create" in result.stderr
 
 
-def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: Outbox) -> None:
-    assert outbox.settings.group == "orders"
+def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: HalfOutbox) -> None:
+    assert outbox.settings.service == "orders"
     result = _command(site, "checker", environ={"OUTBOX_TABLE_PREFIX": "nothing"})
     assert result.returncode == 4
     assert "outbox table create" in result.stderr
 
 
-def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: Outbox) -> None:
-    assert outbox.settings.group == "orders"
+def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: HalfOutbox) -> None:
+    assert outbox.settings.service == "orders"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox import CallbackTableError
 from outbox._cli.inbox import app as inbox_app
 from outbox._cli.table import app as table_app
 from outbox._postgres.callback_table import CallbackTable
@@ -18,6 +17,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Places, Table, breaches, require_contract
 from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
+from outbox.errors import TableError
 from tests.support.commands import call_command
 from tests.support.harness import Site
 
@@ -124,7 +124,7 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "identity": ("ALTER TABLE {n}_message ALTER COLUMN id DROP IDENTITY", "_message has another sequence", "id SET"),
     "restarted": (
         (
-            "INSERT INTO {n}_message (producer_group, topic) SELECT 'g', 't' FROM generate_series(1, 3);"
+            "INSERT INTO {n}_message (service, topic) SELECT 'g', 't' FROM generate_series(1, 3);"
             " ALTER TABLE {n}_message ALTER COLUMN id RESTART WITH 3"
         ),
         "_message has ids above the last value of their sequence",
@@ -148,13 +148,13 @@ def test_what_breaks_nothing_is_fine(made: Made) -> None:
     made.run("CREATE TRIGGER soft BEFORE DELETE ON {n}_events FOR EACH ROW EXECUTE FUNCTION {n}_keep()")
     made.run("CREATE TRIGGER off BEFORE DELETE ON {n}_message FOR EACH ROW EXECUTE FUNCTION {n}_keep()")
     made.run("ALTER TABLE {n}_message DISABLE TRIGGER off")
-    made.run("INSERT INTO {n}_message (producer_group, topic) SELECT 'g', 't' FROM generate_series(1, 3)")
+    made.run("INSERT INTO {n}_message (service, topic) SELECT 'g', 't' FROM generate_series(1, 3)")
     made.run("ALTER TABLE {n}_message ALTER COLUMN id RESTART WITH 4")
     made.run("ALTER TABLE {n}_message ENABLE ROW LEVEL SECURITY")  # its owner sees all rows
     assert made.found() == []
     made.run("DROP TABLE {n}_transaction")
     made.run(
-        "CREATE TABLE {n}_transaction (transaction_id uuid PRIMARY KEY, producer_group text NOT NULL, state char(1) NOT"
+        "CREATE TABLE {n}_transaction (transaction_id uuid PRIMARY KEY, service text NOT NULL, state char(1) NOT"
         " NULL, channel text NOT NULL, half_topic_id uuid NOT NULL, half_partition integer NOT NULL, first_offset"
         " bigint NOT NULL, last_offset bigint NOT NULL, positions text NOT NULL, created_at timestamptz NOT NULL)"
         " PARTITION BY HASH (transaction_id)"
@@ -186,7 +186,7 @@ def test_the_commands_refuse_tables_that_break_it(made: Made) -> None:
     made.run("ALTER TABLE {n}_inbox SET UNLOGGED")
     code, printed = call_command(inbox_app, site, "create")
     assert (code, "SET LOGGED" in printed) == (Exit.CONFIGURATION, True)
-    with pytest.raises(CallbackTableError, match="SET CACHE 1"):
+    with pytest.raises(TableError, match="SET CACHE 1"):
         require_contract(made.connection, made.places)
 
 

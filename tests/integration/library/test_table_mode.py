@@ -24,34 +24,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_e
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import (
-    AsyncOutbox,
-    AsyncTransaction,
-    CallbackTableError,
-    CommitOutcomeUnknown,
-    JsonSerializer,
-    Message,
-    MessageRefused,
-    Outbox,
-    Outcome,
-    Receipt,
-    TableNames,
-    Transaction,
-    TransactionalProducer,
-    TransactionsRejected,
-    TypedTopic,
-    UsageError,
-)
+from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
 from outbox._operations.discarded_rows import DiscardedTable
 from outbox._postgres.message_table import STARTED_US, MessageTable
+from outbox.async_outbox import AsyncTransaction
+from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
 from outbox.message import HeadersInput
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
-from outbox.testing import InMemoryOutbox
+from outbox.serialization import JsonSerializer
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
+from outbox.transaction import Outcome, Transaction
 from tests.proxies.postgres import LossyProxy
 from tests.support.doors import DOORS, Opened, django_connection, pg8000_arguments, session_on, sqlalchemy_url
 from tests.support.harness import Site
-from tests.support.listeners import Scripted
 from tests.support.servers import Servers
 
 ODD = [
@@ -68,7 +54,7 @@ class Row:
     """A committed row, and the id that its message carries."""
 
     message_id: str
-    group: str
+    service: str
     topic: str
     partition: int
     timestamp: int | None
@@ -83,7 +69,7 @@ class Place:
     def __init__(self, site: Site) -> None:
         self.site = site
         self.url = site.postgres_url
-        self.outbox = Outbox("orders", mode="table", tables=site.tables)
+        self.outbox = Outbox("orders", tables=site.tables)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
             connection.execute(f"CREATE TABLE {self.business} (id integer PRIMARY KEY, state text)".encode())
@@ -93,18 +79,18 @@ class Place:
         """The application's own table."""
         return f"{self.site.name}_orders"
 
-    def rows(self, *, group: str | None = None) -> list[Row]:
+    def rows(self, *, service: str | None = None) -> list[Row]:
         """Take away all committed rows, in the order of their ids."""
         with self.site.connect() as connection:
             found = connection.execute(
                 f"WITH taken AS (DELETE FROM {self.site.tables.message} RETURNING *, {STARTED_US} AS started) "
-                "SELECT xid::text, started, id, producer_group, topic, partition, timestamp, key, value, "
+                "SELECT xid::text, started, id, service, topic, partition, timestamp, key, value, "
                 "header_names, header_values FROM taken ORDER BY id".encode()
             ).fetchall()
         return [
             Row(*(f"{table_transaction_id(int(xid), started)}/{id_}", *columns, _headers(names, values)))
             for xid, started, id_, *columns, names, values in found
-            if group is None or columns[0] == group
+            if service is None or columns[0] == service
         ]
 
 
@@ -315,15 +301,15 @@ def _deliver(place: Place, connection: psycopg.Connection[Any], id_: str) -> Non
     """Delete the rows of a transaction and leave their evidence, as the relay does."""
     connection.execute(
         f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid = '{xid_of(id_)}' RETURNING *) INSERT INTO "
-        f"{place.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
-        " SELECT xid, created_at, id, 1, int8multirange(int8range(id, id, '[]')), partition, producer_group, topic"
+        f"{place.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, service, topic)"
+        " SELECT xid, created_at, id, 1, int8multirange(int8range(id, id, '[]')), partition, service, topic"
         " FROM gone".encode()
     )
 
 
 def _discard(place: Place, connection: psycopg.Connection[Any], ids: list[str]) -> None:
     """Move the rows of transactions to the discarded ones, as the relay does."""
-    columns = "xid, id, created_at, producer_group, topic, partition, timestamp, key, value"
+    columns = "xid, id, created_at, service, topic, partition, timestamp, key, value"
     xids = ", ".join(f"'{xid_of(id_)}'" for id_ in ids)
     connection.execute(
         f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid IN ({xids}) RETURNING *) INSERT INTO "
@@ -394,8 +380,8 @@ def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place,
             connection.execute(
                 f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *)"
                 f" INSERT INTO {lone.site.tables.delivered}"
-                " (xid, created_at, first_id, batch, ids, partition, producer_group, topic)"
-                " SELECT xid, created_at, id, 1, '{}', partition, producer_group, topic FROM back".encode()
+                " (xid, created_at, first_id, batch, ids, partition, service, topic)"
+                " SELECT xid, created_at, id, 1, '{}', partition, service, topic FROM back".encode()
             )
     stop.set()
     for asker in askers:
@@ -412,13 +398,13 @@ def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
         id_ = _published(lone, connection)
         connection.execute(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY".encode())
         connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(CallbackTableError, match="Row security hides rows"):
+        with pytest.raises(TableError, match="Row security hides rows"):
             lone.outbox.outcome(id_, connection)
         connection.execute("RESET ROLE")
         connection.execute(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY".encode())
         connection.execute(f"REVOKE SELECT (xid) ON {names.delivered} FROM {role}".encode())
         connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(CallbackTableError, match="--application-role"):
+        with pytest.raises(TableError, match="--application-role"):
             lone.outbox.outcome(id_, connection)
         connection.execute("RESET ROLE")
         connection.execute(f"GRANT SELECT (xid) ON {names.delivered} TO {role}".encode())
@@ -431,9 +417,9 @@ def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
 
 def test_tables_that_are_missing_are_named(place: Place, site: Site) -> None:
     with (
-        Outbox("orders", mode="table", tables=site.tables) as outbox,
+        Outbox("orders", tables=site.tables) as outbox,
         place.site.connect() as connection,
-        pytest.raises(CallbackTableError, match="outbox table create"),
+        pytest.raises(TableError, match="outbox table create"),
     ):
         outbox.outcome(table_transaction_id(700, 1), connection)
 
@@ -497,7 +483,7 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
         for statement_text in (
             f"SELECT value FROM {message}",
             f"DELETE FROM {message}",
-            f"INSERT INTO {message} (xid, producer_group, topic) VALUES ('7', 'orders', 'orders')",
+            f"INSERT INTO {message} (xid, service, topic) VALUES ('7', 'orders', 'orders')",
             f"SELECT * FROM {place.site.tables.discarded}",
             f"UPDATE {place.site.tables.source} SET batch = 7",
         ):
@@ -513,9 +499,7 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
 def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, column: str) -> None:
     large = "convert_to(repeat('x', 64000001), 'UTF8')"
     content = large if column == "value" else f"ARRAY[{large}]"
-    statement = (
-        f"INSERT INTO {place.site.tables.message} (producer_group, topic, {column}) VALUES ('g', 't', {content})"
-    )
+    statement = f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
     with place.site.connect() as connection, pytest.raises(psycopg.errors.CheckViolation):
         connection.execute(statement.encode())
 
@@ -603,16 +587,16 @@ def test_a_nested_transaction_of_a_session_takes_its_messages_along(place: Place
 
 
 def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -> None:
-    other = Outbox("stock", mode="table", tables=place.site.tables)
+    other = Outbox("stock", tables=place.site.tables)
     with Session(engine) as session, session.begin():
         receipts = [outbox.publish(session, Message("orders", b"v")) for outbox in (place.outbox, other, place.outbox)]
     assert len({receipt.transaction_id for receipt in receipts}) == 1
-    assert [row.message_id for row in place.rows(group="stock")] == [receipts[1].message_id]
+    assert [row.message_id for row in place.rows(service="stock")] == [receipts[1].message_id]
     other.close()
 
 
 def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None:
-    with InMemoryOutbox(mode="half") as half, Session(engine) as session, session.begin():
+    with InMemoryHalfOutbox() as half, Session(engine) as session, session.begin():
         half.publish(session, Message("orders", b"half"))
         place.outbox.publish(session, Message("orders", b"table"))
     assert [row.value for row in place.rows()] == [b"table"]
@@ -815,10 +799,10 @@ def test_what_is_no_connection_to_postgres_is_refused(place: Place) -> None:
 @pytest.mark.parametrize("name", DOORS)
 def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> None:
     with (
-        Outbox("orders", mode="table", tables=TableNames(prefix="nothing")) as outbox,
+        Outbox("orders", tables=TableNames(prefix="nothing")) as outbox,
         DOORS[name](place.url) as opened,
         pytest.raises(
-            CallbackTableError,
+            TableError,
             match=r"public\.nothing_message does not exist.*outbox table create --table-prefix nothing",
         ),
     ):
@@ -832,7 +816,7 @@ def test_a_missing_right_is_told_with_its_remedy_and_the_grant_suffices(place: P
         connection.execute(f"CREATE ROLE {role}".encode())
     with psycopg.connect(place.url) as connection:
         connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(CallbackTableError, match=r"permission denied.*--application-role"):
+        with pytest.raises(TableError, match=r"permission denied.*--application-role"):
             place.outbox.publish(connection, Message("orders"))
     with place.site.connect() as connection:
         table = MessageTable(place.site.tables)
@@ -888,22 +872,32 @@ def test_headers_that_the_table_would_refuse_are_refused_at_once(
 
 
 def test_what_is_no_message_is_refused(place: Place, engine: Engine) -> None:
-    with Session(engine) as session, InMemoryOutbox() as half:
-        for outbox in (place.outbox, half):
+    with Session(engine) as session, InMemoryOutbox() as fake:
+        for outbox in (place.outbox, fake):
             with pytest.raises(UsageError, match="list is no Message"):
                 outbox.publish(session, [Message("orders")])  # type: ignore[arg-type]
             with pytest.raises(UsageError, match="str is no Message"):
                 outbox.publish_many(session, [Message("orders"), "orders"])  # type: ignore[list-item]
 
 
-def test_messages_before_a_refused_one_remain_published(place: Place, engine: Engine) -> None:
-    def messages() -> Iterator[Message]:
-        yield Message("orders", b"1")
-        yield Message("orders", headers={"outbox-id": b"x"})
+def _with_a_reserved_header() -> Iterator[Message]:
+    yield Message("orders", b"1")
+    yield Message("orders", headers={"outbox-id": b"x"})
 
-    with Session(engine) as session, session.begin(), pytest.raises(MessageRefused, match="reserved"):
+
+def _with_an_internal_topic() -> Iterator[Message]:
+    for _ in range(1_500):  # more than one INSERT
+        yield Message("orders", b"1")
+    yield Message("outbox.half", b"2")
+
+
+@pytest.mark.parametrize("messages", [_with_a_reserved_header, _with_an_internal_topic])
+def test_all_messages_are_checked_before_one_is_inserted(
+    place: Place, engine: Engine, messages: Callable[[], Iterator[Message]]
+) -> None:
+    with Session(engine) as session, session.begin(), pytest.raises(MessageRefused, match=r"reserved|internal"):
         place.outbox.publish_many(session, messages())
-    assert [row.value for row in place.rows()] == [b"1"]
+    assert place.rows() == []
 
 
 def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> None:
@@ -913,9 +907,7 @@ def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> N
 
 def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
     with (
-        Outbox.from_env(
-            {**place.site.environment(), "OUTBOX_MODE": "table", "OUTBOX_REJECT_TRANSACTIONS": "true"}
-        ) as outbox,
+        Outbox.from_env({**place.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
         Session(engine) as session,
         session.begin(),
     ):
@@ -924,28 +916,7 @@ def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engin
         outbox.close()
         with pytest.raises(UsageError, match="closed"):
             outbox.publish_many(session, [Message("orders")])
-        with pytest.raises(UsageError, match="closed"):
-            outbox.ping()
     assert place.rows() == []
-
-
-def test_what_needs_half_messages_is_refused(place: Place, engine: Engine) -> None:
-    outbox = place.outbox
-    outbox.ping()
-    with Session(engine) as session, session.begin():
-        outbox.publish(session, Message("orders"))
-        calls: list[Callable[[], object]] = [
-            lambda: outbox.publish(session, Message("orders"), eager=True),
-            lambda: outbox.publish_many(session, [], eager=True),
-            lambda: outbox.store_half(session, Message("orders")),
-            lambda: outbox.serve_checks(Scripted()),
-            lambda: TransactionalProducer(outbox, Scripted()),
-            lambda: outbox.transaction(engine.connect(), eager=True),
-        ]
-        for call in calls:
-            with pytest.raises(UsageError, match=r'needs half messages.*mode="half"'):
-                call()
-    assert len(place.rows()) == 1
 
 
 def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
@@ -968,15 +939,15 @@ class Counting(NoRecorder):
     def __init__(self) -> None:
         self.published: list[tuple[str, int]] = []
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Count."""
-        self.published.append((group, count))
+        self.published.append((service, count))
 
 
 def test_a_recorder_counts_published_messages(place: Place, engine: Engine) -> None:
     counting = Counting()
     with (
-        Outbox("orders", mode="table", tables=place.site.tables, recorder=counting) as outbox,
+        Outbox("orders", tables=place.site.tables, recorder=counting) as outbox,
         Session(engine) as session,
     ):
         outbox.publish(session, Message("orders"))
@@ -1032,8 +1003,7 @@ def test_an_async_session_publishes(place: Place, driver: str) -> None:
 
 async def _publish_in_async_session(place: Place, driver: str) -> None:
     engine = create_async_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool)
-    async with AsyncOutbox("orders", mode="table", tables=place.site.tables) as outbox:
-        await outbox.ping()
+    async with AsyncOutbox("orders", tables=place.site.tables) as outbox:
         async with AsyncSession(engine) as session, session.begin():
             receipts = [await outbox.publish(session, message) for message in ODD]
             receipts += await outbox.publish_many(session, ODD)
@@ -1141,15 +1111,12 @@ def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyP
         raise AssertionError("a client was created")
 
     for name in ("Producer", "admin_client"):
-        monkeypatch.setattr(f"outbox._publish.cluster_connection.{name}", refuse)
+        monkeypatch.setattr(f"outbox._half.cluster_connection.{name}", refuse)
     place.rows()
     with (
-        Outbox.from_env(
-            {"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "table", "OUTBOX_TABLE_PREFIX": place.site.name}
-        ) as outbox,
+        Outbox.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_TABLE_PREFIX": place.site.name}) as outbox,
         session_on("psycopg", place.url) as opened,
     ):
-        outbox.ping()
         receipt = outbox.publish(opened.target, Message("orders", b"v"))
         opened.commit()
         with place.site.connect() as connection:

@@ -24,7 +24,7 @@ def shop(site: Site) -> Site:
     return site
 
 
-_COLUMNS = "xid, id, created_at, producer_group, topic, partition, timestamp, key, value, header_names, header_values"
+_COLUMNS = "xid, id, created_at, service, topic, partition, timestamp, key, value, header_names, header_values"
 
 
 def _planted(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
@@ -52,14 +52,14 @@ def test_discarded_rows_are_listed_and_shown_without_their_content(shop: Site) -
     _planted(shop, "secret-one", "secret-two")
     _planted(shop, "secret-three", reason="TOO_LARGE")
     first, second = _list(shop)
-    assert (first["source"], first["reason"], first["messages"], first["group"]) == (
+    assert (first["source"], first["reason"], first["messages"], first["service"]) == (
         SOURCE,
         "TOPIC_MISSING",
         2,
         "orders",
     )
     assert [one["transaction"] for one in _list(shop, "--reason", "TOO_LARGE")] == [second["transaction"]]
-    assert _list(shop, "--group", "others") == []
+    assert _list(shop, "--service", "others") == []
     code, document = call_for_json(app, shop, "show", first["transaction"], environ=relay_settings(shop))
     assert code == Exit.OK
     assert [(row["target"], row["has_key"], row["bytes"]) for row in document["rows"]] == [

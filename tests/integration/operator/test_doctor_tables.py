@@ -60,9 +60,9 @@ def test_a_fine_table_is_shown_with_its_rights(shop: Site) -> None:
     assert "may deliver, and decide on discarded rows" in said
     assert "is vacuumed early" in said
     assert "no owner, 0 rows wait" in said
-    group = shop.channel.table_group(SOURCE)
-    assert f"group {group}" in said
-    assert f"no ACL names transactional id {group}" in said
+    service = shop.channel.table_group(SOURCE)
+    assert f"service {service}" in said
+    assert f"no ACL names transactional id {service}" in said
     assert "commits do not notify the relay" in said
 
 
@@ -82,18 +82,18 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
         ("ALTER TABLE {message} RESET (autovacuum_vacuum_threshold)", "vacuumed too late", "threshold = 10000"),
         ("INSERT INTO {source} (id, name, batch) VALUES (0, 'shop', 3)", "halted: Kafka has no progress", "A source"),
         (
-            "INSERT INTO {message} (producer_group, topic, created_at) VALUES ('g', '{topic}', now() - interval '1 h')",
+            "INSERT INTO {message} (service, topic, created_at) VALUES ('g', '{topic}', now() - interval '1 h')",
             "1 rows wait, the oldest for 60 minutes; no owner",
             "outbox pending",
         ),
         (
-            "INSERT INTO {message} (producer_group, topic) VALUES ('g', '{topic}')",
+            "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')",
             "no owner: no relay delivers the 1 rows that wait",
             "start a relay with shop in its setting tables",
         ),
         (
             (
-                "INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, reason, detail)"
+                "INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, reason, detail)"
                 " SELECT '7', id, now(), 'g', 'orders', -1, reason, 'why' FROM (VALUES (1, 'TOO_LARGE'),"
                 " (2, 'FORBIDDEN'), (3, 'FORBIDDEN')) AS rows (id, reason)"
             ),
@@ -111,8 +111,8 @@ def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: 
 
 
 def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(shop: Site) -> None:
-    _run(shop, "INSERT INTO {message} (producer_group, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
-    _run(shop, "INSERT INTO {message} (producer_group, topic) VALUES ('g', '{topic}')")
+    _run(shop, "INSERT INTO {message} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
+    _run(shop, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
     relay = shop.relay(extra=relay_settings(shop))
     unknown = shop.topic("nowhere")
 
@@ -128,7 +128,7 @@ def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it
 
     def told() -> set[tuple[str, str, str, int]]:
         lines = [json.loads(line) for line in relay.output().splitlines() if "Rows wait for a real topic" in line]
-        return {(one["source"], one["topic"], one["group"], one["rows"]) for one in lines}
+        return {(one["source"], one["topic"], one["service"], one["rows"]) for one in lines}
 
     wait_until(lambda: told() == {(SOURCE, unknown, "g", 1), (SOURCE, unknown, "h", 1)}, explain=shop.logs)
 
@@ -138,12 +138,12 @@ def test_rights_in_kafka_are_named() -> None:
     with Stack(kafka_settings=AUTHORIZER) as own, Site(own.bootstrap_servers, own.postgres_url) as site:
         site.create(partitions=1)
         create(site)
-        group = site.channel.table_group(SOURCE)
-        allow_only(site, ResourceType.GROUP, group, AclOperation.DESCRIBE)
-        allow_only(site, ResourceType.TRANSACTIONAL_ID, group)
+        service = site.channel.table_group(SOURCE)
+        allow_only(site, ResourceType.GROUP, service, AclOperation.DESCRIBE)
+        allow_only(site, ResourceType.TRANSACTIONAL_ID, service)
         wait_until(lambda: "may not READ group" in _problem(site)[0])
         found = "\n".join(one["finding"] for one in _findings(site, Exit.FINDINGS))
-        assert f"WRITE on transactional id {group} is allowed to User:nobody" in found
+        assert f"WRITE on transactional id {service} is allowed to User:nobody" in found
 
 
 def test_rights_of_the_role_are_named(shop: Site) -> None:

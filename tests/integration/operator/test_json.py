@@ -73,7 +73,7 @@ def test_doctor(place: Site) -> None:
     assert (code, told["fine"]) == (Exit.FINDINGS, False)  # one replica
     assert (by_what["broker"]["fine"], by_what["broker"]["fix"]) == (True, None)
     assert by_what["contract: replication"]["fix"].startswith("give it 3 replicas")
-    assert by_what["allowed topics"]["fix"].startswith("list the topics of each producer group")
+    assert by_what["allowed topics"]["fix"].startswith("list the topics of each service")
 
 
 def test_what_lies_in_the_discard_topic(place: Site) -> None:
@@ -135,7 +135,7 @@ def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
 
 
 def test_discarded_list_of_nothing_names_what_was_not_looked_at(place: Site) -> None:
-    words = ("list", "--group", "nobody")
+    words = ("list", "--service", "nobody")
     code, listed = call_for_json(discarded.app, place, *words)
     assert (code, listed) == (Exit.OK, {"channel": place.name, "transactions": [], "not_listed": 0, "not_read": []})
     code, printed = call_command(discarded.app, place, *words)

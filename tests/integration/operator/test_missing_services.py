@@ -27,23 +27,23 @@ def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site
     site.create("orders")
     code, idle = of(site, "relay")
     assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (id_,) = publish_bulk(site, outbox, [Message(site.topic("orders"), b"v")])
-    group = f"group {site.channel.relay_group} has no member: no relay runs"
+    service = f"service {site.channel.relay_group} has no member: no relay runs"
     code, missing = of(site, "relay")
     assert (code, missing["fine"], missing["fix"]) == (Exit.FINDINGS, False, "start one: `outbox relay`")
-    assert group in str(missing["finding"])
+    assert service in str(missing["finding"])
     assert "start one: `outbox checker`" in str(of(site, "checker")[1]["finding"])
     for app, words in ((PENDING, ()), (TRACE, (id_,))):
         printed = call_command(app, site, *words)[1]
-        assert group in printed
+        assert service in printed
         assert "start one: `outbox relay`" in printed
         assert "start one: `outbox checker`" in printed
         assert call_for_json(app, site, *words)[1]["members"] == {"relay": 0, "checker": 0}
     site.relay()
     site.checker()
     site.wait_visible(1, "orders")
-    wait_until(lambda: of(site, "checker")[1]["finding"] == f"group {site.channel.checker_group} has 1 member")
+    wait_until(lambda: of(site, "checker")[1]["finding"] == f"service {site.channel.checker_group} has 1 member")
     code, there = of(site, "relay")
-    assert (code, there["finding"]) == (Exit.OK, f"group {site.channel.relay_group} has 1 member")
+    assert (code, there["finding"]) == (Exit.OK, f"service {site.channel.relay_group} has 1 member")
     assert "has no member" not in call_command(PENDING, site)[1]

@@ -96,6 +96,6 @@ def test_roles_can_be_kept_from_the_lock(own_database: Site) -> None:
         pass
     site.relay(extra=relay_settings(site, {"dsn": dsn["relay"]}))
     with psycopg.connect(dsn["intruder"]) as connection:  # which may publish
-        query = f"INSERT INTO {site.tables.message} (producer_group, topic) VALUES ('g', %s)"
+        query = f"INSERT INTO {site.tables.message} (service, topic) VALUES ('g', %s)"
         connection.execute(query.encode(), (site.topic("orders"),))
     assert len(site.wait_visible(1, "orders")) == 1

@@ -11,10 +11,11 @@ from functools import partial
 import pytest
 
 from checker.operator import pending, resolve, trace
-from outbox import ConfigurationError, Message, PublishFailed
+from outbox import Message
 from outbox._cli import channel, discarded, doctor, table
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.errors import ConfigurationError, PublishFailed
 from outbox.protocol.discard import DiscardReason
 from outbox.transactional_producer import TransactionalProducer
 from stack import Stack
@@ -62,7 +63,7 @@ def _names(site: SecuredSite) -> dict[str, list[str]]:
 
 
 def _application(site: SecuredSite) -> str:
-    return site.user(Role.APPLICATION, Role.LISTENER, **_names(site), group=[LISTENING])
+    return site.user(Role.APPLICATION, Role.LISTENER, **_names(site), service=[LISTENING])
 
 
 def _relay_user(site: SecuredSite) -> str:
@@ -126,7 +127,7 @@ def _look_and_decide(site: SecuredSite, discarded_id: str) -> None:
 
 
 def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
-    with site.acting(_application(site)), site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.acting(_application(site)), site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     operator = site.user(Role.OPERATOR, **_names(site))
     with site.acting(operator):
@@ -147,7 +148,7 @@ def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
 def _given(site: SecuredSite, role: Role) -> dict[str, list[str]]:
     """The options of `outbox acl print` that a role needs."""
     if role is Role.LISTENER:
-        return {"group": [LISTENING]}
+        return {"service": [LISTENING]}
     return {} if role in {Role.CHECKER, Role.ADMINISTRATOR} else {"topic": [site.topic("orders")]}
 
 
@@ -199,7 +200,7 @@ def test_an_application_names_each_right_that_is_taken_away(
 def _publish(site: SecuredSite, shop: Shop, caplog: pytest.LogCaptureFixture) -> str:
     """Publish with a new outbox; the error, or else the log: an op marker that is refused fails nothing."""
     try:
-        with site.outbox() as outbox, shop.session() as session:
+        with site.half_outbox() as outbox, shop.session() as session:
             outbox.publish(session, Message(site.topic("orders"), b"v"))
     except (ConfigurationError, PublishFailed) as error:
         return str(error)

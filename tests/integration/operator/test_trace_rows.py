@@ -106,7 +106,7 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Sit
     gone = _trace(shop, id_)
     assert gone["state"] == "visible"
     evidence = next(event for event in gone["timeline"] if event["what"] == "row delivered")
-    assert evidence["detail"] == f"for {shop.topic('orders')}, group orders, batch 1"
+    assert evidence["detail"] == f"for {shop.topic('orders')}, service orders, batch 1"
     assert evidence["time_ms"] > 0
     assert [span["topic"] for span in delivered["searched"]] == [shop.topic("orders")] * 3
     code, refused = call_for_json(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))
@@ -134,6 +134,6 @@ def test_a_discarded_row_is_found_with_its_reason(shop: Site) -> None:
 
 
 def test_halves_are_traced_beside_tables(shop: Site) -> None:
-    with shop.outbox() as outbox:
+    with shop.half_outbox() as outbox:
         (entry,) = send_halves(shop, outbox, [Message(shop.topic("orders"), "v", "k")])
     assert _trace(shop, entry.transaction_id)["state"] == "undecided"

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from outbox import CallbackTableError
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
+from outbox.errors import TableError
 from relay.tables.owned_table import open_session
 from relay.tables.source_table import SourceTable
 from tests.integration.relay.test_table_source import relay, run
@@ -133,7 +133,7 @@ def test_rows_are_never_hidden_from_the_role_of_a_relay(shop: Site, role: str) -
             run(shop, change)
             with pytest.raises(UnsafeError, match="has row security"):
                 source.verify()
-            with pytest.raises(CallbackTableError, match="row security hides rows"):
+            with pytest.raises(TableError, match="row security hides rows"):
                 source.window(10, 10_000, ())
 
 

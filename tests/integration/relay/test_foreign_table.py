@@ -149,7 +149,7 @@ def test_each_column_of_a_mapping_is_in_its_place(shop: Site) -> None:
     (found,) = shop.wait_visible(1, "orders")
     assert (found.partition, found.key, found.value, found.timestamp) == (2, b"k", b"\0\xff", 1_700_000_000_123)
     assert found.headers[:2] == (("a", "ö".encode()), ("b", None))
-    assert dict(found.headers)["outbox-group"] == b"sales"
+    assert dict(found.headers)["outbox-service"] == b"sales"
 
 
 def test_a_broken_row_is_discarded_and_stops_no_other(shop: Site) -> None:

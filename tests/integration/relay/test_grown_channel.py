@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._cli.channel import app
 from outbox._service.exit_codes import Exit
 from tests.support.commands import call_command
@@ -34,7 +34,7 @@ class Application(threading.Thread):
         self._site, self._name = site, name
         self._stopping = threading.Event()
         self._engine: Engine = site.engine()
-        self.outbox: Outbox = site.outbox(publish_timeout_seconds=20.0)
+        self.outbox: HalfOutbox = site.half_outbox(publish_timeout_seconds=20.0)
         self.committed: list[bytes] = []
         self.failure: BaseException | None = None
 
@@ -105,8 +105,8 @@ def _assert_each_once(site: Site, committed: Sequence[bytes]) -> None:
 
 def _delete_offsets(site: Site) -> None:
     """Let Kafka forget the checkpoints; the group has no member."""
-    group = site.channel.relay_group
-    site.admin.delete_consumer_groups([group])[group].result(20)
+    service = site.channel.relay_group
+    site.admin.delete_consumer_groups([service])[service].result(20)
 
 
 @pytest.mark.long

@@ -54,7 +54,7 @@ def _publish(site: Site, healthy: range, sick: range) -> None:
     messages = [Message(site.topic("healthy"), str(n), f"healthy{n % KEYS}") for n in healthy]
     for place, n in enumerate(sick):
         messages.insert(place * 4, Message(site.topic("sick"), str(n), f"sick{n % KEYS}"))
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, messages)
 
 

@@ -78,7 +78,7 @@ def test_a_commit_ends_the_wait(shop: Site, notifications: Notifications) -> Non
 
 def test_copied_rows_end_the_wait(shop: Site, notifications: Notifications) -> None:
     assert notifications.try_begin()
-    outbox = Outbox("orders", mode="table", tables=shop.tables)
+    outbox = Outbox("orders", tables=shop.tables)
     with outbox, psycopg.connect(shop.postgres_url) as connection:
         outbox.publish_many(connection, [Message(shop.topic("orders"), b"v") for _ in range(200)])
     assert is_woken(notifications)

@@ -25,7 +25,7 @@ from tests.support.probes import free_port, get
 
 Headers = list[tuple[str, str | bytes | None]]
 
-NEWER: Headers = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("outbox-group", b"orders;row")]
+NEWER: Headers = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("outbox-service", b"orders;row")]
 SEED = 4711
 RECORDS = 300
 
@@ -139,7 +139,7 @@ def _random_record(chance: random.Random) -> tuple[bytes | None, bytes | None]:
 
 
 def _random_headers(chance: random.Random) -> Headers:
-    names = ["outbox-target", "outbox-transaction", "outbox-group", "outbox-options", "outbox-op", "other"]
+    names = ["outbox-target", "outbox-transaction", "outbox-service", "outbox-options", "outbox-op", "other"]
     texts = [b"", b"orders:-1", b"1;x/0", f"1;{uuid.UUID(int=7, version=4)}/0".encode(), b"orders;row", b"1;producer"]
     return [(chance.choice(names), chance.choice([*texts, chance.randbytes(20)])) for _ in range(chance.randrange(5))]
 

@@ -25,7 +25,7 @@ def shop(site: Site) -> Site:
 
 
 def _insert(site: Site, columns: str, values: str) -> None:
-    statement = f"INSERT INTO {site.tables.message} (producer_group, topic{columns}) {values}"
+    statement = f"INSERT INTO {site.tables.message} (service, topic{columns}) {values}"
     with site.connect() as connection:
         connection.execute(statement.encode())
 

@@ -56,7 +56,7 @@ def insert_malformed(site: Site) -> None:
     """Publish a message that cannot be delivered."""
     execute(
         site,
-        f"INSERT INTO {site.tables.message} (producer_group, topic, header_names)"
+        f"INSERT INTO {site.tables.message} (service, topic, header_names)"
         f" VALUES ('g', '{site.topic('orders')}', ARRAY['a'])",
     )
 
@@ -133,7 +133,7 @@ def test_discarded_rows_that_a_trigger_keeps_are_neither_lost_nor_called_gone(
 ) -> None:
     with shop.connect() as connection:
         connection.execute(
-            f"INSERT INTO {shop.tables.discarded} (xid, id, created_at, producer_group, topic, partition, reason,"
+            f"INSERT INTO {shop.tables.discarded} (xid, id, created_at, service, topic, partition, reason,"
             f" detail) VALUES ('3', 1, now(), 'g', '{shop.topic('orders')}', -1, 'TOPIC_MISSING', 'why')".encode()
         )
     execute(shop, KEEP.format(site=shop.name, event=event, table=getattr(shop.tables, table)))

@@ -88,11 +88,11 @@ def test_an_old_id_among_the_dead_letters_is_no_obstacle(shop: Site) -> None:
     topic = shop.topic("orders")
     execute(
         shop,
-        "INSERT INTO {discarded} (xid, id, created_at, producer_group, topic, partition, key, reason, detail)"
+        "INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, key, reason, detail)"
         " VALUES ('3', 1, now() - interval '1 day', 'g', %s, -1, 'old', 'TOPIC_MISSING', 'as once')",
         topic,
     )
-    statement = "INSERT INTO {message} (producer_group, topic, key, header_names) VALUES ('g', %s, 'bad', '{{a}}')"
+    statement = "INSERT INTO {message} (service, topic, key, header_names) VALUES ('g', %s, 'bad', '{{a}}')"
     execute(shop, statement, topic)
     insert(shop, "fine")
     shop.relay(extra=relay_settings(shop))
@@ -121,7 +121,7 @@ def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(sh
         ):
             connection.execute(
                 table.compose(
-                    "INSERT INTO {message} (created_at, producer_group, topic, key, header_names)"
+                    "INSERT INTO {message} (created_at, service, topic, key, header_names)"
                     " VALUES (now() - CAST(%s AS interval), 'g', %s, convert_to(%s, 'UTF8'), %s)"
                 ),
                 (age, topic, key, names),

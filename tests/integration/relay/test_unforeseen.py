@@ -44,35 +44,35 @@ def insert(site: Site, value: str) -> None:
         insert_message(connection, site, "orders", "key", value)
 
 
-LOST = ("topic", "producer_group", "partition")
+LOST = ("topic", "service", "partition")
 """Columns whose NOT NULL was dropped by hand."""
 
 
-def test_a_row_without_topic_or_group_is_no_message_and_fails_no_statement(shop: Site) -> None:
+def test_a_row_without_topic_or_service_is_no_message_and_fails_no_statement(shop: Site) -> None:
     """Until the contract of the table is looked at again such rows are met; without a partition one goes by its key."""
     for column in LOST:
         run(shop, f"ALTER TABLE {{message}} ALTER {column} DROP NOT NULL")
     for row in ("'orders', NULL, -1", "NULL, 'orders', -1", "'orders', 'orders', NULL"):
-        run(shop, f"INSERT INTO {{message}} (producer_group, topic, partition) VALUES ({row})")
+        run(shop, f"INSERT INTO {{message}} (service, topic, partition) VALUES ({row})")
     settings = TableSettings.model_validate({"dsn": shop.postgres_url, "table_prefix": shop.name})
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         progress, window = source.progress(), source.window(10, 10_000, ())
         halves = [half for found in transactions(window.rows) for half in found.halves.values()]
         assert [half.error for half in halves] == [
             "topic '' is not a topic name",
-            "producer group '' is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'",
+            "service '' is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'",
             "",
         ]
         refused = [Refusal(row.local, row.id, "MALFORMED", "why") for row in window.rows[:2]]
         source.move(progress, progress, (), refused)
-    found = run(shop, "SELECT producer_group, topic, reason FROM {discarded} ORDER BY id")
+    found = run(shop, "SELECT service, topic, reason FROM {discarded} ORDER BY id")
     assert found == [("orders", "", "MALFORMED"), ("", "orders", "MALFORMED")]
 
 
 def test_a_table_that_lost_not_null_halts_its_source_alone(shop: Site) -> None:
     """It goes on once the table is as it was."""
     run(shop, "ALTER TABLE {message} ALTER topic DROP NOT NULL")
-    run(shop, "INSERT INTO {message} (producer_group) VALUES ('orders')")
+    run(shop, "INSERT INTO {message} (service) VALUES ('orders')")
     insert(shop, "row")
     relay = shop.relay(extra=relay_settings(shop))
     wait_until(lambda: "lacks the columns topic text NOT NULL" in relay.output(), explain=shop.logs)
@@ -89,7 +89,7 @@ def test_an_unforeseen_error_halts_its_table_source_alone(shop: Site) -> None:
     prefix = f"{shop.name}_{BAD}"
     with shop.connect() as connection:
         MessageTable(TableNames("public", prefix)).create(connection)
-    run(shop, f"INSERT INTO {{message}} (producer_group, topic) VALUES ('orders', '{shop.topic('orders')}')", prefix)
+    run(shop, f"INSERT INTO {{message}} (service, topic) VALUES ('orders', '{shop.topic('orders')}')", prefix)
     tables = {BAD: {"dsn": shop.postgres_url, "table_prefix": prefix}}
     tables[SOURCE] = {"dsn": shop.postgres_url, "table_prefix": shop.name}
     port = free_port()

@@ -14,12 +14,12 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.exit_codes import Exit
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, SERVICE_HEADER
 from outbox.settings import TableNames
 from spark_jobs import audit as audit_module
 from spark_jobs.records.audit_verdicts import Verdict
@@ -81,7 +81,7 @@ def test_what_somebody_did_by_hand_is_found(audited: Audited) -> None:
 
     forged = f"{uuid.uuid4()}/0"
     origin = dict(records[first.message_id].headers)[ORIGIN_HEADER]
-    headers = {MESSAGE_ID_HEADER: forged, PRODUCER_GROUP_HEADER: "orders", ORIGIN_HEADER: origin}
+    headers = {MESSAGE_ID_HEADER: forged, SERVICE_HEADER: "orders", ORIGIN_HEADER: origin}
     audited.produce(audited.site.topic("orders"), b"key", b"forged", headers.items())
     expected[forged] = Verdict.PHANTOM
 
@@ -94,7 +94,7 @@ def test_what_somebody_did_by_hand_is_found(audited: Audited) -> None:
 
     invented = str(uuid.uuid4())
     audited.execute(
-        "INSERT INTO {site.transaction} SELECT %s::uuid, producer_group, state, channel, half_topic_id, half_partition,"
+        "INSERT INTO {site.transaction} SELECT %s::uuid, service, state, channel, half_topic_id, half_partition,"
         " first_offset, last_offset, '7', created_at FROM {site.transaction} WHERE transaction_id = %s",
         invented,
         first.transaction_id,
@@ -179,7 +179,7 @@ def test_a_timestamp_to_come_hides_nothing_on_a_topic_with_the_brokers_time(site
 
 
 @pytest.mark.long
-def test_an_audit_asks_the_database_of_each_group(site: Site, tmp_path: Path) -> None:
+def test_an_audit_asks_the_database_of_each_service(site: Site, tmp_path: Path) -> None:
     site.create("orders")
     site.relay(extra=QUICK)
     audited, bank_tables = Audited(site, tmp_path, start=now()), TableNames("public", f"{site.name}_bank")
@@ -187,7 +187,7 @@ def test_an_audit_asks_the_database_of_each_group(site: Site, tmp_path: Path) ->
         CallbackTable(bank_tables).create(connection)
     with (
         Shop(site) as shop,
-        Outbox("bank", site.kafka(), channel=site.name, tables=bank_tables, mode="half") as bank,
+        HalfOutbox("bank", site.kafka(), channel=site.name, tables=bank_tables) as bank,
         Session(shop.engine) as first,
         Session(shop.engine) as second,
     ):
@@ -200,8 +200,8 @@ def test_an_audit_asks_the_database_of_each_group(site: Site, tmp_path: Path) ->
     audited.end = now() + 1
     wait_until(lambda: now() > audited.end + GRACE_MS)
     databases = {
-        group: {"dsn": site.postgres_url, "groups": [group], "table_prefix": tables.prefix}
-        for group, tables in {"orders": site.tables, "bank": bank_tables}.items()
+        service: {"dsn": site.postgres_url, "services": [service], "table_prefix": tables.prefix}
+        for service, tables in {"orders": site.tables, "bank": bank_tables}.items()
     }
     settings = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_DATABASES": json.dumps(databases)}
     proven = summary_of(audited.run("both", code=Exit.OK, **settings))

@@ -59,7 +59,7 @@ def test_each_verdict_is_found_among_a_hundred_thousand_messages(site: Site, tmp
         wait_until(lambda: not site.settled())
         audited.end = now() + 1
         wait_until(lambda: now() > audited.end + GRACE_MS)
-        database = {"dsn": site.postgres_url, "groups": ["orders"], "table_prefix": site.name}
+        database = {"dsn": site.postgres_url, "services": ["orders"], "table_prefix": site.name}
         alone = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_DATABASES": json.dumps({"shop": database})}
         report = audited.run("planted", code=Exit.FINDINGS, **alone)
         undecided.rollback()

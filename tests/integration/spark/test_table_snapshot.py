@@ -21,9 +21,9 @@ from outbox.settings import TableNames
 from relay.tables.owned_table import Refusal, open_session
 from relay.tables.rows import Row, transactions
 from relay.tables.source_table import SourceTable
-from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import open_snapshot
+from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.settings import AuditedDatabase
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import TableProgress, Window
@@ -57,7 +57,7 @@ def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
     with psycopg.connect(site.postgres_url) as connection:
         for topic in topics:
             connection.execute(
-                f"INSERT INTO {site.tables.message} (producer_group, topic, timestamp) VALUES ('g', %s, %s)".encode(),
+                f"INSERT INTO {site.tables.message} (service, topic, timestamp) VALUES ('g', %s, %s)".encode(),
                 (topic, timestamp),
             )
 

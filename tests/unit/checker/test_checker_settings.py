@@ -62,11 +62,11 @@ def test_a_misspelt_setting_of_a_database_is_refused() -> None:
         database(dsn=DSN, durabilty="production")
 
 
-def test_a_producer_group_has_one_database() -> None:
-    databases = {name: {"dsn": DSN, "groups": ["shop", "stock-*"]} for name in ("one", "two")}
+def test_a_service_has_one_database() -> None:
+    databases = {name: {"dsn": DSN, "services": ["shop", "stock-*"]} for name in ("one", "two")}
     with pytest.raises(ValidationError, match=r"shop, stock-\* are given to more than one database"):
         service(databases=databases)
-    with pytest.raises(ValidationError, match=r"groups \* are given"):
+    with pytest.raises(ValidationError, match=r"services \* are given"):
         service(databases={"one": {"dsn": DSN}}, postgres_url=DSN)
 
 
@@ -75,8 +75,8 @@ def test_what_a_database_does_not_say_is_said_for_all() -> None:
         profile="development",
         breaker_limit=7,
         databases={
-            "plain": {"dsn": DSN, "groups": ["a"]},
-            "own": {"dsn": DSN, "groups": ["b"], "durability": "production", "breaker": "off", "breaker_limit": 9},
+            "plain": {"dsn": DSN, "services": ["a"]},
+            "own": {"dsn": DSN, "services": ["b"], "durability": "production", "breaker": "off", "breaker_limit": 9},
         },
     )
     plain, own = (settings.all_databases()[name] for name in ("plain", "own"))

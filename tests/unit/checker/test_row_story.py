@@ -6,8 +6,8 @@ import pytest
 
 from checker.operator.row_story import RowFindings, advice, conclude_rows
 from checker.operator.timeline import EventKind, Findings, Status, TimelineEvent
-from outbox.outcome import Outcome
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
+from outbox.transaction import Outcome
 
 
 def _event(what: EventKind, id_: int) -> TimelineEvent:

@@ -26,10 +26,10 @@ def _half(
     id_: str = "a",
     position: int = 0,
     partition: int = 0,
-    group: str = "orders",
+    service: str = "orders",
     key: bytes | None = None,
 ) -> Half:
-    control = HalfControl("real", -1, id_, position, group, Truth.ROW, HalfOptions(incarnation="today"))
+    control = HalfControl("real", -1, id_, position, service, Truth.ROW, HalfOptions(incarnation="today"))
     return Half(partition, offset, 1_000 + offset, control, key)
 
 
@@ -109,7 +109,7 @@ def test_what_is_parked_is_gathered_with_what_still_follows_it() -> None:
 
 def test_behind_counts_transactions_of_the_same_ordering_key() -> None:
     gathering = Gathering(100, keep=3)
-    for offset, (id_, key, group) in enumerate(
+    for offset, (id_, key, service) in enumerate(
         [
             ("a", b"k", "orders"),
             ("a", b"k", "orders"),  # its second message
@@ -121,7 +121,7 @@ def test_behind_counts_transactions_of_the_same_ordering_key() -> None:
             ("g", b"other", "orders"),
         ]
     ):
-        gathering.add_half(_half(offset, id_, offset, group=group, key=key))
+        gathering.add_half(_half(offset, id_, offset, service=service, key=key))
     gathering.add_half(_half(1, "h", partition=1, key=b"k"))
     assert {id_: gathering.behind(one) for id_, one in gathering.found.items()} == {"a": 2, "b": 1, "c": 0, "h": 0}
     gathering.add_manifest(_manifest("a", DiscardReason.UNDECIDED, (0, 0)))
@@ -137,9 +137,9 @@ def test_check_requests_tell_how_often_and_when() -> None:
     assert (gathering.found["a"].checks, gathering.found["a"].last_asked) == (2, 50)
 
 
-def test_gathering_counts_by_group_and_half_partition() -> None:
+def test_gathering_counts_by_service_and_half_partition() -> None:
     gathering = Gathering(100)
-    for half in (_half(4, "a"), _half(3, "b"), _half(1, "c", partition=1), _half(2, "d", group="others")):
+    for half in (_half(4, "a"), _half(3, "b"), _half(1, "c", partition=1), _half(2, "d", service="others")):
         gathering.add_half(half)
     gathering.add_op(_entry(OpKind.COMMIT), OpSource.PRODUCER, 1, 1, TOPIC)
     gathering.add_op(_entry(OpKind.COMMIT), OpSource.CHECKER, 2, 1, TOPIC)
@@ -154,7 +154,7 @@ def test_gathering_counts_by_group_and_half_partition() -> None:
 
 def test_gathering_choice_leaves_out_others_and_younger() -> None:
     gathering = Gathering(3, Choice(None, "orders", 1_003))
-    for half in (_half(1, "x", group="others"), _half(2, "a"), _half(3, "b"), _half(4, "c"), _half(9, "a", 1)):
+    for half in (_half(1, "x", service="others"), _half(2, "a"), _half(3, "b"), _half(4, "c"), _half(9, "a", 1)):
         gathering.add_half(half)
     assert ({id_: one.offsets for id_, one in gathering.found.items()}) == {"a": {0: 2, 1: 9}, "b": {0: 3}}
     assert (gathering.total(), gathering.is_full(0)) == (2, True)

@@ -64,7 +64,7 @@ def test_json_has_each_right() -> None:
 @pytest.mark.parametrize("role", list(Role))
 def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) -> None:
     code, text = called(
-        *("--role", role, "--principal", WHO, "--channel", "shop", "--topic", "orders", "--group", "g"),
+        *("--role", role, "--principal", WHO, "--channel", "shop", "--topic", "orders", "--service", "g"),
         *("--format", form),
     )
     assert code == 0
@@ -76,10 +76,10 @@ def test_the_command_prints_each_role_in_each_form(role: Role, form: AclFormat) 
     [
         (("--role", "relay", "--principal", "relay", "--topic", "orders"), "User:orders"),
         (("--role", "relay", "--principal", WHO), "Give --topic"),
-        (("--role", "listener", "--principal", WHO), "Give --group"),
+        (("--role", "listener", "--principal", WHO), "Give --service"),
         (("--role", "relay", "--principal", WHO, "--topic", "a/b"), "'a/b'"),
         (("--role", "relay", "--principal", WHO, "--topic", "a*b"), "'a*b'"),
-        (("--role", "listener", "--principal", WHO, "--group", "a/b"), "'a/b'"),
+        (("--role", "listener", "--principal", WHO, "--service", "a/b"), "'a/b'"),
         (("--role", "checker", "--principal", WHO, "--channel", "A"), "channel name"),
     ],
 )

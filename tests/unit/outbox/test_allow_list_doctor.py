@@ -7,7 +7,7 @@ import pytest
 from outbox._operations.doctor import examine_allow_list
 
 DENIED = ("denied topics", True, "unless an entry names them: _*, connect-*, *-changelog, *-repartition")
-OPEN = "warning: a producer group without an entry may write to every topic"
+OPEN = "warning: a service without an entry may write to every topic"
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ OPEN = "warning: a producer group without an entry may write to every topic"
         ("production", {"*": ("*",)}, [(True, "*: *"), (True, OPEN)]),
         ("production", {"*": ("shop.*",), "admin": ("*",)}, [(True, "*: shop.*"), (True, "admin: *")]),
         ("development", {"*": ("*",)}, [(True, "*: *")]),
-        ("development", None, [(True, "not set: every producer group may write to every topic")]),
-        ("production", {}, [(True, "none: no producer group may write to any topic")]),
+        ("development", None, [(True, "not set: every service may write to every topic")]),
+        ("production", {}, [(True, "none: no service may write to any topic")]),
     ],
 )
 def test_the_list_and_what_is_denied_are_shown(
@@ -35,5 +35,5 @@ def test_the_list_and_what_is_denied_are_shown(
 def test_a_missing_list_is_wrong_in_production() -> None:
     missing, denied = examine_allow_list("production", None)
     assert (missing.fine, missing.problem) == (False, "allowed_topics is not set, and the profile is production")
-    assert missing.fix.endswith('set allowed_topics = { "*" = ["*"] } if every group may write to every topic')
+    assert missing.fix.endswith('set allowed_topics = { "*" = ["*"] } if every service may write to every topic')
     assert denied.fine

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from checker.settings import CheckerSettings
-from outbox import Settings
 from outbox._cli.options import DatabaseSettings, DoctorSettings, TableCommandSettings
 from outbox._service.channels.channel_settings import load_all, load_channel, load_settings
 from outbox._service.channels.channel_tables import OF_A_CHANNEL, OF_THE_PROCESS
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.settings import KafkaSettings
 from outbox.errors import ConfigurationError
+from outbox.settings import Settings
 from relay.settings import RelaySettings
 
 TOP = """
@@ -221,6 +221,6 @@ def test_a_table_may_have_each_setting_of_the_services() -> None:
 
 
 def test_the_library_passes_over_the_table(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file.write_text('group = "orders"\n[channels.a]\n')
+    file.write_text('service = "orders"\n[channels.a]\n')
     Settings.from_env({"OUTBOX_CONFIG": str(file)})
     assert not caplog.records

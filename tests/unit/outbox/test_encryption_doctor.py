@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 import checker.cli
 import relay.cli
 import relay.self_check
-from outbox import ConfigurationError
 from outbox._cli import doctor
 from outbox._operations.doctor import examine_encryption
 from outbox._operations.finding import Finding
 from outbox._postgres.dsn import unverified_hosts
+from outbox.errors import ConfigurationError
 
 LOCAL = {"bootstrap.servers": "127.0.0.1:9092"}
 REMOTE = {"bootstrap.servers": "kafka-1:9092,localhost:9092,kafka-2:9092"}
@@ -111,7 +111,7 @@ VARIABLES = {
     "OUTBOX_PROFILE": "development",
     "OUTBOX_POSTGRES_URL": DSN,
     "OUTBOX_TABLES": json.dumps({"rows": {"dsn": DSN}}),
-    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "groups": ["shop"]}}),
+    "OUTBOX_DATABASES": json.dumps({"shop": {"dsn": DSN, "services": ["shop"]}}),
     "COLUMNS": "300",
 }
 

@@ -26,7 +26,7 @@ def test_debezium_layout_has_the_columns_and_topic_of_the_event_router() -> None
     layout = table(**COMMON, layout="debezium").foreign_layout()
     assert layout.columns == {"id": "id", "topic": "aggregatetype", "key": "aggregateid", "value": "payload"}
     assert layout.routed("order") == "outbox.event.order"
-    assert (layout.id_header, layout.order, layout.group) == ("id", "id", "")
+    assert (layout.id_header, layout.order, layout.service) == ("id", "id", "")
 
 
 def test_route_topic_replacement_is_taken_as_it_is() -> None:
@@ -58,7 +58,7 @@ def test_placement_is_that_of_the_event_router() -> None:
 
 
 def test_mapping_names_each_column() -> None:
-    columns = {"id": "event_id", "order": "written_at", "topic": "destination", "value": "body", "group": "owner"}
+    columns = {"id": "event_id", "order": "written_at", "topic": "destination", "value": "body", "service": "owner"}
     settings = table(**COMMON, layout="mapping", columns=columns, after="mark")
     layout = settings.foreign_layout()
     assert (layout.order, layout.topic, layout.id_header) == ("written_at", ROUTED, "")
@@ -82,7 +82,7 @@ def test_mapping_names_each_column() -> None:
             {**MAPPING, "message_table": "public.outbox_message"},
             "is a name of the outbox's own tables with prefix outbox",
         ),
-        ({**MAPPING, "table_prefix": "Outbox"}, "Table prefix 'Outbox' is not valid"),
+        ({**MAPPING, "table_prefix": "HalfOutbox"}, "Table prefix 'HalfOutbox' is not valid"),
         ({**MAPPING, "keep_settled_ms": 5}, "keep_settled_ms is given, and a foreign table has no evidence"),
         ({**MAPPING, "layout": "other"}, "Input should be 'outbox', 'debezium' or 'mapping'"),
         ({**MAPPING, "after": "keep"}, "Input should be 'delete' or 'mark'"),
@@ -93,8 +93,8 @@ def test_mapping_names_each_column() -> None:
         ({**MAPPING, "topic": ""}, "no topic is given. Set topic to the real topic, or the column topic"),
         ({**MAPPING, "columns": {"value": "b", "topic": "t"}}, r"Put \$\{routedByValue\} into topic, or remove one"),
         ({**MAPPING, "topic": "a b"}, "topic is 'a b'. Use a topic's name"),
-        ({**MAPPING, "group": "a b"}, "producer group 'a b' is not allowed"),
-        ({**MAPPING, "group": "g", "columns": {"value": "b", "group": "g"}}, "group and the column group are both"),
+        ({**MAPPING, "service": "a b"}, "service 'a b' is not allowed"),
+        ({**MAPPING, "service": "g", "columns": {"value": "b", "service": "g"}}, "service and the column service are"),
         ({**MAPPING, "additional_placement": "a:envelope"}, "without an envelope. Place the column into a header"),
         ({**MAPPING, "additional_placement": "a"}, "Write column:header, column:header:name or column:partition"),
         ({**MAPPING, "additional_placement": "a:header:b:c"}, "Write column:header, column:header:name or column:part"),

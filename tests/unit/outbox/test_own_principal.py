@@ -18,9 +18,9 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox import ConfigurationError
 from outbox._cli.options import SkipSettings
 from outbox._security.own_principal import own_principal, recorded_name, subject_of
+from outbox.errors import ConfigurationError
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())

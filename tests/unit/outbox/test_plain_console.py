@@ -46,7 +46,7 @@ def test_discarded_table_prints_hostile_detail(
     id_ = "01890a5d-ac96-774b-bcce-b302099a8057"
     manifest = Manifest(
         transaction_id=id_,
-        group=HOSTILE,
+        service=HOSTILE,
         truth=Truth.ROW,
         reason=DiscardReason.TOPIC_MISSING,
         detail=HOSTILE,
@@ -62,10 +62,10 @@ def test_discarded_table_prints_hostile_detail(
 
 
 def test_json_with_control_characters_is_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    print_json({"group": HOSTILE})
+    print_json({"service": HOSTILE})
     written = capsys.readouterr().out
     assert written.isascii()
-    assert json.loads(written) == {"group": HOSTILE}
+    assert json.loads(written) == {"service": HOSTILE}
 
 
 def test_commands_print_through_plain_console() -> None:

@@ -68,7 +68,7 @@ def test_the_names_are_those_of_the_channel() -> None:
     assert len({(right.resource, right.operation) for right in rights}) == len(rights)
 
 
-def test_only_relay_and_administrator_may_read_the_relays_group() -> None:
+def test_only_relay_and_administrator_may_read_the_relays_service() -> None:
     """With READ on it a client can join the group and commit a checkpoint."""
     right = Right(Kind.GROUP, CHANNEL.relay_group, Operation.READ)
     assert {role for role in Role if right in rights_of([role], SCOPE)} == {Role.RELAY, Role.ADMINISTRATOR}
@@ -112,7 +112,7 @@ def test_prefixes_and_siblings_of_topics() -> None:
 
 def test_names_that_a_role_needs_are_asked_for() -> None:
     assert names_missing([Role.RELAY], Scope(CHANNEL)) == ["topic"]
-    assert names_missing([Role.APPLICATION, Role.LISTENER], Scope(CHANNEL)) == ["topic", "group"]
+    assert names_missing([Role.APPLICATION, Role.LISTENER], Scope(CHANNEL)) == ["topic", "service"]
     assert names_missing([Role.CHECKER, Role.ADMINISTRATOR], Scope(CHANNEL)) == []
 
 

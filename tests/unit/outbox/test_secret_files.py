@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from outbox import ConfigurationError, Settings
 from outbox._security.secret_files import SECRET_PROPERTIES, with_secrets
+from outbox.errors import ConfigurationError
+from outbox.settings import HalfSettings
 from relay.settings import RelaySettings
 from spark_jobs.runtime.settings import JobSettings
 
@@ -61,12 +62,12 @@ def test_file_without_a_secret_is_refused(file: Path, content: bytes, why: str) 
 
 def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
     kafka = {"bootstrap.servers": "127.0.0.1:9", "sasl.password_file": str(file)}
-    assert Settings("orders", kafka, mode="half").kafka["sasl.password"] == SECRET
+    assert HalfSettings("orders", kafka=kafka).kafka["sasl.password"] == SECRET
     config = tmp_path / "outbox.toml"
     config.write_text(
-        f'group = "orders"\nmode = "half"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
+        f'service = "orders"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
     )
-    assert Settings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
+    assert HalfSettings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
 
 
 def _service(**kafka: str) -> RelaySettings:

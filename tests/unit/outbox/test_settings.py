@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checker.settings import CheckerSettings
-from outbox import ConfigurationError, Message, MessageRefused, Outbox, Settings, settings
+from outbox import HalfOutbox, Message, MessageRefused, settings
 from outbox._kafka.admin import admin_client, checked_properties
-from outbox.settings import kafka_properties
+from outbox.errors import ConfigurationError
+from outbox.settings import HalfSettings, Settings, kafka_properties
 from relay.settings import RelaySettings
 from spark_jobs.runtime.settings import LandSettings
 
@@ -27,10 +28,10 @@ SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 IDEMPOTENT = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 5_000, "log_level": 0}
 
 
-def made(**kafka: Any) -> Settings:
+def made(**kafka: Any) -> HalfSettings:
     """Settings with librdkafka properties; `__` in a name stands for a dot."""
-    return Settings(
-        "orders", {**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}}, mode="half"
+    return HalfSettings(
+        "orders", kafka={**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}}
     )
 
 
@@ -41,7 +42,7 @@ def made(**kafka: Any) -> Settings:
 @pytest.mark.parametrize("prefix", ["", "topic."], ids=["bare", "topic"])
 def test_a_property_that_would_break_the_guarantee_is_refused_with_the_reason(name: str, prefix: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        Settings("orders", {**SERVERS, prefix + name: "1"}, mode="half")
+        HalfSettings("orders", kafka={**SERVERS, prefix + name: "1"})
     assert str(refused.value) == f"Property '{prefix}{name}' cannot be set: {settings._OURS[name]}."
 
 
@@ -69,13 +70,13 @@ def test_librdkafka_knows_what_is_refused(name: str) -> None:
     ],
 )
 def test_what_says_the_same_as_the_library_may_stand_there(name: str, value: object) -> None:
-    assert Settings("orders", {**SERVERS, name: value}, mode="half").kafka[name] == value
+    assert HalfSettings("orders", kafka={**SERVERS, name: value}).kafka[name] == value
 
 
 @pytest.mark.parametrize(("name", "value"), [("acks", 1), ("acks", None), ("enable.idempotence", "false")])
 def test_what_says_something_else_may_not(name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        Settings("orders", {**SERVERS, name: value}, mode="half")
+        HalfSettings("orders", kafka={**SERVERS, name: value})
 
 
 def test_topic_properties_under_their_old_roof_are_refused() -> None:
@@ -95,7 +96,7 @@ def test_a_name_that_only_looks_like_another_is_refused() -> None:
             return "acks"
 
     with pytest.raises(ConfigurationError, match="not a string"):
-        Settings("orders", {**SERVERS, Disguise(): "0"}, mode="half")  # type: ignore[dict-item]  # that is the point
+        HalfSettings("orders", kafka={**SERVERS, Disguise(): "0"})  # type: ignore[dict-item]  # that is the point
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_a_name_that_only_looks_like_another_is_refused() -> None:
     ],
 )
 def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: object, says: str) -> None:
-    passed = Settings("orders", {**SERVERS, name: value}, mode="half").kafka
+    passed = HalfSettings("orders", kafka={**SERVERS, name: value}).kafka
     with pytest.raises(ConfigurationError, match="a property for Kafka is wrong") as refused, checked_properties():
         Producer({**passed, **IDEMPOTENT})
     assert says in str(refused.value)
@@ -120,51 +121,13 @@ def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: objec
 # --- table mode -------------------------------------------------------------------------------------------------------
 
 
-def test_table_mode_is_the_default_and_needs_no_kafka() -> None:
-    assert Settings("orders").mode == "table"
-    with Outbox("orders") as outbox:
-        outbox.ping()
-
-
-def test_kafka_settings_without_a_mode_that_uses_them_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Remove them, or set mode to 'half'"):
-        Outbox("orders", SERVERS)
-    with pytest.raises(ConfigurationError, match=r"\(bootstrap\.servers\), and no mode\. Set OUTBOX_MODE"):
-        Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"})
-
-
 def test_an_environment_that_is_shared_with_the_services_serves_table_mode() -> None:
-    found = Settings.from_env({**ENVIRON, "OUTBOX_MODE": "table"})
-    assert (found.mode, found.kafka) == ("table", {})
+    assert Settings.from_env(ENVIRON) == Settings("orders")
 
 
 def test_half_mode_needs_kafka() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
-        Outbox("orders", mode="half")
-
-
-def test_another_mode_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"mode is 'tables'\. Use 'half' or 'table'"):
-        Outbox("orders", SERVERS, mode="tables")  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(ConfigurationError, match="mode is 'tables'"):
-        Settings.from_env({**ENVIRON, "OUTBOX_MODE": "tables"})
-
-
-def test_table_mode_has_no_eager_halves() -> None:
-    with pytest.raises(ConfigurationError, match="eager is on in table mode"):
-        Outbox("orders", mode="table", eager=True)
-    with pytest.raises(ConfigurationError, match="eager is on in table mode"):
-        Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": "table", "OUTBOX_EAGER": "yes"})
-
-
-@pytest.mark.parametrize("text", ["table", " Table "])
-def test_the_mode_comes_from_the_environment_or_the_file(text: str, tmp_path: Path) -> None:
-    assert Settings.from_env({"OUTBOX_GROUP": "orders", "OUTBOX_MODE": text}).mode == "table"
-    file = tmp_path / "outbox.toml"
-    file.write_text(f'group = "orders"\nmode = "{text}"\n')
-    assert Settings.from_env({"OUTBOX_CONFIG": str(file)}).mode == "table"
-    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
-        Settings.from_env({"OUTBOX_CONFIG": str(file), "OUTBOX_MODE": "half"})
+        HalfOutbox("orders", {})
 
 
 # --- what is passed on ------------------------------------------------------------------------------------------------
@@ -176,12 +139,12 @@ def test_values_are_passed_on_as_given() -> None:
 
     logger = logging.getLogger("mine")
     kafka = {**SERVERS, "socket.keepalive.enable": True, "linger.ms": 2.5, "oauth_cb": token, "logger": logger}
-    assert Settings("orders", kafka, mode="half").kafka == kafka
+    assert HalfSettings("orders", kafka=kafka).kafka == kafka
 
 
 def test_what_was_checked_is_what_is_used() -> None:
     kafka: dict[str, Any] = dict(SERVERS)
-    passed = Settings("orders", kafka, mode="half").kafka
+    passed = HalfSettings("orders", kafka=kafka).kafka
     kafka["acks"] = 0
     assert passed == SERVERS
 
@@ -215,7 +178,7 @@ def test_a_callback_that_is_no_function_is_named(name: str) -> None:
 def test_a_certificate_that_is_not_there_is_named(name: str, protocol: str) -> None:
     kafka = {**SERVERS, "security.protocol": protocol, name: "/nowhere/ca.pem"}
     with pytest.raises(ConfigurationError, match=f"The file of property '{name}' is missing"):
-        Settings("orders", kafka, mode="half")
+        HalfSettings("orders", kafka=kafka)
 
 
 def test_a_file_that_is_no_certificate_is_named_by_librdkafka(tmp_path: Path) -> None:
@@ -251,8 +214,8 @@ def unwarned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize("protocol", [None, "plaintext", "PLAINTEXT", "sasl_plaintext"])
 def test_plaintext_to_another_machine_is_logged_once(unwarned: Callable[[], list[str]], protocol: str | None) -> None:
     kafka = {"bootstrap.servers": "localhost:9092,kafka.example:9092", "sasl.password": "s3cret"}
-    for group in ("orders", "billing"):
-        Settings(group, kafka if protocol is None else {**kafka, "security.protocol": protocol}, mode="half")
+    for service in ("orders", "billing"):
+        HalfSettings(service, kafka=kafka if protocol is None else {**kafka, "security.protocol": protocol})
     (warning,) = unwarned()
     assert "not encrypted" in warning
     assert "s3cret" not in warning
@@ -270,7 +233,7 @@ def test_plaintext_to_another_machine_is_logged_once(unwarned: Callable[[], list
     ],
 )
 def test_plaintext_on_this_machine_is_nothing_to_tell(unwarned: Callable[[], list[str]], servers: str) -> None:
-    Settings("orders", {"bootstrap.servers": servers}, mode="half")
+    HalfSettings("orders", kafka={"bootstrap.servers": servers})
     assert unwarned() == []
 
 
@@ -278,13 +241,13 @@ def test_plaintext_on_this_machine_is_nothing_to_tell(unwarned: Callable[[], lis
     "servers", ["10.0.0.1:9092", "[2001:db8::1]:9092", "localhost.example:9092", "127.0.0.1,kafka"]
 )
 def test_another_machine_is_told_by_its_address(unwarned: Callable[[], list[str]], servers: str) -> None:
-    Settings("orders", {"bootstrap.servers": servers}, mode="half")
+    HalfSettings("orders", kafka={"bootstrap.servers": servers})
     assert len(unwarned()) == 1
 
 
 def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
     for protocol in ("ssl", "SASL_SSL"):
-        Settings("orders", {"bootstrap.servers": "kafka.example:9093", "security.protocol": protocol}, mode="half")
+        HalfSettings("orders", kafka={"bootstrap.servers": "kafka.example:9093", "security.protocol": protocol})
     assert unwarned() == []
 
 
@@ -295,24 +258,24 @@ def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2_147_484.0])
 def test_seconds_that_cannot_be_are_refused(name: str, seconds: float) -> None:
     with pytest.raises(ConfigurationError, match=name):
-        Settings("orders", SERVERS, **{name: seconds}, mode="half")  # type: ignore[arg-type]  # the name decides
+        HalfSettings("orders", kafka=SERVERS, **{name: seconds})  # type: ignore[arg-type]  # the name decides
 
 
 @pytest.mark.parametrize("name", ["publish_timeout_seconds", "eager_idle_timeout_seconds"])
 def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
     """0 ms is "for ever" to librdkafka and to Postgres."""
     with pytest.raises(ConfigurationError, match=name):
-        Settings("orders", SERVERS, **{name: 0.0004}, mode="half")  # type: ignore[arg-type]  # the name decides
+        HalfSettings("orders", kafka=SERVERS, **{name: 0.0004})  # type: ignore[arg-type]  # the name decides
 
 
 # --- environment and file ---------------------------------------------------------------------------------------------
 
 
-ENVIRON = {"OUTBOX_GROUP": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1", "OUTBOX_MODE": "half"}
+ENVIRON = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 
 def test_everything_from_the_environment() -> None:
-    found = Settings.from_env(
+    found = HalfSettings.from_env(
         {
             **ENVIRON,
             "OUTBOX_KAFKA": '{"sasl.mechanism": "PLAIN", "linger.ms": 2.5, "socket.keepalive.enable": true}',
@@ -343,12 +306,11 @@ def test_everything_from_the_environment() -> None:
 
 
 def test_what_nobody_says_is_the_default() -> None:
-    assert Settings.from_env(ENVIRON) == Settings("orders", SERVERS, mode="half")
+    assert HalfSettings.from_env(ENVIRON) == HalfSettings("orders", kafka=SERVERS)
 
 
 TOML = """
-group = "orders"
-mode = "half"
+service = "orders"
 eager = true
 reject_transactions = false
 eager_idle_timeout_seconds = 60
@@ -363,11 +325,11 @@ linger.ms = 2
 """
 
 
-def from_file(folder: Path, text: str, **environ: str) -> Settings:
+def from_file(folder: Path, text: str, **environ: str) -> HalfSettings:
     """Settings from a TOML file, under an environment."""
     file = folder / "outbox.toml"
     file.write_text(text)
-    return Settings.from_env({"OUTBOX_CONFIG": str(file), **environ})
+    return HalfSettings.from_env({"OUTBOX_CONFIG": str(file), **environ})
 
 
 def test_everything_from_a_file(tmp_path: Path) -> None:
@@ -383,25 +345,25 @@ def test_everything_from_a_file(tmp_path: Path) -> None:
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
-    found = from_file(tmp_path, TOML, OUTBOX_EAGER="false", OUTBOX_GROUP="billing")
-    assert (found.eager, found.group) == (False, "billing")
+    found = from_file(tmp_path, TOML, OUTBOX_EAGER="false", OUTBOX_SERVICE="billing")
+    assert (found.eager, found.service) == (False, "billing")
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "1", "yes", " Yes "])
 def test_true(text: str) -> None:
-    assert Settings.from_env({**ENVIRON, "OUTBOX_EAGER": text}).eager is True
+    assert HalfSettings.from_env({**ENVIRON, "OUTBOX_EAGER": text}).eager is True
 
 
 @pytest.mark.parametrize("text", ["false", "False", "0", "no"])
 def test_false(text: str) -> None:
-    assert Settings.from_env({**ENVIRON, "OUTBOX_REJECT_TRANSACTIONS": text}).reject_transactions is False
+    assert HalfSettings.from_env({**ENVIRON, "OUTBOX_REJECT_TRANSACTIONS": text}).reject_transactions is False
 
 
 @pytest.mark.parametrize("name", ["eager", "reject_transactions"])
 @pytest.mark.parametrize("text", ["", "on", "ja", "2", "none"])
 def test_neither_true_nor_false(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is neither true nor false"):
-        Settings.from_env({**ENVIRON, f"OUTBOX_{name.upper()}": text})
+        HalfSettings.from_env({**ENVIRON, f"OUTBOX_{name.upper()}": text})
 
 
 def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
@@ -477,16 +439,17 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"security.protocol": "sasl_ssl", "ssl.ca.location": "/nowhere"}, {}),
     ({"bootstrap.servers": ""}, {}),
     ({}, {"publish_timeout_seconds": 0.0}),
-    ({}, {"group": "not a group"}),
+    ({}, {"service": "not a service"}),
 ]
 
 
 @given(SECRETS, st.sampled_from(SECRET_PROPERTIES), st.sampled_from(WRONG))
 def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[dict[str, Any], dict[str, Any]]) -> None:
     kafka = {**SERVERS, name: secret, **wrong[0]}
-    arguments = {"group": "orders", **wrong[1]}
-    assert secret not in told(lambda: Settings(kafka=kafka, **arguments, mode="half"))
-    assert secret not in told(lambda: Outbox(kafka=kafka, **arguments, mode="half"))
+    options = {"service": "orders", **wrong[1]}
+    service = options.pop("service")
+    assert secret not in told(lambda: HalfSettings(service, kafka=kafka, **options))
+    assert secret not in told(lambda: HalfOutbox(service, kafka, **options))
 
 
 @hypothesis.settings(deadline=None)  # a client starts threads
@@ -506,7 +469,7 @@ def test_no_secret_when_the_environment_is_wrong(secret: str) -> None:
         {"OUTBOX_PUBLISH_TIMEOUT_SECONDS": secret},
         {"OUTBOX_EAGER": secret},
     ):
-        assert secret not in told(lambda environ=environ: Settings.from_env({**ENVIRON, **environ}))  # type: ignore[misc]
+        assert secret not in told(lambda environ=environ: HalfSettings.from_env({**ENVIRON, **environ}))  # type: ignore[misc]
 
 
 @given(SECRETS, st.sampled_from([{}, {"partition": -2}, {"timestamp": 0}, {"headers": [("outbox-id", "x")]}]))
@@ -517,5 +480,5 @@ def test_no_secret_in_messages(secret: str, wrong: dict[str, Any]) -> None:
 
 def test_the_test_of_secrets_would_see_one() -> None:
     with suppress(ConfigurationError):
-        assert "orders" in told(lambda: Settings("orders", SERVERS, mode="half"))
-    assert "not a group" in told(lambda: Settings("not a group", SERVERS, mode="half"))
+        assert "orders" in told(lambda: HalfSettings("orders", kafka=SERVERS))
+    assert "not a service" in told(lambda: HalfSettings("not a service", kafka=SERVERS))

@@ -65,10 +65,10 @@ APPS: dict[str, typer.Typer] = {point.name: point.load() for point in entry_poin
 def _subcommands() -> Iterator[str]:
     """Yield the names of all subcommands, as they are typed."""
     for name, app in APPS.items():
-        group = typer.main.get_command(app)
-        if getattr(group, "invoke_without_command", True):
+        service = typer.main.get_command(app)
+        if getattr(service, "invoke_without_command", True):
             yield name
-        yield from (f"{name} {one}" for one in getattr(group, "commands", ()))
+        yield from (f"{name} {one}" for one in getattr(service, "commands", ()))
 
 
 SUBCOMMANDS = sorted(_subcommands())

@@ -64,7 +64,7 @@ def test_roles_get_what_they_need_and_no_more() -> None:
 
 def test_the_roles_of_table_mode_get_what_they_need_and_no_more() -> None:
     table = MessageTable(NAMES)
-    about = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
+    about = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
     assert [statement.as_string() for statement in table.relay_grant("one").statements()[1:]] == [
         'GRANT SELECT, DELETE ON "shop"."our_message" TO "one"',
         'GRANT SELECT ON "shop"."our_message_id_seq" TO "one"',
@@ -166,10 +166,10 @@ def test_ddl_makes_and_drops_what_belongs_to_a_foreign_table_alone() -> None:
         ddl(mark_column="sent")
 
 
-@pytest.mark.parametrize("group", ["", "x" * 256, "a\0b"])
-def test_a_consumer_group_has_a_name(group: str) -> None:
+@pytest.mark.parametrize("service", ["", "x" * 256, "a\0b"])
+def test_a_consumer_group_has_a_name(service: str) -> None:
     with pytest.raises(ConfigurationError, match="Consumer group"):
-        Inbox(group)
+        Inbox(service)
 
 
 @pytest.mark.parametrize(

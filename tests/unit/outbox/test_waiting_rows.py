@@ -12,8 +12,10 @@ MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")
 STATES = {"orders": OPEN, "gone": MISSING}
 
 
-def _row(xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, group: str = "g") -> WaitingRow:
-    return WaitingRow(xid, id_, 1_000 + xid, group, topic, partition, key)
+def _row(
+    xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, service: str = "g"
+) -> WaitingRow:
+    return WaitingRow(xid, id_, 1_000 + xid, service, topic, partition, key)
 
 
 def _counts(rows: list[WaitingRow], states: Mapping[str, TopicState] = STATES) -> dict[tuple[str, str], int]:
@@ -46,15 +48,15 @@ def test_a_transaction_with_the_xid_of_an_older_one_does_not_wait_for_it() -> No
     }
 
 
-def test_keys_of_other_groups_and_rows_without_key_do_not_wait() -> None:
-    rows = [_row(1, 1, "gone", b"a"), _row(2, 2, "orders", b"a", group="other"), _row(3, 3, "orders")]
+def test_keys_of_other_services_and_rows_without_key_do_not_wait() -> None:
+    rows = [_row(1, 1, "gone", b"a"), _row(2, 2, "orders", b"a", service="other"), _row(3, 3, "orders")]
     assert _counts(rows) == {("gone", Waits.TOPIC_MISSING): 1, ("orders", Waits.NEXT): 2}
 
 
 def test_what_a_topic_refuses_has_the_services_that_wait() -> None:
-    rows = [_row(1, 1, "gone", group="stock"), _row(2, 2, "gone"), _row(3, 3, "gone"), _row(4, 4, "orders")]
+    rows = [_row(1, 1, "gone", service="stock"), _row(2, 2, "gone"), _row(3, 3, "gone"), _row(4, 4, "orders")]
     found = {one.topic: one for one in reasons(rows, STATES)}
-    assert (found["gone"].groups, found["gone"].rows, found["gone"].is_refused) == (("g", "stock"), 3, True)
+    assert (found["gone"].services, found["gone"].rows, found["gone"].is_refused) == (("g", "stock"), 3, True)
     assert not found["orders"].is_refused
 
 

@@ -12,7 +12,7 @@ LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "ord
 
 
 @pytest.mark.parametrize(
-    ("group", "topic", "allowed"),
+    ("service", "topic", "allowed"),
     [
         ("orders", "orders", True),
         ("orders", "orders2", False),
@@ -26,11 +26,11 @@ LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "ord
         ("stranger", "orders", False),
     ],
 )
-def test_the_pattern_that_is_closest_to_a_group_counts_alone(group: str, topic: str, *, allowed: bool) -> None:
-    assert LIST.allows(group, topic) == allowed
+def test_the_pattern_that_is_closest_to_a_service_counts_alone(service: str, topic: str, *, allowed: bool) -> None:
+    assert LIST.allows(service, topic) == allowed
 
 
-def test_without_a_list_every_group_may_write_everywhere_and_with_an_empty_one_none() -> None:
+def test_without_a_list_services_may_write_everywhere_and_with_an_empty_one_none() -> None:
     assert EVERYTHING.allows("orders", "any")
     assert not AllowList({}).allows("orders", "any")
 
@@ -45,7 +45,7 @@ def test_topics_of_other_platforms_are_protected_until_they_are_named(topic: str
     assert EVERYTHING.protects("orders", topic)
     assert AllowList({"orders": ("*",)}).protects("orders", topic)
     assert not AllowList({"orders": (topic,)}).protects("orders", topic)
-    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another group's entry names nothing for this one"
+    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another service's entry names nothing for it"
 
 
 @pytest.mark.parametrize("topic", ["orders", "schemas_", "connect", "connections", "changelog", "a-changelog.b", "a_b"])
@@ -55,7 +55,7 @@ def test_other_topics_are_not_protected(topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "topic", "protected"),
+    ("service", "topic", "protected"),
     [
         ("orders", "_schemas", False),
         ("orders", "_schemas2", True),
@@ -66,14 +66,14 @@ def test_other_topics_are_not_protected(topic: str) -> None:
         ("eu", "eu-changelog", False),
     ],
 )
-def test_only_a_pattern_that_begins_like_such_a_name_names_it(group: str, topic: str, *, protected: bool) -> None:
-    assert PLATFORM.protects(group, topic) == protected
+def test_only_a_pattern_that_begins_like_such_a_name_names_it(service: str, topic: str, *, protected: bool) -> None:
+    assert PLATFORM.protects(service, topic) == protected
 
 
 def test_a_change_names_what_was_added_and_removed() -> None:
     old, new = {"orders": ("a", "b*"), "stock": ()}, {"orders": ("a", "c"), "eu": ("a",)}
     assert compare(old, new) == (["eu: a", "orders: c"], ["orders: b*", "stock: no topic"])
-    assert compare(None, {"*": ("*",)}) == ([], []), "without a list every group may write everywhere, too"
+    assert compare(None, {"*": ("*",)}) == ([], []), "without a list every service may write everywhere, too"
     assert compare({"orders": ("a",)}, None) == (["*: *"], ["orders: a"])
 
 

@@ -22,7 +22,7 @@ from tests.support.transaction_model import Coordinator, Producer
 
 MESSAGES = [b"%d" % number for number in range(9)]
 BATCH = 3
-GROUP = "outbox-relay"
+SERVICE = "outbox-relay"
 SLOW = 1.5
 REQUESTS = range(1, 9)
 """A transaction of three messages is seven requests: two registrations, three messages, offsets, end."""
@@ -120,11 +120,11 @@ def test_slow_commit_whose_checkpoint_hangs_ends_the_worker(
     delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
     committed = Mock(return_value=is_stable)
     monkeypatch.setattr(relay.kafka.transactional_delivery, "is_committed", committed)
-    found = TransactionalDelivery({}, "outbox-relay-0", group=GROUP)
+    found = TransactionalDelivery({}, "outbox-relay-0", group=SERVICE)
     with nullcontext() if is_stable else pytest.raises(DeliveryError, match="does not return it"):
         write(found, 0)
-    asked = [(group, [place.offset for place in places]) for (_, group, places), _ in committed.call_args_list]
-    assert asked == [(GROUP, [BATCH])]
+    asked = [(service, [place.offset for place in places]) for (_, service, places), _ in committed.call_args_list]
+    assert asked == [(SERVICE, [BATCH])]
 
 
 @pytest.mark.parametrize("masked", [True, False])

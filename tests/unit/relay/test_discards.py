@@ -20,8 +20,8 @@ from relay.state.message_transaction import Finding, State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
     CHANNEL,
-    GROUP,
     PARTITION,
+    SERVICE,
     SOON,
     TOPIC_ID,
     TOPICS,
@@ -351,7 +351,7 @@ def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
 def test_a_manifest_says_all_that_the_index_needs(
     pairs: list[tuple[int, int]], key: bytes | None, reason: DiscardReason, answers: int
 ) -> None:
-    transaction = Transaction(transaction_id(1), GROUP, Truth.ROW, key, transaction_id(9), 0)
+    transaction = Transaction(transaction_id(1), SERVICE, Truth.ROW, key, transaction_id(9), 0)
     transaction.unknown_answers, transaction.last_answer = answers, "who knows"
     for position, offset in sorted(pairs, key=lambda pair: pair[1]):
         transaction.add(position, half(offset, 1, position))
@@ -365,7 +365,7 @@ def test_a_manifest_says_all_that_the_index_needs(
 
 def test_what_belongs_to_another_half_topic_is_left_alone() -> None:
     ledger = new_ledger()
-    transaction = Transaction(transaction_id(1), GROUP, Truth.ROW, None, None, 0)
+    transaction = Transaction(transaction_id(1), SERVICE, Truth.ROW, None, None, 0)
     transaction.add(0, half(0, 1))
     found = Finding(DiscardReason.UNDECIDED, "")
     foreign = [

@@ -18,7 +18,7 @@ from relay.tables.rows import RowTransaction, ids, records, transactions
 
 INCARNATION = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 MS = 1_700_000_000_123
-COLUMNS = {"topic": "topic", "key": "key", "value": "body", "headers": "extra", "group": "owner"}
+COLUMNS = {"topic": "topic", "key": "key", "value": "body", "headers": "extra", "service": "owner"}
 MAPPING = make_layout("mapping", COLUMNS, "", "", "")
 DEBEZIUM = make_layout("debezium", {}, "", "", "type:header:eventType")
 UUIDS = [str(uuid.UUID(int=number)) for number in range(9, 0, -1)]
@@ -73,7 +73,7 @@ def test_message_id_is_that_of_the_row_alone() -> None:
 def test_record_names_source_and_row() -> None:
     (record,) = records(read([row("a/b")], id_type="text"), "shop")
     assert dict(record.headers)["outbox-origin"] == b"shop/a/b"
-    assert dict(record.headers)["outbox-group"] == b"g"
+    assert dict(record.headers)["outbox-service"] == b"g"
     assert record.timestamp == MS
 
 
@@ -81,7 +81,7 @@ def test_debezium_row_has_topic_key_and_headers_of_the_event_router() -> None:
     (record,) = records(read([row(UUIDS[0], placed=["OrderMade"])], DEBEZIUM, "uuid"), "shop")
     assert (record.topic, record.key, record.value, record.partition) == ("outbox.event.orders", b"k", b"v", -1)
     assert record.headers[:2] == [("id", UUIDS[0].encode()), ("eventType", b"OrderMade")]
-    assert dict(record.headers)["outbox-group"] == b"shop"
+    assert dict(record.headers)["outbox-service"] == b"shop"
 
 
 def test_mapped_row_has_what_its_columns_have() -> None:
@@ -111,7 +111,7 @@ def test_row_too_large_stays_with_its_local_transaction() -> None:
     [
         (row(topic=None), "column topic, which chooses the topic, is NULL"),
         (row(topic="a b"), "topic 'a b' is not a topic name"),
-        (row(group=None), "producer group '' is not allowed"),
+        (row(service=None), "service '' is not allowed"),
         (row(partition=-2), "partition -2 is negative"),
         (row(timestamp=-1), "timestamp -1 is not in ms since 1970"),
         (row(headers="[]"), "its headers are [], not a JSON object"),
@@ -130,10 +130,10 @@ def test_broken_row_is_discarded_with_its_transaction_and_no_other(found: Foreig
     gate.update({"orders"}, {"orders": RealTopic(3, 1_000_000)}, ())
     rows = [row("a", 2), found, row("b", found.xmin), row("c", 3)]
     admitted = Admission(gate, Channel("outbox")).take(read(rows, id_type="text"), (), MS)
-    apart = [] if found.group else ["b"]  # rows of another producer group are another transaction
+    apart = [] if found.service else ["b"]  # rows of another service are another transaction
     assert [str(id_) for id_ in ids(admitted.ready)] == ["a", *apart, "c"]
     assert [str(id_) for one, _ in admitted.refused for id_ in ids([one])] == [
         found.id,
-        *(["b"] if found.group else []),
+        *(["b"] if found.service else []),
     ]
     assert {finding.reason for _, finding in admitted.refused} == {DiscardReason.MALFORMED}

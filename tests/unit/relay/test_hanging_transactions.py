@@ -21,7 +21,7 @@ from relay.ledger.ledger import Ledger
 from relay.recovery.authors import HalfAuthor, backwards
 from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
 from relay.state.half_records import Half
-from tests.support.ledger_model import GROUP, PARTITION, half, transaction_id
+from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 
 TOPIC = "orders"
 SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4
@@ -34,7 +34,7 @@ ELSEWHERE = 40
 
 
 def _record(offset: int, number: int, half_offset: int, partition: int = PARTITION, topic: str = TOPIC) -> Message:
-    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    control = HalfControl(topic, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
     headers = real_headers(control, (), partition, half_offset)
     return Message(TOPIC, 0, offset, b"key", b"value", headers, None, (1, 1_000))
 
@@ -72,7 +72,7 @@ class Cluster:
 
     def _half(self, offset: int) -> Half:
         topic, id_ = "stock" if offset == ELSEWHERE else TOPIC, transaction_id(self.halves[offset])
-        return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, GROUP, Truth.ROW))
+        return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, SERVICE, Truth.ROW))
 
     def reader(self, *_: object, isolation: str) -> Cluster:
         """Stands in for an `OffsetReader`."""

@@ -18,7 +18,7 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.recovery.authors import CheckpointAuthor
 from relay.recovery.checkpoint_hold import Held, Hold
 from relay.state.half_records import Half
-from tests.support.ledger_model import CHANNEL, GROUP, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, SERVICE, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
 NUMBER, OWED, SETTLED = 2, 9, 8
@@ -62,7 +62,7 @@ class Cluster:
 
     def find(self, offsets: Collection[int]) -> dict[int, Half]:
         """The halves."""
-        control = HalfControl(TOPIC, -1, transaction_id(1), 0, GROUP, Truth.ROW)
+        control = HalfControl(TOPIC, -1, transaction_id(1), 0, SERVICE, Truth.ROW)
         return {offset: Half(offset, 1_000, None, None, (), control) for offset in offsets}
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 
 def _record(half_offset: int, number: int = 1, partition: int = NUMBER) -> Message:
-    control = HalfControl(TOPIC, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    control = HalfControl(TOPIC, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
     return Message(TOPIC, 0, 3, b"key", b"value", real_headers(control, (), partition, half_offset), None, (1, 1_000))
 
 

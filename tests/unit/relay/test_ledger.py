@@ -193,13 +193,13 @@ def test_a_batch_of_one_keeps_the_order() -> None:
     assert [take(ledger, 1) for _ in range(5)] == [[0], [1], [2], [3], []]
 
 
-def test_other_keys_other_groups_and_no_key_do_not_wait() -> None:
+def test_other_keys_other_services_and_no_key_do_not_wait() -> None:
     ledger = new_ledger()
     ledger.read_halves(
         [
             half(0, 0, key=b"k"),
             half(1, 1, key=b"other"),
-            half(2, 2, key=b"k", group="stock"),
+            half(2, 2, key=b"k", service="stock"),
             half(3, 3),
             half(4, 4, key=b"k", options=HalfOptions(ordering=(None,))),
             half(5, 5, key=b"x", options=HalfOptions(ordering=(b"k",))),
@@ -1008,7 +1008,7 @@ def test_a_request_says_what_was_read_and_comes_back_unharmed() -> None:
     ledger.overdue.ops_read_until(LATE)
     request, _ = ledger.take_due(LATE)
     assert parse_check(request.encode()) == request
-    assert (request.transaction_id, request.group, request.truth) == (transaction_id(1), "orders", Truth.ROW)
+    assert (request.transaction_id, request.service, request.truth) == (transaction_id(1), "orders", Truth.ROW)
     assert (request.topic_id, request.partition) == (TOPIC_ID, PARTITION)
     assert (str(request.positions), request.first_offset, request.last_offset) == ("0,3", 4, 6)
     assert (request.check, request.incarnation, request.message) == (1, incarnation, None)

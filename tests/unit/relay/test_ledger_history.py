@@ -90,11 +90,11 @@ class _History(RuleBasedStateMachine):
     @rule(
         size=st.integers(1, 4),
         key=st.sampled_from([b"a", b"a", b"b", None]),
-        group=st.sampled_from(["orders", "orders", "stock"]),
+        service=st.sampled_from(["orders", "orders", "stock"]),
         send=st.integers(0, 4),
     )
-    def begin(self, size: int, key: bytes | None, group: str, send: int) -> None:
-        local = self.world.begin(size, key, group)
+    def begin(self, size: int, key: bytes | None, service: str, send: int) -> None:
+        local = self.world.begin(size, key, service)
         for _ in range(min(send, size)):
             self.world.send(local)
 
@@ -248,7 +248,7 @@ def test_parked_copy_that_counts_is_delivered_after_refusal(*, resumed: bool) ->
     history = _History()
     history.make(parking=SOON, patience=IMPATIENT)
     history.the_real_topic_comes_or_goes(there=False)
-    history.begin(group="orders", key=b"a", send=1, size=2)
+    history.begin(service="orders", key=b"a", send=1, size=2)
     history.send(accident="twice", number=0)
     history.commit(number=0, ops=0, strike={0})
     history.everybody_waits(crashes=False, messages=1)

@@ -19,7 +19,7 @@ from relay.settings import RelaySettings
 from relay.state.discard_index import ParkedHalves
 from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
-from relay.telemetry import GROUPS, OLD_MS
+from relay.telemetry import OLD_MS, SERVICES
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op, taken_ready
 
@@ -74,27 +74,27 @@ def test_how_much_of_the_string_is_taken(room: Room, taken: float) -> None:
 
 
 def unanswered(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
-    """Who is parked at a time, when its group had its chance to be answered for before."""
-    assert parked(ledger, now - PATIENT.group, messages) == []
+    """Who is parked at a time, when its service had its chance to be answered for before."""
+    assert parked(ledger, now - PATIENT.service, messages) == []
     return parked(ledger, now, messages)
 
 
 def busy(ledger: Ledger, start: int, stop: int, *, dead_every: int = 0, time: int = NOW) -> list[int]:
-    """Halves of other groups that are decided at once; of each so many, one belongs to a dead group."""
+    """Halves of other services that are decided at once; of each so many, one belongs to a dead service."""
     dead = [number for number in range(start, stop) if dead_every and number % dead_every == 0]
-    groups = dict.fromkeys(dead, "dead")
+    services = dict.fromkeys(dead, "dead")
     ledger.read_halves(
-        half(number, number, group=groups.get(number, "busy"), time=time) for number in range(start, stop)
+        half(number, number, service=services.get(number, "busy"), time=time) for number in range(start, stop)
     )
-    alive = [number for number in range(start, stop) if number not in groups]
+    alive = [number for number in range(start, stop) if number not in services]
     ledger.read_ops([op(start, *(entry(OpKind.COMMIT, number, "0", number, number) for number in alive))])
     taken_ready(ledger, ALL)
     return dead
 
 
-def test_the_oldest_of_a_dead_group_make_room_and_no_more_than_is_needed() -> None:
+def test_the_oldest_of_a_dead_service_make_room_and_no_more_than_is_needed() -> None:
     ledger = new_ledger()
-    ledger.read_halves([half(0, 0, group="slow")])
+    ledger.read_halves([half(0, 0, service="slow")])
     dead = busy(ledger, 1, WINDOW * 3 // 4 - 1, dead_every=10)
     assert parked(ledger, NOW + HOUR) == []
     dead += busy(ledger, WINDOW * 3 // 4 - 1, WINDOW * 3 // 4 + 1, dead_every=10)
@@ -106,7 +106,7 @@ def test_the_oldest_of_a_dead_group_make_room_and_no_more_than_is_needed() -> No
 
 def test_a_single_one_in_the_way_is_parked_not_the_many_that_are_young() -> None:
     ledger = new_ledger()
-    ledger.read_halves([half(0, 0, group="slow")])
+    ledger.read_halves([half(0, 0, service="slow")])
     busy(ledger, 1, WINDOW - 1_000)
     busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
     young = range(WINDOW - 1_000, WINDOW - 1, 2)
@@ -122,7 +122,7 @@ def test_parking_goes_on_in_the_next_batch() -> None:
 
 
 def test_nobody_is_parked_whose_op_may_be_unread() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=1))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=1))
     busy(ledger, 0, WINDOW, dead_every=2)
     assert ledger.needs_op_end(NOW + GRACE_MS) is False
     assert ledger.take_parked(NOW + HOUR, ALL) == []
@@ -148,7 +148,7 @@ def asked_numbers(ledger: Ledger, now: int) -> list[int]:
 
 
 def crowded(answered: int) -> Ledger:
-    """Most of what the string can say is taken; the last answer about the group in the way came at a time."""
+    """Most of what the string can say is taken; the last answer about the service in the way came at a time."""
     ledger = new_ledger()
     *_, last = busy(ledger, 0, WINDOW * 4 // 5, dead_every=4)
     commit = entry(OpKind.COMMIT, last, "0", last, last)
@@ -183,7 +183,7 @@ def test_after_an_outage_nobody_is_parked_while_the_answers_come_in(partition_ha
         assert of_key == sorted(of_key)
 
 
-def test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once() -> None:
+def test_the_oldest_of_a_service_that_is_answered_for_are_asked_about_at_once() -> None:
     now = NOW + 2 * HOUR
     ledger = crowded(answered=now - 1_000)
     assert parked(ledger, now) == []
@@ -192,11 +192,11 @@ def test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once() ->
     assert asked_numbers(ledger, NOW + HOUR) == [], "they wait for their answers"
 
 
-def test_a_group_for_which_answers_have_ceased_is_parked() -> None:
+def test_a_service_for_which_answers_have_ceased_is_parked() -> None:
     now = NOW + 2 * HOUR
     ledger = crowded(answered=now)
-    assert parked(ledger, now + PATIENT.group - 1) == []
-    assert parked(ledger, now + PATIENT.group + 600) != []
+    assert parked(ledger, now + PATIENT.service - 1) == []
+    assert parked(ledger, now + PATIENT.service + 600) != []
 
 
 def test_one_whose_own_answer_does_not_come_is_parked_alone() -> None:
@@ -213,44 +213,44 @@ def test_nobody_waits_long_when_reading_is_about_to_stop() -> None:
     now = NOW + 2 * HOUR
     ledger = crowded(answered=now)
     busy(ledger, WINDOW * 4 // 5, WINDOW * 19 // 20, dead_every=4)
-    assert parked(ledger, now + PRESSED.group - 1) == []
-    assert parked(ledger, now + PRESSED.group + 600) != []
+    assert parked(ledger, now + PRESSED.service - 1) == []
+    assert parked(ledger, now + PRESSED.service + 600) != []
 
 
 def test_one_that_was_not_due_yet_waits_for_nobody() -> None:
     ledger = new_ledger()
-    ledger.read_halves([half(0, 0, group="slow", options=HalfOptions(immunity=2 * HOUR))])
+    ledger.read_halves([half(0, 0, service="slow", options=HalfOptions(immunity=2 * HOUR))])
     busy(ledger, 1, WINDOW - 1_000)
     busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
     assert parked(ledger, NOW + HOUR) == [0], "its application may still work on it, and nobody else can tell"
 
 
-# --- the limits of a group --------------------------------------------------------------------------------------------
+# --- the limits of a service ------------------------------------------------------------------------------------------
 
 
-def test_a_group_with_too_many_halves_is_brought_below_its_limit() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=100))
-    ledger.read_halves(half(number, number, group="dead") for number in range(100))
-    ledger.read_halves(half(number, number, group="other") for number in range(100, 200))
+def test_a_service_with_too_many_halves_is_brought_below_its_limit() -> None:
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=100))
+    ledger.read_halves(half(number, number, service="dead") for number in range(100))
+    ledger.read_halves(half(number, number, service="other") for number in range(100, 200))
     assert parked(ledger, NOW + HOUR) == []
-    ledger.read_halves([half(200, 200, group="dead")])
+    ledger.read_halves([half(200, 200, service="dead")])
     assert (len(ledger.deferred), 200 in ledger.deferred, ledger.deferred_wanted(ALL)) == (1, True, [])
     assert parked(ledger, NOW + HOUR) == list(range(100 - round(100 * RELIEF)))
     assert ledger.deferred_wanted(ALL) == [200]
-    ledger.read_deferred([half(200, 200, group="dead")])
+    ledger.read_deferred([half(200, 200, service="dead")])
     assert (len(ledger.deferred), len(ledger.pending)) == (0, 191)
     assert parked(ledger, NOW + HOUR) == []
 
 
-def test_a_group_with_too_many_bytes_is_brought_below_its_limit() -> None:
+def test_a_service_with_too_many_bytes_is_brought_below_its_limit() -> None:
     size = half(0, 0).size()
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max_bytes=10 * size))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max_bytes=10 * size))
     ledger.read_halves(half(number, number) for number in range(11))
     assert (len(ledger.deferred), parked(ledger, NOW + HOUR)) == (1, [0])
 
 
 def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=4))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=4))
     ledger.read_halves([half(0, 0), half(1, 1, key=b"k"), half(2, 1, 1), half(3, 2, key=b"k"), half(4, 3)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0-1", 0, 9), entry(OpKind.COMMIT, 2, "0", 3, 3))])
     read_all_ops(ledger, NOW + HOUR)
@@ -264,23 +264,23 @@ def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
 
 # --- a flood (R44) ----------------------------------------------------------------------------------------------------
 
-LIMITED = ParkingPolicy(group_pending_max=10, pending_max=20)
+LIMITED = ParkingPolicy(service_pending_max=10, pending_max=20)
 
 
 def flooded(count: int) -> Ledger:
-    """A ledger that has read so many undecided halves of a group as far as it may read."""
+    """A ledger that has read so many undecided halves of a service as far as it may read."""
     ledger = new_ledger(parking=LIMITED)
     for number in range(count):
         assert ledger.read_limit(number) > number, "reading has stopped"
-        ledger.read_halves([half(number, number, group="flood")])
+        ledger.read_halves([half(number, number, service="flood")])
     return ledger
 
 
-def test_group_at_its_limit_does_not_hold_up_others() -> None:
-    """Nothing of the flood is parked before the other group's message is delivered."""
+def test_service_at_its_limit_does_not_hold_up_others() -> None:
+    """Nothing of the flood is parked before the other service's message is delivered."""
     ledger = flooded(5_000)
     assert ledger.read_limit(5_000) > 5_000
-    ledger.read_halves([half(5_000, 5_000, group="other")])
+    ledger.read_halves([half(5_000, 5_000, service="other")])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 5_000, "0", 5_000, 5_000))])
     assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [5_000]
     assert (len(ledger.pending), len(ledger.deferred), ledger.counts["parked"]) == (10, 4_990, 0)
@@ -289,7 +289,7 @@ def test_group_at_its_limit_does_not_hold_up_others() -> None:
 
 def test_deferred_halves_keep_their_order() -> None:
     """What came later is decided first, and yet delivered last."""
-    keyed = [half(number, number, group="flood", key=b"k") for number in range(30)]
+    keyed = [half(number, number, service="flood", key=b"k") for number in range(30)]
     ledger = new_ledger(parking=LIMITED)
     ledger.read_halves(keyed[:25])
     decided = [entry(OpKind.COMMIT, number, "0", number, number) for number in reversed(range(30))]
@@ -307,13 +307,13 @@ def test_deferred_halves_keep_their_order() -> None:
 def test_transaction_waits_for_its_deferred_halves() -> None:
     """It would else be taken for one that lacks a position."""
     ledger = flooded(9)
-    wide = [half(9, 100, group="flood"), half(11, 101, group="flood"), half(12, 101, 1, group="flood")]
-    ledger.read_halves([wide[0], half(10, 10, group="flood"), *wide[1:]])
+    wide = [half(9, 100, service="flood"), half(11, 101, service="flood"), half(12, 101, 1, service="flood")]
+    ledger.read_halves([wide[0], half(10, 10, service="flood"), *wide[1:]])
     commits = [entry(OpKind.COMMIT, number, "0", number, number) for number in range(9)]
     ledger.read_ops([op(0, *commits, entry(OpKind.COMMIT, 101, "0-1", 11, 12))])
     assert len(taken_ready(ledger, ALL)) == 9
     assert ledger.deferred_wanted(2) == [10, 11]
-    ledger.read_deferred([half(10, 10, group="flood"), wide[1]])
+    ledger.read_deferred([half(10, 10, service="flood"), wide[1]])
     assert taken_ready(ledger, ALL) == []
     assert ledger.deferred_wanted(2) == [12]
     ledger.read_deferred(wide[2:])
@@ -324,25 +324,25 @@ def test_transaction_waits_for_its_deferred_halves() -> None:
 def test_deferred_halves_that_are_waited_for_are_read_beyond_the_limit() -> None:
     """Its other transactions are decided, too, and wait for the same halves: nothing else would make room."""
     ledger = new_ledger(parking=LIMITED)
-    first = [half(number, number, group="flood") for number in range(10)]
-    second = [half(10 + number, 10 + number // 2, number % 2, group="flood") for number in range(4)]
+    first = [half(number, number, service="flood") for number in range(10)]
+    second = [half(10 + number, 10 + number // 2, number % 2, service="flood") for number in range(4)]
     ledger.read_halves([*first, *second])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0), entry(OpKind.COMMIT, 10, "0-1", 10, 11))])
     assert len(taken_ready(ledger, ALL)) == 1
     assert ledger.deferred_wanted(1) == [10]
     ledger.read_deferred(second[:1])
     assert (len(ledger.pending), taken_ready(ledger, ALL)) == (10, [])
-    assert ledger.deferred_wanted(1) == [11], "although the group is at its limit"
+    assert ledger.deferred_wanted(1) == [11], "although the service is at its limit"
     ledger.read_deferred(second[1:2])
     assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [10]
     assert ledger.deferred_wanted(1) == [12]
 
 
-def test_groups_limit_is_enforced_in_portions() -> None:
+def test_services_limit_is_enforced_in_portions() -> None:
     """Others must not wait while very many leave for the discard topic."""
     limit = 30 * PORTION
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=limit))
-    ledger.read_halves(half(number, number, group="flood") for number in range(limit + 1))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=limit))
+    ledger.read_halves(half(number, number, service="flood") for number in range(limit + 1))
     assert len(parked(ledger, NOW + HOUR)) == PORTION
     assert parked(ledger, NOW + HOUR + PORTION_MS - 1) == []
     assert len(parked(ledger, NOW + HOUR + PORTION_MS)) == PORTION
@@ -351,14 +351,14 @@ def test_groups_limit_is_enforced_in_portions() -> None:
 def test_flood_is_deferred_after_a_restart_too() -> None:
     before = flooded(100)
     ledger = new_ledger(before.half_checkpoint(), before.op_checkpoint(), LIMITED)
-    ledger.read_halves(half(number, number, group="flood") for number in range(100))
+    ledger.read_halves(half(number, number, service="flood") for number in range(100))
     ledger.restored()
     assert (len(ledger.pending), len(ledger.deferred), ledger.progress.head()) == (10, 90, 100)
     assert ledger.half_checkpoint() == before.half_checkpoint()
 
 
 def test_what_is_settled_weighs_nothing() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=10))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=10))
     for start in range(0, 100, 10):
         busy(ledger, start, start + 10)
     assert parked(ledger, NOW + HOUR) == []
@@ -366,7 +366,7 @@ def test_what_is_settled_weighs_nothing() -> None:
 
 
 def test_the_settings_say_the_same() -> None:
-    given = {"group_pending_max": 1, "group_pending_max_bytes": 2, "undecided_max_age_ms": 3, "check_max": 4}
+    given = {"service_pending_max": 1, "service_pending_max_bytes": 2, "undecided_max_age_ms": 3, "check_max": 4}
     given |= {"pending_max": 5, "listener_max_age_ms": 6}
     kafka = {"bootstrap_servers": "kafka:9092"}
     assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
@@ -425,15 +425,15 @@ def test_listener_age_never_exceeds_that_of_rows() -> None:
     assert parked(ledger, NOW + 2 * HOUR) == [0]
 
 
-def test_oldest_undecided_names_group_and_truth() -> None:
+def test_oldest_undecided_names_service_and_truth() -> None:
     ledger = new_ledger()
     ledger.read_halves(
         [
             half(0, 0, time=NOW),
-            half(1, 1, time=NOW + 1, truth=Truth.LISTENER, group="dead"),
-            half(2, 2, time=NOW + 2, group="dead"),
-            half(3, 3, time=NOW + 3, truth=Truth.LISTENER, group="dead"),
-            half(4, 4, time=NOW + 9, group="young"),
+            half(1, 1, time=NOW + 1, truth=Truth.LISTENER, service="dead"),
+            half(2, 2, time=NOW + 2, service="dead"),
+            half(3, 3, time=NOW + 3, truth=Truth.LISTENER, service="dead"),
+            half(4, 4, time=NOW + 9, service="young"),
         ]
     )
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
@@ -444,19 +444,19 @@ def test_oldest_undecided_names_group_and_truth() -> None:
 def test_oldest_undecided_metric_follows_the_ledger() -> None:
     def exported() -> dict[str, float]:
         samples = next(iter(metrics.OLDEST_UNDECIDED_SECONDS.collect())).samples
-        return {one.labels["producer_group"]: one.value for one in samples}
+        return {one.labels["service"]: one.value for one in samples}
 
     ledger = new_ledger()
-    halves = [half(number, number, time=NOW + number, group=f"group{number:02}") for number in range(GROUPS + 1)]
+    halves = [half(number, number, time=NOW + number, service=f"service{number:02}") for number in range(SERVICES + 1)]
     ledger.read_halves(halves)
     try:
         report.set_waiting_figures(ledger, NOW + OLD_MS - 1)
         assert exported() == {}, "all are young"
-        report.set_waiting_figures(ledger, NOW + OLD_MS + GROUPS)
-        assert list(exported().values()) == [(OLD_MS + GROUPS - number) / 1000 for number in range(GROUPS)]
+        report.set_waiting_figures(ledger, NOW + OLD_MS + SERVICES)
+        assert list(exported().values()) == [(OLD_MS + SERVICES - number) / 1000 for number in range(SERVICES)]
         ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
-        report.set_waiting_figures(ledger, NOW + OLD_MS + GROUPS)
-        assert set(exported()) == {f"group{number:02}" for number in range(1, GROUPS + 1)}
+        report.set_waiting_figures(ledger, NOW + OLD_MS + SERVICES)
+        assert set(exported()) == {f"service{number:02}" for number in range(1, SERVICES + 1)}
     finally:
         metrics.forget(PARTITION)
     assert exported() == {}

@@ -47,9 +47,9 @@ from relay.state.message_transaction import Finding, Transaction
 from relay.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     CHANNEL,
-    GROUP,
     OP_TOPIC_ID,
     PARTITION,
+    SERVICE,
     TOPIC_ID,
     VERDICT_TOPIC_ID,
     entry,
@@ -313,7 +313,7 @@ def _topics(*names: str) -> Mock:
 
 
 def _to(topic: str, number: int) -> Message:
-    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    control = HalfControl(topic, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
     return Message("outbox.half", PARTITION, number, topic.encode(), b"value", list(control.encode()), None, (2, 1_000))
 
 
@@ -377,7 +377,7 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
     assert worker._feedback.volume.patience == 4
 
 
-# --- a group at its limit (R44) -----------------------------------------------------------------------------------
+# --- a service at its limit (R44) -----------------------------------------------------------------------------------
 
 
 def test_worker_reads_many_halves_in_one_turn(
@@ -393,7 +393,7 @@ def test_worker_reads_many_halves_in_one_turn(
 
 
 def test_worker_reads_deferred_halves_again(delivery: Mock, feedback: BatchFeedback) -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=2))
     worker = _worker(ledger, delivery, feedback)
     worker.arrivals.feed(halves(*range(5)), [])
     worker._read()

@@ -110,11 +110,11 @@ def test_a_topic_to_which_the_relay_may_not_write_is_closed(lacks: str) -> None:
 
 
 def test_forbidden_target_is_found_even_if_topic_is_missing() -> None:
-    """FORBIDDEN is final, so that nothing waits for a topic that the group may not write to."""
+    """FORBIDDEN is final, so that nothing waits for a topic that the service may not write to."""
     allowed = AllowList({"shop": ("orders",)})
     for name in ("compacted", "missing"):
         found = inspect(committed(message(1, 0), message(2, 1, name)), TOPICS, CHANNEL, None, allowed)
-        assert found == Finding(DiscardReason.FORBIDDEN, f"producer group shop may not write to {name}")
+        assert found == Finding(DiscardReason.FORBIDDEN, f"service shop may not write to {name}")
     assert inspect(committed(message(1, 0)), TOPICS, CHANNEL, None, allowed) is None
 
 
@@ -214,7 +214,7 @@ def test_real_record_size_bounds_delivered_record(
     offset: int,
 ) -> None:
     half = Half(offset, NOW, key, value, (*control.encode(), *own), control)
-    transaction = Transaction(control.transaction_id, control.group, control.truth, None, None, 0)
+    transaction = Transaction(control.transaction_id, control.service, control.truth, None, None, 0)
     transaction.add(control.position, half)
     transaction.decide(
         OpEntry(OpKind.COMMIT, transaction.id, TOPIC_ID, 3, Positions.of([control.position]), half.offset, half.offset),
@@ -223,7 +223,7 @@ def test_real_record_size_bounds_delivered_record(
     )
     (record,) = deliver(transaction, 2**31 - 1)
     size = record_size(record.key, record.value if isinstance(record.value, bytes) else None, record.headers)
-    largest = real_record_size(half.key, half.value, user_headers(half.headers), control.group)
+    largest = real_record_size(half.key, half.value, user_headers(half.headers), control.service)
     assert size <= largest <= size + UNKNOWN_BYTES
 
 
@@ -243,7 +243,7 @@ def test_a_delivered_record_is_the_users_own() -> None:
             ("type", None),
             ("type", b"b"),
             ("outbox-id", f"{ID}/0".encode()),
-            ("outbox-group", b"shop"),
+            ("outbox-service", b"shop"),
             ("outbox-origin", b"3/9"),
             ("outbox-count", b"1"),
         ],

@@ -57,7 +57,7 @@ def reloading(file: Path) -> Reloading:
 
 
 def _count(outcome: str) -> float:
-    labels = {"channel": "", "service": "relay", "outcome": outcome}
+    labels = {"channel": "", "program": "relay", "outcome": outcome}
     return metrics.TABLE.registry.get_sample_value("outbox_reloads_total", labels) or 0.0
 
 

@@ -70,9 +70,9 @@ def test_records_come_in_the_order_of_the_rows() -> None:
     assert [dict(record.headers)["outbox-count"] for record in records(found, "shop")] == [b"2", b"1", b"2"]
 
 
-def test_groups_of_one_local_transaction_are_transactions_of_their_own() -> None:
-    found = transactions([row(1, 10), row(2, 10, group="other")])
-    assert [(one.group, ids([one])) for one in found] == [("g", [1]), ("other", [2])]
+def test_services_of_one_local_transaction_are_transactions_of_their_own() -> None:
+    found = transactions([row(1, 10), row(2, 10, service="other")])
+    assert [(one.service, ids([one])) for one in found] == [("g", [1]), ("other", [2])]
 
 
 def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
@@ -90,9 +90,10 @@ def test_a_closed_topic_holds_its_keys_and_nothing_else() -> None:
     assert ids(waiters.take(row(7, 6, b"a"), row(8, 7, b"d")).ready) == [8]
 
 
-def test_rows_that_wait_are_counted_by_topic_and_producer_group() -> None:
+def test_rows_that_wait_are_counted_by_topic_and_service() -> None:
     waiters = Waiters(orders=OPEN, gone=None)
-    waiters.take(row(1, 1, b"a", "gone"), row(2, 1, b"a", "gone"), row(3, 2, b"b", "gone", group="h"), row(4, 3, b"a"))
+    of_other = row(3, 2, b"b", "gone", service="h")
+    waiters.take(row(1, 1, b"a", "gone"), row(2, 1, b"a", "gone"), of_other, row(4, 3, b"a"))
     assert waiters.admission.by_topic() == {("gone", "g"): 2, ("gone", "h"): 1}
     waiters.describe(gone=OPEN)
     assert waiters.admission.by_topic() == {}
@@ -106,7 +107,7 @@ def test_rows_that_wait_are_told_once_a_minute() -> None:
         told.tell({("gone", "g"): 3, ("gone", "h"): 7}, 62.0)
         told.tell({}, 63.0)
         told.tell({("gone", "g"): 4}, 64.0)
-    assert [(one["topic"], one["group"], one["rows"]) for one in logs] == [
+    assert [(one["topic"], one["service"], one["rows"]) for one in logs] == [
         *(("gone", "g", 1), ("gone", "g", 3), ("gone", "h", 7), ("gone", "g", 4))
     ]
 
@@ -229,7 +230,7 @@ def test_what_is_accepted_fits_into_its_topic(source: str, id_: int) -> None:
         ({"header_names": [["a"]], "header_values": [b""]}, "more than one dimension"),
         ({"header_names": ["a"], "header_values": [[b""]]}, "more than one dimension"),
         ({"header_names": ["outbox-x"], "header_values": [b""]}, "header outbox-x is reserved"),
-        ({"group": ""}, "producer group '' is not allowed"),
+        ({"service": ""}, "service '' is not allowed"),
     ],
 )
 def test_a_row_that_makes_no_message_is_refused(bad: dict[str, object], detail: str) -> None:

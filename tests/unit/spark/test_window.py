@@ -21,7 +21,7 @@ from spark_jobs.auditing import cli as audit_cli
 from spark_jobs.auditing.inputs import still_there
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.auditing.summary import LATENCIES, GroupSummary, Summary
+from spark_jobs.auditing.summary import LATENCIES, ServiceSummary, Summary
 from spark_jobs.auditing.window import Inputs, TableProgress, Window, last_window, parse_time, text_of
 from spark_jobs.records.audit_verdicts import Verdict
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic, source_properties
@@ -190,7 +190,7 @@ def test_without_a_database_there_is_no_audit() -> None:
 
 def summary(verdicts: dict[str, int], **given: Any) -> Summary:
     latencies = {name: [1, 2, 3, 4] if name == LATENCIES[0] else None for name in LATENCIES}
-    return Summary(inputs(**given), [], [GroupSummary("shop", "<orders>", verdicts, latencies)])
+    return Summary(inputs(**given), [], [ServiceSummary("shop", "<orders>", verdicts, latencies)])
 
 
 @pytest.mark.parametrize(

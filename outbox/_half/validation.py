@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
-from outbox._publish.sender import Sender
+from outbox._publish.acceptance import internal, refuse_internal
 from outbox._publish.waiting import Budget
 from outbox._rules.topic_description import TopicDescription
-from outbox.errors import MessageRefused, TransactionsRejected
+from outbox.errors import MessageRefused
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, Truth
-from outbox.protocol.names import Channel, is_internal_topic
 from outbox.protocol.record import Record
 from outbox.protocol.size import (
     check_record_size,
@@ -34,7 +34,7 @@ class PlannedHalf(NamedTuple):
     """
 
     make: Callable[[], Record]
-    group: str
+    service: str
     truth: Truth
     ordering_key: bytes | None
     messages: int
@@ -42,8 +42,7 @@ class PlannedHalf(NamedTuple):
 
 def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
     """Refuse a message that could not be delivered."""
-    require_accepted(sender)
-    refuse_own(message, sender.channel_names)
+    refuse_internal(message.topic, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))
     if problem:  # the cached description may be older than the last change of the topic
@@ -55,12 +54,6 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
         _refuse_large_half(planned, channel, max_half_bytes)
 
 
-def require_accepted(sender: Sender) -> None:
-    """Refuse every message while the outbox rejects transactions."""
-    if sender.rejects:
-        raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
-
-
 def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicDescription | None) -> str:
     """Return why a real topic does not accept a message; an empty text if it does.
 
@@ -68,10 +61,18 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
         largest: Upper bound of the size of any record made from the message, bytes.
         topic: The topic's description; None if it does not exist.
     """
+    problem = why_not_for(message, topic)
+    if problem or topic is None or largest <= topic.max_record_bytes:
+        return problem
+    return _too_large(message, planned, topic)
+
+
+def why_not_for(message: Message, topic: TopicDescription | None) -> str:
+    """Return why a real topic does not accept a message of any size; an empty text if it does."""
     if topic is None:
         return f"Topic {message.topic!r} does not exist. Create it, or correct its name."
     if topic.of_channel:
-        return _internal(message.topic)
+        return internal(message.topic)
     if message.partition != ANY_PARTITION and message.partition >= topic.partitions:
         return (
             f"Partition {message.partition} does not exist: topic {message.topic!r} has {topic.partitions} partitions. "
@@ -79,21 +80,11 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
         )
     if topic.key_required and message.key_bytes() is None:
         return f"Topic {message.topic!r} is compacted and the message has no key. Give it a key."
-    return _too_large(message, planned, topic) if largest > topic.max_record_bytes else ""
-
-
-def refuse_own(message: Message, channel: Channel) -> None:
-    """Refuse a message to an internal topic of the outbox's own channel, by the topic's name."""
-    if is_internal_topic(message.topic, channel):
-        raise MessageRefused(_internal(message.topic))
-
-
-def _internal(topic: str) -> str:
-    return f"Topic {topic!r} is an internal topic of a channel. Choose another topic."
+    return ""
 
 
 def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) -> str:
-    size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.group)
+    size = real_record_size(message.key_bytes(), message.value_bytes(), message.header_list(), planned.service)
     if size <= topic.max_record_bytes:
         return ""
     return (
@@ -104,13 +95,13 @@ def _too_large(message: Message, planned: PlannedHalf, topic: TopicDescription) 
 
 def _refuse_large_half(planned: PlannedHalf, channel: ChannelDescription, max_half_bytes: int) -> None:
     """Refuse a half that is too large for the half topic, or for another internal topic that may receive it."""
-    half, group = planned.make(), planned.group
+    half, service = planned.make(), planned.service
     content = half.key, half.value, half.headers
     _require_fit(planned, "half message", record_size(*content), channel.half, max_half_bytes)
     _require_fit(planned, "half message in an envelope", discard_record_size(*content), channel.discard)
     if planned.truth is Truth.LISTENER:
-        _require_fit(planned, "check request", check_record_size(*content, group), channel.check)
-    manifest = manifest_record_size(planned.messages, planned.ordering_key, group)
+        _require_fit(planned, "check request", check_record_size(*content, service), channel.check)
+    manifest = manifest_record_size(planned.messages, planned.ordering_key, service)
     _require_fit(planned, f"manifest of a transaction of {planned.messages} messages", manifest, channel.discard)
 
 

@@ -11,9 +11,9 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from outbox._failpoints import failpoint
+from outbox._half.acks import Acks, Report
+from outbox._half.cluster_connection import Connection
 from outbox._kafka.produce import why_refused
-from outbox._publish.acks import Acks, Report
-from outbox._publish.cluster_connection import Connection
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import OutboxError, PublishFailed
@@ -31,11 +31,6 @@ class Sender(Connection):
     """Sends halves and op markers over the connection."""
 
     @property
-    def rejects(self) -> bool:
-        """Whether `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`)."""
-        return self._settings.reject_transactions
-
-    @property
     def channel_names(self) -> Channel:
         """The names of the channel's topics; known without Kafka."""
         return self._settings.channel
@@ -43,7 +38,7 @@ class Sender(Connection):
     def half_place(self, ordering_key: bytes | None, transaction_id: str) -> HalfPlace:
         """Return the half topic, partition and floor offset of a transaction; call it before the first half is sent."""
         channel, id_ = self.channel, uuid.UUID(transaction_id).bytes
-        partition = half_partition(self._settings.group, ordering_key, id_, channel.partitions)
+        partition = half_partition(self._settings.service, ordering_key, id_, channel.partitions)
         ends = self._topics.ends.get(channel.half.name, ()) if self._topics is not None else ()
         floor = max(self._floors.get((channel.half.id, partition), 0), *ends[partition : partition + 1], 0)
         return HalfPlace(channel.half.id, partition, floor)
@@ -158,5 +153,5 @@ class Sender(Connection):
             self._op_dropped(transaction_id, why_refused(error, self._settings.channel.op_topic))
 
     def _op_dropped(self, transaction_id: str, reason: str) -> None:
-        self.recorder.ops_dropped(self._settings.group, 1)
+        self.recorder.ops_dropped(self._settings.service, 1)
         log.warning("Op marker of transaction %s not sent, the checker will decide: %s", transaction_id, reason)

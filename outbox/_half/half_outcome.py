@@ -6,7 +6,6 @@ is free, a rollback row is inserted; the row that is then in the callback table 
 
 from __future__ import annotations
 
-import enum
 import uuid
 from typing import LiteralString
 
@@ -17,11 +16,11 @@ from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_p
 from outbox._postgres.table_errors import explained
 from outbox._publish.local_connection import LocalConnection
 from outbox.errors import UsageError
-from outbox.protocol.errors import ProtocolError
-from outbox.protocol.identifiers import check_uuid, lock_number
+from outbox.protocol.identifiers import lock_number
 from outbox.protocol.op import NO_OFFSET
 from outbox.protocol.positions import Positions
 from outbox.settings import Settings
+from outbox.transaction import Outcome, check_transaction_id
 
 _ASK: LiteralString = (
     "SELECT pg_try_advisory_xact_lock(%s),"
@@ -30,7 +29,7 @@ _ASK: LiteralString = (
     " set_config('idle_in_transaction_session_timeout', '5s', true)"
 )
 _FENCE: LiteralString = (
-    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions) VALUES (%s, %s, 'R', %s, %s, %s, %s, %s, %s)"
     " ON CONFLICT (transaction_id) DO NOTHING"
 )
@@ -42,15 +41,6 @@ _READ: LiteralString = (
 _BEGIN = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _COMMIT = sql.SQL("COMMIT")
 _NO_TOPIC = str(uuid.UUID(int=0))
-
-
-class Outcome(enum.StrEnum):
-    """The outcome of a local transaction."""
-
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled back"
-    OPEN = "open"
-    TOO_OLD = "too old"
 
 
 def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> Outcome:
@@ -80,14 +70,6 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
 
 
-def check_transaction_id(transaction_id: str) -> None:
-    """Check the form of a transaction id."""
-    try:
-        check_uuid(transaction_id)
-    except ProtocolError as error:
-        raise UsageError(f"{transaction_id!r} is not a transaction id ({error}). Give the id of a receipt.") from None
-
-
 def _check(connection: LocalConnection, transaction_id: str) -> None:
     check_transaction_id(transaction_id)
     if connection.status is not TransactionStatus.IDLE:
@@ -105,7 +87,7 @@ def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection
     free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
     if free and not may_be_purged(transaction_id, purged_until):
         rollback_row = CallbackRow(
-            transaction_id, settings.group, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
+            transaction_id, settings.service, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
         )
         connection.execute(table.compose(_FENCE), rollback_row.values())
         now = connection.execute(table.compose(_PURGED_UNTIL)).row

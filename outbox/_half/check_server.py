@@ -1,6 +1,6 @@
 """Answer check-backs: a background thread passes check requests to a listener and sends its answers.
 
-All live instances of a producer group form one consumer group on the check topic, so any of them may answer. The relay
+All live instances of a service form one consumer group on the check topic, so any of them may answer. The relay
 repeats a lost request. A second answer to the same check has no effect.
 """
 
@@ -16,12 +16,12 @@ from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from outbox._half.check_answer import STATES, Question, read_question
+from outbox._half.sender import Sender
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.client_log import logged
 from outbox._kafka.consumed_records import is_unreadable, seek_to_end
 from outbox._kafka.forks import follow
-from outbox._listener.answer import STATES, Question, read_question
-from outbox._publish.sender import Sender
 from outbox._rules.broker_clock import STALE_MS, RequestAges
 from outbox.errors import KafkaUnreachable, PublishFailed, UsageError
 from outbox.listener import TransactionListener
@@ -29,18 +29,18 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource
 from outbox.recorder import Recorder, guarded
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 
 log = logging.getLogger("outbox")
 
 PATIENCE_SECONDS = 60.0
-"""Maximum duration of one call of the listener before another instance of the group takes over."""
+"""Maximum duration of one call of the listener before another instance of the service takes over."""
 
 _POLL_SECONDS = 0.1
 
 
 class CheckServer:
-    """Answers the check requests of a producer group, one at a time.
+    """Answers the check requests of a service, one at a time.
 
     The polling thread never runs the listener, so a slow listener does not time out the group membership. If a call
     takes longer than `patience`, the server logs an error and leaves the group, so that another instance may answer. It
@@ -55,7 +55,7 @@ class CheckServer:
     def __init__(
         self,
         sender: Sender,
-        settings: Settings,
+        settings: HalfSettings,
         listener: TransactionListener,
         recorder: Recorder | None = None,
         patience: float = PATIENCE_SECONDS,
@@ -149,7 +149,7 @@ class CheckServer:
                     "enable.auto.commit": True,
                     "enable.auto.offset.store": False,  # the offset is stored when the answer is sent
                     "enable.partition.eof": False,
-                    "group.id": channel.listener_group(self._settings.group),
+                    "group.id": channel.listener_group(self._settings.service),
                     "partition.assignment.strategy": "range",
                 }
             )
@@ -165,7 +165,7 @@ class CheckServer:
                     self._serve(consumer, topic, message)
         except Exception as error:
             self._failure = error
-            log.exception("Check server of group %s stopped", self._settings.group)
+            log.exception("Check server of service %s stopped", self._settings.service)
         finally:
             consumer.close()
 
@@ -193,7 +193,7 @@ class CheckServer:
             if call.entry is None:
                 return
             self._sender.send_op(call.entry, OpSource.LISTENER)
-            self._recorder.check_answered(self._settings.group, STATES[call.entry.kind])
+            self._recorder.check_answered(self._settings.service, STATES[call.entry.kind])
         with suppress(KafkaException):  # the partition was reassigned; the other instance answers again
             consumer.store_offsets(message)
 
@@ -215,7 +215,7 @@ class CheckServer:
         if self._is_stale(message):
             return None
         try:
-            return read_question(message.key(), message.value(), self._settings.group)
+            return read_question(message.key(), message.value(), self._settings.service)
         except NewerFormatError as newer:
             log.error(  # noqa: TRY400 - a traceback would add nothing
                 "Check request at %s/%s offset %s dropped: %s. The relay repeats it. Upgrade this application",
@@ -233,10 +233,10 @@ class CheckServer:
         if not self._stale_logged:
             self._stale_logged = True
             log.warning(
-                "Check request older than %d s dropped. The relay repeats it. The listener of group %s is too slow: "
+                "Check request older than %d s dropped. The relay repeats it. The listener of service %s is too slow: "
                 "make it faster, or start more instances. Further drops are not logged",
                 STALE_MS // 1000,
-                self._settings.group,
+                self._settings.service,
             )
         return True
 

@@ -27,7 +27,7 @@ STATES = {kind: state for state, kind in _KINDS.items()}
 
 
 class Question:
-    """A check request for a listener of this group."""
+    """A check request for a listener of this service."""
 
     def __init__(self, request: CheckRequest) -> None:
         self.request = request
@@ -38,7 +38,7 @@ class Question:
         self.check = TransactionCheck(
             request.transaction_id,
             message_id(request.transaction_id, control.position),
-            request.group,
+            request.service,
             control.topic,
             control.partition,
             message.key,
@@ -54,8 +54,8 @@ class Question:
             state: object = listener.check_local_transaction(self.check)
         except BaseException as error:  # noqa: BLE001 - even SystemExit must not leave the relay without an answer
             log.warning(
-                "Listener of group %s raised at check %d of transaction %s, the answer is UNKNOWN: %s",
-                self.check.group,
+                "Listener of service %s raised at check %d of transaction %s, the answer is UNKNOWN: %s",
+                self.check.service,
                 self.check.check,
                 self.check.transaction_id,
                 type(error).__name__,
@@ -84,14 +84,14 @@ class Question:
         )
 
 
-def read_question(key: bytes | None, value: bytes | None, group: str) -> Question | None:
-    """Parse a record of the check topic; return None if it is not for listeners of this group.
+def read_question(key: bytes | None, value: bytes | None, service: str) -> Question | None:
+    """Parse a record of the check topic; return None if it is not for listeners of this service.
 
-    The record's key is compared first, so that requests for other groups are not parsed, whatever their format.
+    The record's key is compared first, so that requests for other services are not parsed, whatever their format.
     """
-    if key != group.encode():
+    if key != service.encode():
         return None
     request = parse_check(value)
-    if request.group != group or request.truth is not Truth.LISTENER:
+    if request.service != service or request.truth is not Truth.LISTENER:
         return None
     return Question(request)

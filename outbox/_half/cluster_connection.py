@@ -13,19 +13,20 @@ from typing import TypeVar
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.circuit import Circuit
+from outbox._half.enquiries import Enquiries
 from outbox._kafka.admin import admin_client, checked_properties, reconnecting, takes_records
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import UNKNOWN_CAUSE, cause_of
 from outbox._kafka.forks import abandon, follow
 from outbox._kafka.topic_cache import KnownTopics
-from outbox._publish.circuit import Circuit
-from outbox._publish.enquiries import Enquiries
+from outbox._publish.acceptance import closed
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.recorder import Recorder, guarded
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 
 log = logging.getLogger("outbox")
 
@@ -49,7 +50,7 @@ class Connection:
     forked child starts with no connection (R46).
     """
 
-    def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
+    def __init__(self, settings: HalfSettings, recorder: Recorder | None = None) -> None:
         self.recorder = guarded(recorder)
         self._settings = settings
         self._closed = False
@@ -123,7 +124,7 @@ class Connection:
 
     def _known_topics(self) -> KnownTopics:
         if self._topics is None:
-            raise UsageError("The outbox is closed. Create a new one.")
+            raise closed()
         return self._topics
 
     def _reset_channel(self) -> None:
@@ -169,7 +170,7 @@ class Connection:
     def require_open(self) -> None:
         """Refuse a publication after `close()`."""
         if self._closed:
-            raise UsageError("The outbox is closed. Create a new one.")
+            raise closed()
 
     def answered(self) -> None:
         """Record that Kafka acknowledged a half."""
@@ -180,7 +181,7 @@ class Connection:
         if self._closed or not self._circuit.failed(since, cause):
             return
         log.warning("Circuit opened, publications fail at once until Kafka answers: %s", cause)
-        self.recorder.circuit_opened(self._settings.group)
+        self.recorder.circuit_opened(self._settings.service)
         with suppress(UsageError):  # the outbox was closed
             self._enquiries.ask(object(), self._probe)  # a question of its own: the one before may be just ending
 
@@ -191,7 +192,7 @@ class Connection:
                 return
         if not self._closed and (seconds := self._circuit.close()) is not None:
             log.warning("Circuit closed after %.1f s, Kafka answers", seconds)
-            self.recorder.circuit_closed(self._settings.group)
+            self.recorder.circuit_closed(self._settings.service)
 
     def _takes_halves(self) -> bool:
         try:
@@ -225,7 +226,7 @@ class Connection:
         if producer is not None:
             left = producer.flush(self._settings.close_timeout_seconds if timeout is None else timeout)
             if left:
-                self.recorder.ops_dropped(self._settings.group, left)
+                self.recorder.ops_dropped(self._settings.service, left)
                 log.warning("%d op marker(s) not sent before close, the checker will decide", left)
 
     # --- clients and threads
@@ -276,7 +277,7 @@ class Connection:
                 log.exception("Delivery report failed")
 
 
-def _new_producer(settings: Settings, max_bytes: int) -> Producer:
+def _new_producer(settings: HalfSettings, max_bytes: int) -> Producer:
     with checked_properties():
         return Producer(
             {

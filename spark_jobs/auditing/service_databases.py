@@ -1,4 +1,4 @@
-"""The role that answers whether a transaction committed: the databases of the producer groups. Pure."""
+"""The role that answers whether a transaction committed: the databases of the services. Pure."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ class Database:
     """The state of a database, in the snapshot from which its rows are.
 
     Args:
-        groups: Producer groups: exact names, or prefixes that end in `*`.
+        services: Services: exact names, or prefixes that end in `*`.
         purged: Purge watermarks by half partition: rows of halves below may be gone.
         purged_until: The newest time of any purged row, of whatever channel, ms since 1970; None: none was purged.
         tables: The tables of table mode; None: there are none.
     """
 
     name: str
-    groups: tuple[str, ...]
+    services: tuple[str, ...]
     incarnation: str
     purged: Mapping[int, int] = field(default_factory=dict)
     purged_until: int | None = None
     tables: MessageTables | None = None
 
 
-def database_of(databases: Sequence[Database], group: Column) -> Column:
-    """Name of the database of a producer group; null if there is none."""
-    patterns = [(pattern, database.name) for database in databases for pattern in database.groups]
+def database_of(databases: Sequence[Database], service: Column) -> Column:
+    """Name of the database of a service; null if there is none."""
+    patterns = [(pattern, database.name) for database in databases for pattern in database.services]
     found = f.lit(None).cast("string")
     for pattern, name in sorted(patterns, key=lambda pair: rank(pair[0])):  # the highest rank is asked first
-        found = f.when(_matches(group, pattern), name).otherwise(found)
+        found = f.when(_matches(service, pattern), name).otherwise(found)
     return found
 
 
-def _matches(group: Column, pattern: str) -> Column:
-    return f.startswith(group, f.lit(pattern[:-1])) if pattern.endswith("*") else group == pattern
+def _matches(service: Column, pattern: str) -> Column:
+    return f.startswith(service, f.lit(pattern[:-1])) if pattern.endswith("*") else service == pattern
 
 
 def incarnation_of(databases: Sequence[Database], name: Column) -> Column:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import LiteralString
 from weakref import WeakKeyDictionary
@@ -23,23 +24,24 @@ import psycopg
 from psycopg import sql
 
 from outbox._failpoints import failpoint
+from outbox._half.draft import Draft
+from outbox._half.sender import Sender
+from outbox._half.validation import refuse
 from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
-from outbox._publish.draft import Draft
+from outbox._publish.acceptance import require_accepted
 from outbox._publish.local_connection import LocalConnection, local_connection
-from outbox._publish.receipts import Receipt
-from outbox._publish.sender import Sender
-from outbox._publish.tracing import with_trace
-from outbox._publish.validation import refuse
+from outbox._publish.tracing import with_traces
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
-from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
+from outbox.errors import PublishFailed, TableError, TransactionFenced, UsageError
 from outbox.message import Message
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.positions import Positions
 from outbox.recorder import CommitOutcome
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
+from outbox.transaction import Receipt
 
 log = logging.getLogger("outbox")
 
@@ -72,7 +74,7 @@ class Sealer:
         incarnations: Last known incarnation of the database behind each connection of a driver (R10).
     """
 
-    settings: Settings
+    settings: HalfSettings
     sender: Sender
     table: CallbackTable
     incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
@@ -95,11 +97,9 @@ class Seal:
         connection: Connection on which COMMIT will run.
     """
 
-    writes_rows = False
-
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
         self.draft = draft
-        self._id = draft.transaction_id
+        self.transaction_id = draft.transaction_id
         self._settings = sealer.settings
         self._sender = sealer.sender
         self._recorder = sealer.sender.recorder
@@ -116,25 +116,36 @@ class Seal:
         self._outcome_without_commit = CommitOutcome.ROLLED_BACK
         self._listens = False
         self._not_replicated = False
+        self.has_ended = False
         self._send_failed = False
         self._pid = os.getpid()
 
-    def publish(self, message: Message, *, eager: bool) -> Receipt:
-        """Add a message.
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.draft)
+
+    def strike(self, keep: int) -> None:
+        """Remove all but the first `keep` messages: their SAVEPOINT was rolled back."""
+        self.draft.strike(keep)
+
+    def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
+        """Add messages, all or none.
 
         Args:
-            eager: Send the half now; never while a SAVEPOINT is open.
+            eager: Send the halves now; never while a SAVEPOINT is open.
         """
         self._require_own_process()
-        message = with_trace(message)
+        require_accepted(self._settings)
+        messages = with_traces(messages)
         budget = self._sender.budget(self._connection.waiting)
-        planned = self.draft.planned(message, self._settings.group, self._settings.channel.half_topic)
-        refuse(message, planned, self._sender, budget)
-        receipt = self.draft.add(message)
+        planned = self.draft.planned(messages, self._settings.service, self._settings.channel.half_topic)
+        for message, half in zip(messages, planned, strict=True):
+            refuse(message, half, self._sender, budget)
+        receipts = self.draft.add(messages)
         if eager:
             self._send(budget, eager=True)
-        self._recorder.messages_published(self._settings.group, 1)
-        return receipt
+        self._recorder.messages_published(self._settings.service, len(messages))
+        return receipts
 
     def acknowledged_half(self) -> tuple[int, int]:
         """Wait until the last eager half is stored (RocketMQ runs the local transaction only then).
@@ -159,11 +170,11 @@ class Seal:
         self._send(budget)
         offsets = self._acknowledged(budget)
         self._sender.require_same_topic(self._place, offsets)
-        self._recorder.halves_acked(self._settings.group, len(offsets), time.monotonic() - self._sending_since)
+        self._recorder.halves_acked(self._settings.service, len(offsets), time.monotonic() - self._sending_since)
         failpoint("outbox.half_acked")
         self._entry = self._make_entry(OpKind.COMMIT, self.draft.positions, offsets)
         mark = self._insert(self._entry)
-        if marked and mark != self._id:
+        if marked and mark != self.transaction_id:
             raise UsageError(
                 "The transaction was ended inside the block. "
                 "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
@@ -192,7 +203,7 @@ class Seal:
         if not self._sent:
             self._sending_since = time.monotonic()
         topic, partition = self._settings.channel.half_topic, self._place.partition
-        for position, half in self.draft.take_unsent(self._settings.group, incarnation, topic, partition):
+        for position, half in self.draft.take_unsent(self._settings.service, incarnation, topic, partition):
             self._sent.append(
                 position
             )  # before it is sent, so that a rollback marker covers it even after an interruption
@@ -211,7 +222,7 @@ class Seal:
             incarnation = self._incarnations.get(self._connection.driver)
             if incarnation is None or eager or len(self.draft) > _LOCK_FREE_HALVES:
                 incarnation = self._lock(eager=eager)
-            self._place = self._sender.half_place(self.draft.ordering_key, self._id)
+            self._place = self._sender.half_place(self.draft.ordering_key, self.transaction_id)
             self._incarnation = incarnation
         return self._incarnation
 
@@ -222,22 +233,22 @@ class Seal:
             lease = sql.Literal(int(self._settings.eager_idle_timeout_seconds * 1000))
             statement += sql.SQL(_LEASE).format(lease=lease)
         with explained(self._table.names.schema, self._table.names.meta):
-            row = self._connection.execute(statement, (lock_number(self._id),)).row
+            row = self._connection.execute(statement, (lock_number(self.transaction_id),)).row
         if row is None or row[1] is None:
-            raise CallbackTableError(f"Table {self._table.names.meta} has no incarnation. Run `outbox table create`.")
+            raise TableError(f"Table {self._table.names.meta} has no incarnation. Run `outbox table create`.")
         self._locked = True
         self._incarnations[self._connection.driver] = str(row[1])
         return str(row[1])
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
         place, first, last = self._place, min(offsets), max(offsets)
-        return OpEntry(kind, self._id, place.topic_id, place.partition, positions, first, last)
+        return OpEntry(kind, self.transaction_id, place.topic_id, place.partition, positions, first, last)
 
     def _insert(self, entry: OpEntry) -> str | None:
         """Insert the row, and make COMMIT wait for the disk (R7); return the mark of the transaction."""
         row = CallbackRow(
             entry.transaction_id,
-            self._settings.group,
+            self._settings.service,
             self._settings.channel.name,
             entry.topic_id,
             entry.partition,
@@ -265,7 +276,7 @@ class Seal:
         """Check that the row is in the database that its halves name, where the checker will look for it."""
         if found != self._incarnation:
             self._incarnations.pop(self._connection.driver, None)
-            raise CallbackTableError(
+            raise TableError(
                 f"The incarnation in table {self._table.names.meta} has changed since the connection last published; "
                 "the database may have been restored. All of the transaction is rolled back. Try again."
             )
@@ -289,12 +300,12 @@ class Seal:
         """
         del presumed
         try:
-            found = self._connection.execute(self._table.find_statement, (self._id,)).row
+            found = self._connection.execute(self._table.find_statement, (self.transaction_id,)).row
         except psycopg.Error:
             return None
         finally:
             self._connection.roll_back()
-        return _found(self._id, found)
+        return _found(self.transaction_id, found)
 
     def committed(self) -> bool:
         """Mark the transaction as committed and send the op marker, unless the durability is in doubt (R5).
@@ -303,26 +314,21 @@ class Seal:
             Whether the marker was sent.
         """
         if self._not_replicated:
-            log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self._id)
+            log.warning("COMMIT of transaction %s was not replicated, the checker will decide", self.transaction_id)
             self.unknown()
             return False
         self._end(CommitOutcome.COMMITTED)
-        self.draft.end.committed()
         if self._entry is not None and os.getpid() == self._pid:
             failpoint("outbox.committed")
             self._sender.send_op(self._entry, connect=False)
         return True
 
-    def rolled_back(self, reason: str) -> None:
+    def rolled_back(self) -> None:
         """Mark the transaction as rolled back: COMMIT was not sent, or it definitely failed (R6).
 
         When all acknowledgements are there, a rollback marker is sent, so that no check is needed.
-
-        Args:
-            reason: A clause for error messages.
         """
         self._end(self._outcome_without_commit)
-        self.draft.end.rolled_back(reason)
         if self._sent and os.getpid() == self._pid:  # in a forked child: the parent may still commit (R46)
             self._acks.when_all(self._send_rollback)
 
@@ -337,12 +343,12 @@ class Seal:
     def unknown(self) -> None:
         """Mark the transaction as in doubt. No marker is sent, which is always safe: the checker decides (R6)."""
         self._end(CommitOutcome.UNKNOWN)
-        self.draft.end.unknown()
 
     def _end(self, outcome: CommitOutcome) -> None:
         self._stop_listening()
         if self.draft or self._sent:
-            self._recorder.transaction_ended(self._settings.group, outcome)
+            self._recorder.transaction_ended(self._settings.service, outcome)
+        self.has_ended = True
 
 
 def _found(transaction_id: str, answer: tuple[object, ...] | None) -> bool | None:

@@ -53,7 +53,6 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "profile",
         "http_port",
         "delivery",
-        "ordering",
         "transaction_timeout_ms",
         "check_interval_ms",
         "batch_messages",
@@ -108,7 +107,6 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         description="How to end a hanging transaction that blocks a checkpoint. decide: as Kafka decided it. "
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
-    ordering: Literal["key", "none"] = Field("key", description="Order per (producer group, ordering key), or none.")
     topic_missing_max_age_ms: Milliseconds = Field(
         60_000,
         ge=0,

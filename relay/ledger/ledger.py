@@ -43,7 +43,6 @@ class Ledger:
         policy: When to ask about undecided transactions.
         parking: When to park undecided transactions.
         bodies: When the bodies of pending halves are dropped from memory.
-        ordered: Whether transactions of one (producer group, ordering key) keep their order.
     """
 
     def __init__(
@@ -54,13 +53,10 @@ class Ledger:
         policy: CheckPolicy,
         parking: ParkingPolicy = DEFAULT,
         bodies: BodyPolicy = KEEP,
-        *,
-        ordered: bool = True,
     ) -> None:
         self.topic_id = topic_id
         self.partition = partition
         self.counts: Counter[str] = Counter()
-        self._ordered = ordered
         self._policy = policy
         self.progress = Progress(checkpoints)
         self._parking = Parking(parking)
@@ -277,7 +273,7 @@ class Ledger:
             if self.discards.holds(control.transaction_id):
                 self._add_to_discarded(half, control)
                 return
-            transaction = self.pending.begin(half, control, self._due(half, control), ordered=self._ordered)
+            transaction = self.pending.begin(half, control, self._due(half, control))
             self.overdue.watch(transaction)
         if not self.pending.add(transaction, control.position, half):
             self.counts["half_copy"] += 1

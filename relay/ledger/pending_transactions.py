@@ -38,21 +38,20 @@ class Pending:
         """Return whether a transaction is pending."""
         return self.by_id.get(transaction.id) is transaction
 
-    def begin(self, half: Half, control: HalfControl, due: int, *, ordered: bool) -> Transaction:
+    def begin(self, half: Half, control: HalfControl, due: int) -> Transaction:
         """Add the transaction of its first half.
 
         Args:
             half: The half.
             control: Its headers.
             due: When it is asked about first, ms of broker time.
-            ordered: Whether ordering keys keep their order.
         """
         group, incarnation = sys.intern(control.group), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
             group,
             control.truth,
-            control.ordering_key(half.key) if ordered else None,
+            control.ordering_key(half.key),
             None if incarnation is None else sys.intern(incarnation),
             due,
             shared_number(half.append_time),

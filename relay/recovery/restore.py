@@ -72,7 +72,6 @@ def restore_ledger(
     parking: ParkingPolicy,
     bodies: BodyPolicy,
     *,
-    ordered: bool,
     deliver_again: bool = False,
     skip_lost: bool = False,
 ) -> Ledger:
@@ -87,7 +86,7 @@ def restore_ledger(
     )
     op = _with_ops_that_are_there(consumer, channel.op.name, number, op)
     verdict = _with_ops_that_are_there(consumer, channel.verdict.name, number, verdict)
-    return Ledger(channel.half.id, number, Checkpoints(half, op, verdict), policy, parking, bodies, ordered=ordered)
+    return Ledger(channel.half.id, number, Checkpoints(half, op, verdict), policy, parking, bodies)
 
 
 def verify_checkpoints(

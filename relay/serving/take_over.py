@@ -119,7 +119,6 @@ class TakeOver:
             settings.check_policy(),
             settings.parking_policy(),
             settings.body_policy(),
-            ordered=settings.ordering == "key",
             deliver_again=deliver_again,
             skip_lost=settings.skips_lost(number),
         )

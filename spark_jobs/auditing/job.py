@@ -206,7 +206,6 @@ class Audit:
             [row.producer_group for row in told],
             tuple(inputs.incomplete),
             self._settings.channel_names(),
-            self._settings.ordering == "key",
             tuple(inputs.shortened),
         )
 

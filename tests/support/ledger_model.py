@@ -105,7 +105,6 @@ def new_ledger(
     parking: ParkingPolicy = DEFAULT,
     bodies: BodyPolicy = KEEP,
     *,
-    ordered: bool = True,
     verdict_checkpoint: OpCheckpoint | None = None,
 ) -> Ledger:
     """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
@@ -120,7 +119,6 @@ def new_ledger(
         POLICY,
         parking,
         bodies,
-        ordered=ordered,
     )
     if verdict_checkpoint is None:
         ledger.overdue.ops_read_until(sys.maxsize, verdict=True)
@@ -196,7 +194,6 @@ class World:
     """Everything around one ledger.
 
     Args:
-        ordered: Whether the channel keeps the order of keys.
         parking: When undecided transactions are parked.
         patience: How long transactions wait for a missing topic, ms.
         bodies: When bodies are let go.
@@ -206,13 +203,11 @@ class World:
     def __init__(
         self,
         *,
-        ordered: bool,
         parking: ParkingPolicy = DEFAULT,
         patience: GatePolicy = PATIENT,
         bodies: BodyPolicy = KEEP,
         batch_bytes: int = sys.maxsize,
     ) -> None:
-        self.ordered = ordered
         self.parking = parking
         self.patience = patience
         self.bodies = bodies
@@ -398,7 +393,6 @@ class World:
             parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID, 0),
             self.parking,
             self.bodies,
-            ordered=self.ordered,
             verdict_checkpoint=parse_op_checkpoint(verdict_text, verdict_checkpoint.offset, VERDICT_TOPIC_ID, 0),
         )
         self.gate = Gate(self.patience, CHANNEL, PARTITION)
@@ -518,7 +512,7 @@ class World:
             "a whole one discarded, or a torn one delivered"
         )
         self.delivered[transaction.id] = offsets
-        if local.lane is not None and self.ordered and transaction.discarded is None:
+        if local.lane is not None and transaction.discarded is None:
             first = self.first_seen[transaction.id]
             assert self.last_of_lane.get(local.lane, -1) < first, "delivered out of order"
             self.last_of_lane[local.lane] = first

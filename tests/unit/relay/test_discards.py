@@ -274,7 +274,7 @@ def test_a_deliver_op_does_not_deliver_what_is_undecided() -> None:
 
 
 def test_a_late_commit_that_cannot_be_delivered_stays_with_the_new_reason() -> None:
-    world = World(ordered=True, parking=SOON)
+    world = World(parking=SOON)
     local = world.begin(1, b"k")
     world.send(local)
     world.read_halves(1)
@@ -394,7 +394,7 @@ def test_every_order_of_reading_parking_delivering_and_crashing_delivers_once() 
 
 
 def _run(steps: tuple[str, ...], crash: int, *, commits: bool) -> None:
-    world = World(ordered=True, parking=SOON)
+    world = World(parking=SOON)
     first, second = world.begin(2, b"k"), world.begin(1, b"k")
     for local in (first, second, first):
         world.send(local)

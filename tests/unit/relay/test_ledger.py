@@ -218,13 +218,6 @@ def test_an_empty_key_is_a_key() -> None:
     assert take(ledger) == []
 
 
-def test_without_order_nothing_waits() -> None:
-    ledger = new_ledger(ordered=False)
-    ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k")])
-    ledger.read_ops([op(0, commit(2, 1))])
-    assert take(ledger) == [2]
-
-
 def test_one_that_is_held_keeps_its_checkpoint_place() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k"), half(2, 3)])

@@ -37,10 +37,9 @@ class _History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(ordered=True)
+        self.world = World()
 
     @initialize(
-        ordered=st.sampled_from([True, True, False]),
         small_room=st.booleans(),
         parking=st.sampled_from([SOON, DEFAULT, FLOODED]),
         patience=st.sampled_from([PATIENT, IMPATIENT]),
@@ -51,7 +50,6 @@ class _History(RuleBasedStateMachine):
     def make(
         self,
         *,
-        ordered: bool = True,
         small_room: bool = False,
         parking: ParkingPolicy = DEFAULT,
         patience: GatePolicy = PATIENT,
@@ -59,7 +57,7 @@ class _History(RuleBasedStateMachine):
         window: str = "wide",
         batch_bytes: int = sys.maxsize,
     ) -> None:
-        self.world = World(ordered=ordered, parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
+        self.world = World(parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
         relay.ledger.op_decisions.EARLY_OPS = SMALL_ROOM if small_room else ROOM
         choose_window(window)
 

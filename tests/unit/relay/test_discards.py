@@ -12,11 +12,12 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.batching.batch import Batch, settle_batch, take_batch
-from relay.ledger.check_requests import first_half
-from relay.ledger.ledger import Ledger
-from relay.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
-from relay.state.message_transaction import Finding, State, Transaction
+from relay.delivery.rules.outgoing import Finding
+from relay.half.batching.batch import Batch, settle_batch, take_batch
+from relay.half.ledger.check_requests import first_half
+from relay.half.ledger.ledger import Ledger
+from relay.half.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
+from relay.half.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
     CHANNEL,

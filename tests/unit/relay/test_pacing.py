@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.batching.pacing import BatchPolicy, Pacing
-from relay.ledger.ready_queue import Ready
+from relay.delivery.rules.volume import BatchPolicy
+from relay.half.batching.pacing import Pacing
+from relay.half.ledger.ready_queue import Ready
 
-POLICY = BatchPolicy(messages=1_000, bytes=1_000_000, age=10)
+POLICY = BatchPolicy(messages=1_000, bytes=1_000_000)
 FLOOD = 30
 """Messages a millisecond."""
 
@@ -75,7 +76,7 @@ def test_a_rest_does_not_shorten_the_wait_for_a_flood() -> None:
 
 
 def test_no_age_no_wait() -> None:
-    pacing = Pacing(BatchPolicy(age=0))
+    pacing = Pacing(BatchPolicy(), age=0)
     assert pacing.leaves(Ready(1_000, 0), 100)
     assert pacing.leaves(Ready(FLOOD, 0), 100)
 

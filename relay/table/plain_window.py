@@ -57,10 +57,9 @@ def _are_timely(rows: Sequence[Row], topics: Iterable[RealTopic], now: int) -> b
     own = {time for time in map(_timestamp, rows) if time is not None}
     if own and not 0 <= min(own) <= max(own) <= MAX_MILLISECONDS:
         return False
-    starts = list(map(_started, rows))
-    earliest = min((min(starts) + EPOCH_US) // 1_000, *own)
-    latest = max((max(starts) + EPOCH_US) // 1_000, *own)
-    return all(-topic.newest <= now - latest and now - earliest <= topic.oldest for topic in topics)
+    starts = [min(map(_started, rows)), max(map(_started, rows))]
+    times = {*((start + EPOCH_US) // 1_000 for start in starts), *own}
+    return all(-topic.newest <= now - max(times) and now - min(times) <= topic.oldest for topic in topics)
 
 
 def _are_small(rows: Sequence[Row], most: int) -> bool:

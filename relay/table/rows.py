@@ -204,13 +204,20 @@ def _compare(names: int, values: int) -> None:
 ARRAY_HEAD = 20
 """Bytes before the elements of an array."""
 
+FEW_BYTES = 1_000
+"""Of header names that are remembered: an application may make up any."""
+
 _NULL = b"\xff\xff\xff\xff"
 """The size of an element that is NULL."""
 
 
-@lru_cache(maxsize=4_096)
 def _names(array: bytes) -> tuple[str, ...]:
-    """Return header names; very many rows have the same ones."""
+    """Return header names; very many rows have the same few."""
+    return _few_names(array) if len(array) <= FEW_BYTES else _few_names.__wrapped__(array)
+
+
+@lru_cache(maxsize=1_024)
+def _few_names(array: bytes) -> tuple[str, ...]:
     try:
         return _checked([None if name is None else name.decode() for name in elements(array)])
     except UnicodeDecodeError as error:

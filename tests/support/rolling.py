@@ -68,6 +68,7 @@ class Restarts:
         self._kafka, self._admin, self._topic = kafka, site.admin, site.topic("plain")
         self._producer = Producer({**site.kafka(), "log_level": 0})
         self._waits: list[tuple[float, float]] = []
+        self._merged: tuple[int, list[tuple[float, float]]] = 0, []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
 
@@ -91,11 +92,19 @@ class Restarts:
 
     def waits(self, since: float, until: float) -> float:
         """Return for how long of a span of monotonic time a plain record waited for more than a second, s."""
-        seconds, end = 0.0, since
-        for began, ended in sorted(self._waits):
-            seconds += max(0.0, min(ended, until) - max(began, end))
-            end = max(end, min(ended, until))
-        return seconds
+        return sum(max(0.0, min(ended, until) - max(began, since)) for began, ended in self._spans())
+
+    def _spans(self) -> list[tuple[float, float]]:
+        """Return the times in which some record waited: they do not overlap."""
+        if self._merged[0] != len(self._waits):
+            spans: list[tuple[float, float]] = []
+            for began, ended in sorted(self._waits):
+                if spans and began <= spans[-1][1]:
+                    spans[-1] = spans[-1][0], max(spans[-1][1], ended)
+                else:
+                    spans.append((began, ended))
+            self._merged = len(self._waits), spans
+        return self._merged[1]
 
     def _write(self) -> None:
         partitions = self._admin.list_topics(self._topic, _ANSWER_SECONDS).topics[self._topic].partitions

@@ -85,6 +85,7 @@ def _publish(site: Site, outbox: Outbox) -> None:
         transaction.publish(Message(site.topic("halves"), "tea", "key"))
 
 
+@pytest.mark.timeout(900)  # beside two loops a broker alone takes up to a minute for a start
 @pytest.mark.usefixtures("loops")
 @pytest.mark.parametrize("run", range(int(os.environ.get(RUNS, "1"))))
 def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run: int) -> None:

@@ -8,7 +8,7 @@ double and reorder, and a transaction of several messages becomes visible one by
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from confluent_kafka import TopicPartition
 
@@ -17,7 +17,9 @@ from outbox.protocol.record import Record
 from relay.delivery.producer import SETTINGS, BatchProducer
 from relay.delivery.rules.batch_size import BatchSize
 from relay.delivery.transactional_delivery import take_over, with_patience
-from relay.half.kafka.offset_commits import Commit
+
+Commit = Callable[[Sequence[TopicPartition]], None]
+"""Has offsets committed."""
 
 
 class PlainDelivery:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from relay.delivery.at_least_once_delivery import Commit
 from relay.delivery.error_policy import Fault, Remedy, Step, remedy
 from relay.delivery.producer import DeliveryError, delivery_error
 
@@ -21,7 +22,6 @@ PATIENCE_SECONDS = 10.0
 """Time for which a commit is tried again before its partition is taken over again."""
 
 Offsets = Sequence[TopicPartition]
-Commit = Callable[[Offsets], None]
 
 log = structlog.get_logger()
 

@@ -22,10 +22,10 @@ from outbox.errors import OutboxError
 from relay import metrics
 from relay.delivery.batch_feedback import BatchFeedback
 from relay.delivery.producer import DeliveryError
-from relay.delivery.topic_lookup import TopicLookups
+from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.recovery.hanging_checkpoint import end_hanging
-from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions, OwnHangingTransactions
+from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
 from relay.recovery.held_back import HeldBackError
 from relay.settings import RelaySettings
 from relay.table import telemetry as report

@@ -14,6 +14,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl
+from relay.delivery.rules.outgoing import Finding
 from relay.half.ledger.check_requests import check_request
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.op_decisions import Decisions
@@ -26,7 +27,7 @@ from relay.half.state.discard_index import Discards, ParkedHalves, alive, from_m
 from relay.half.state.dropped import Dropped
 from relay.half.state.early_ops import EarlyOp
 from relay.half.state.half_records import Half, OpRecord
-from relay.half.state.message_transaction import Event, Finding, Transaction
+from relay.half.state.message_transaction import Event, Transaction
 from relay.half.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 
 

@@ -12,7 +12,7 @@ from outbox._kafka.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
 from relay.delivery.at_least_once_delivery import PlainDelivery
 from relay.delivery.batch_feedback import BatchFeedback
-from relay.delivery.topic_lookup import TopicLookups
+from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.half.kafka.check_sender import CheckSender
 from relay.half.kafka.decode import Decoder
@@ -29,7 +29,7 @@ from relay.half.serving.readers import PartitionReaders
 from relay.half.serving.restore import read_checkpoints, restore_ledger, verify_discards
 from relay.half.serving.worker import PartitionWorker
 from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end
-from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions, OwnHangingTransactions
+from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
 from relay.recovery.held_back import why_unreadable
 from relay.settings import RelaySettings
 

@@ -16,8 +16,9 @@ from outbox.protocol.discard import DiscardReason, Manifest, copy_key, manifest_
 from outbox.protocol.half import parse_key
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.positions import Positions
+from relay.delivery.rules.outgoing import Finding
 from relay.half.state.half_records import Half
-from relay.half.state.message_transaction import Finding, State, Transaction
+from relay.half.state.message_transaction import State, Transaction
 
 
 class ParkedHalves(NamedTuple):

@@ -31,7 +31,7 @@ from relay.delivery.refusals import PAUSE_MS_MIN
 from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.delivery.rules.volume import BatchPolicy
-from relay.delivery.topic_lookup import TopicLookup
+from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import Delivery
 from relay.half.kafka.check_sender import CheckSender
 from relay.half.kafka.decode import Decoder
@@ -45,7 +45,7 @@ from relay.half.serving.worker import PartitionWorker
 from relay.half.state.discard_index import to_manifest
 from relay.half.state.message_transaction import Transaction
 from relay.half.state.parking import ParkingPolicy
-from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions
+from relay.recovery.hanging_transactions import NoHangingTransactions
 from tests.support.ledger_model import (
     CHANNEL,
     GROUP,

@@ -215,10 +215,10 @@ def test_what_is_plain_is_what_nothing_is_decided_about(made: list[tuple[int, di
         "shut": RealTopic(3, 1_000_000, unavailable="no leader"),
     }
     rows = [row(number, xid, **content) for number, (xid, content) in enumerate(made, 1)]  # type: ignore[arg-type]
-    admitted = Waiters(**topics, missing=None).take(*rows)
+    admitted = Waiters("shop", **topics, missing=None).take(*rows)
     if admitted.decided or admitted.refused or admitted.rows != tuple(rows):
         return
-    decided = Waiters(**topics, missing=None)
+    decided = Waiters("shop", **topics, missing=None)
     decided.admission._given_up.add(("", ""))  # so that nothing is plain
     again = decided.take(*rows)
     assert (again.rows, list(again.refused)) == (rows, [])

@@ -23,6 +23,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from relay.delivery import sending
 from relay.delivery.batch_feedback import BatchFeedback
 from relay.delivery.broker_watch import BrokerView, BrokerWatch
 from relay.delivery.error_policy import Remedy, Undelivered
@@ -89,7 +90,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The worker's clock."""
     made = Clock()
-    for module in (relay.half.serving.worker, relay.half.serving.commits, relay.delivery.topic_lookup):
+    for module in (relay.half.serving.worker, relay.half.serving.commits, relay.delivery.topic_lookup, sending):
         monkeypatch.setattr(module, "time", made)
     return made
 

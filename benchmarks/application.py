@@ -72,7 +72,6 @@ class Application:
 
     Args:
         site: Its channel and callback tables exist.
-        topic: The real topic; it exists.
     """
 
     def __init__(self, site: Site, topic: str) -> None:
@@ -128,9 +127,7 @@ class Application:
         """One local transaction: UPDATE, tell, some more UPDATEs, COMMIT.
 
         Args:
-            tell: How others are told.
             number: Chooses the rows; threads with numbers of their own do not meet.
-            statements_after: Business statements after the telling.
         """
         with Session(self.engine) as session, session.begin():
             self.update(session, number)
@@ -151,20 +148,12 @@ class Application:
         """Run transactions in several threads at once.
 
         Args:
-            tell: How others are told.
-            threads: How many.
             count: Transactions of each.
         """
         return self._together(tell, threads, lambda thread: range(thread, count * threads, threads))
 
     def rate_for(self, tell: Tell, threads: int, seconds: float) -> Rate:
-        """Run transactions in several threads at once, for so long; those that have begun by then are ended.
-
-        Args:
-            tell: How others are told.
-            threads: How many.
-            seconds: How long.
-        """
+        """Run transactions in several threads at once, for so long; those that have begun by then are ended."""
 
         def numbers(thread: int) -> Iterable[int]:
             end = time.perf_counter() + seconds

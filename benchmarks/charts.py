@@ -27,7 +27,6 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
 
     Args:
         figures: Records of the results' file; those without a ratio are left out.
-        path: The SVG.
     """
     figures = [figure for figure in figures if figure["ratio"] is not None]
     labels = [_wrapped(figure["title"]) + "\n" + _wrapped(f"vs {figure['baseline']}") for figure in figures]
@@ -53,8 +52,6 @@ def draw_percentiles(samples: Mapping[str, Mapping[int, float]], unit: str, path
 
     Args:
         samples: By what was measured: a value for each percentile.
-        unit: Of the values.
-        path: The SVG.
     """
     picture, axes = plt.subplots(figsize=(8, 0.8 + 0.42 * len(samples)), layout="constrained")
     for place, values in enumerate(samples.values()):
@@ -73,7 +70,6 @@ def draw_growth(series: Mapping[str, Sequence[float]], path: Path) -> None:
 
     Args:
         series: Columns `transactions` and `resident_mib`.
-        path: The SVG.
     """
     picture, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
     axes.plot(series["transactions"], series["resident_mib"], color=_OURS)

@@ -43,14 +43,9 @@ def drain(site: Site, topic: str, messages: int, running: AbstractContextManager
     """Run a process until all messages are visible on a topic, and look afterwards that each is there once.
 
     Args:
-        site: Where.
         topic: The site's name of a real topic with `PARTITIONS` partitions.
         messages: How many will come, each with a key of its own.
         running: Starts the process, and ends it.
-
-    Raises:
-        TimeoutError: They did not become visible.
-        AssertionError: Messages are missing, or there more than once.
     """
     before = ends(site, topic)
     with running:
@@ -74,15 +69,7 @@ def _look(site: Site, topic: str, messages: int, before: int, end: float) -> lis
 
 
 def check_each_once(keys: Iterable[bytes | None], messages: int) -> None:
-    """Look that so many messages came, each with a key of its own and each once.
-
-    Args:
-        keys: Of all that came.
-        messages: How many there should be.
-
-    Raises:
-        AssertionError: They did not, with the counts of what is missing and of what came again.
-    """
+    """Look that so many messages came, each with a key of its own and each once."""
     counts = Counter(keys)
     missing, again = messages - len(counts), counts.total() - len(counts)
     if missing or again:
@@ -95,7 +82,6 @@ def drain_of(looks: list[tuple[float, int]], messages: int, start: float) -> Dra
     Args:
         looks: Times, and offsets seen by then; the last look saw everything, control records included.
         messages: How many of the offsets are messages.
-        start: When the process was started.
     """
     (first, seen), (last, everything) = looks[0], looks[-1]
     if last == first:  # too few messages: all came between two looks
@@ -113,7 +99,6 @@ def ends(site: Site, topic: str, isolation: IsolationLevel = IsolationLevel.READ
     """Return the end of each partition: how far readers of this kind could read.
 
     Args:
-        site: Where.
         topic: The site's name of a real topic with `PARTITIONS` partitions.
         isolation: Whether what a transaction has written counts before its end.
     """
@@ -133,8 +118,6 @@ def relay(site: Site, processes: int = 1, *, tables: Iterable[str] = ()) -> Iter
     """Run the project's relay during the block.
 
     Args:
-        site: Whose channel it serves.
-        processes: That share the partitions.
         tables: Prefixes of the names of message tables that it delivers from too.
     """
     sources = {prefix: {"dsn": site.postgres_url, "table_prefix": prefix} for prefix in tables}
@@ -152,7 +135,6 @@ def copy_loop(site: Site, topic: str, each: int = 1) -> Iterator[None]:
     """Run the bare copy loop during the block.
 
     Args:
-        site: Where.
         topic: The site's name of the topic that it copies to.
         each: Messages in every transaction.
     """

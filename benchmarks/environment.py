@@ -28,11 +28,7 @@ _CODE = ("outbox", "relay", "checker", "spark_jobs", "stack", "benchmarks", "tes
 
 
 def environment(stack: Stack) -> dict[str, Any]:
-    """Return the machine, the versions, the date and the command of this run.
-
-    Args:
-        stack: The servers, which run.
-    """
+    """Return the machine, the versions, the date and the command of this run."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["python", "-m", _module(), *sys.argv[1:]]),

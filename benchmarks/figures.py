@@ -22,7 +22,6 @@ class Target:
     Args:
         measure: Ours alone, or of ours to the baseline: their ratio, or ours less the baseline.
         sense: In which direction it is good.
-        value: The bound.
     """
 
     measure: Measure
@@ -40,7 +39,6 @@ class Figure:
 
     Args:
         name: Short name, never used twice.
-        title: For people.
         unit: Of ours and of the baseline: "ms", "transactions/s".
         baseline: What stands beside it, for people.
         ours: One value for each round.

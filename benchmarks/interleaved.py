@@ -22,14 +22,10 @@ def interleave(
     Args:
         variants: What to run, by name; each returns what was measured.
         rounds: How many times; at least three, or there is no spread to speak of.
-        between: Is called after each run, to let the machine come to rest.
         warm: Whether a round before the first is run and thrown away.
 
     Returns:
         What each variant returned in each round.
-
-    Raises:
-        ValueError: There are fewer than three rounds.
     """
     if rounds < LEAST_ROUNDS:
         raise ValueError(f"{rounds} rounds tell nothing of the spread: use at least {LEAST_ROUNDS}")

@@ -26,9 +26,6 @@ def start_place(warm_up: float) -> Iterator[tuple[Stack, Site, Application]]:
     """Real servers, gone after the block; Postgres waits for the disk at each COMMIT, Kafka is as the stack sets it.
 
     Within the block SIGTERM ends the program as Ctrl-C does, with everything that it started.
-
-    Args:
-        warm_up: Seconds in which the broker's JVM and everything else warms up.
     """
     with _interrupted_by_sigterm(), Stack() as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:
         site.create(partitions=PARTITIONS)

@@ -22,7 +22,6 @@ from psycopg.types.json import set_json_loads
 POLL_SECONDS = 0.05
 BATCH = 1_000
 WORDS = f"outbox table and a polling relay that looks every {POLL_SECONDS * 1_000:.0f} ms"
-"""What it is, for people."""
 
 # SKIP LOCKED lets several relays run.
 _TAKE = "SELECT id, topic, key, payload, headers FROM ordinary_outbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
@@ -55,11 +54,7 @@ def relay_batch(connection: psycopg.Connection[Any], producer: Producer) -> int:
 
 @contextmanager
 def start_polling_relay(environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a polling relay in a process of its own during the block.
-
-    Args:
-        environment: Names the servers.
-    """
+    """Run a polling relay in a process of its own during the block."""
     command = [sys.executable, "-m", "benchmarks.polling_relay"]
     with subprocess.Popen(command, env=dict(environment)) as process:
         try:

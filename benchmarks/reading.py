@@ -17,10 +17,7 @@ class Arrival(NamedTuple):
     """One record, as the reader saw it.
 
     Args:
-        key: Its key.
         at_ns: When it was there, ns of the monotonic clock.
-        partition: Where it lies.
-        offset: Likewise.
     """
 
     key: str
@@ -30,11 +27,7 @@ class Arrival(NamedTuple):
 
 
 class Reading:
-    """What a reader has written down so far.
-
-    Args:
-        path: Its file.
-    """
+    """What a reader has written down so far."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -60,11 +53,7 @@ def start_reader(site: Site, topic: str) -> Iterator[Reading]:
     """Read what comes to a topic from now on, during the block.
 
     Args:
-        site: Where.
         topic: Full name of the topic.
-
-    Raises:
-        AssertionError: It does not come to the ends of the partitions.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder) / "seen"
@@ -90,7 +79,6 @@ def first_new(arrivals: list[Arrival], before: Mapping[int, int]) -> Arrival | N
     """Return the first record behind some offsets that is no repetition of one before them; None if there is none.
 
     Args:
-        arrivals: All that came.
         before: An offset of each partition.
     """
     known = {arrival.key for arrival in arrivals if arrival.offset < before[arrival.partition]}

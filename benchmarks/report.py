@@ -45,11 +45,7 @@ def section(name: str, results: Mapping[str, Any], charts: Path) -> str:
 
 
 def overview(whole: Mapping[str, Any]) -> str:
-    """Return where we stand: the figures of a whole run that everybody asks for.
-
-    Args:
-        whole: The run's results.
-    """
+    """Return where we stand: the figures of a whole run that everybody asks for."""
     demanded = [figure for figure in whole["figures"] if figure["name"] in DEMANDED]
     return _rendered("overview", whole=whole, demanded=demanded)
 

@@ -11,7 +11,6 @@ from benchmarks.figures import Figure
 
 FOLDER = Path(__file__).parent / "results"
 LATEST = "latest.json"
-"""The results of a whole run."""
 
 
 def write_results(
@@ -25,13 +24,8 @@ def write_results(
 
     Args:
         path: The file; one that is there is replaced.
-        environment: Where and when.
         settings: What the run was told: counts, sizes, threads.
-        figures: The figures.
         series: Samples along the way, by name.
-
-    Raises:
-        ValueError: A figure's name is used twice.
     """
     records = [figure.record() for figure in figures]
     names = [record["name"] for record in records]
@@ -46,7 +40,6 @@ def write_json(path: Path, results: Mapping[str, Any]) -> None:
 
     Args:
         path: The file; one that is there is replaced.
-        results: The results.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")

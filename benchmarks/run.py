@@ -16,13 +16,7 @@ console = Console()
 
 
 class Run:
-    """What was found so far; a later part may fail.
-
-    Args:
-        output: The results' file.
-        environment: Where and when.
-        settings: What the run was told.
-    """
+    """What was found so far; a later part may fail."""
 
     def __init__(self, output: Path, environment: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         self.series: dict[str, Any] = {}
@@ -32,12 +26,7 @@ class Run:
         self._figures: list[Figure] = []
 
     def measure(self, part: str, function: Callable[[], Sequence[Figure]]) -> None:
-        """Measure one part.
-
-        Args:
-            part: Its name, for people.
-            function: Measures it.
-        """
+        """Measure one part."""
         began = time.monotonic()
         found = function()
         self._figures += found

@@ -8,13 +8,7 @@ from typing import NamedTuple, Self
 
 
 class Spread(NamedTuple):
-    """Repeated runs in short.
-
-    Args:
-        minimum: The smallest.
-        median: The middle one.
-        maximum: The largest.
-    """
+    """Repeated runs in short."""
 
     minimum: float
     median: float
@@ -22,11 +16,7 @@ class Spread(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the spread of one value for each run.
-
-        Raises:
-            ValueError: There are none.
-        """
+        """Return the spread of one value for each run."""
         return cls(min(values), statistics.median(values), max(values))
 
 
@@ -36,8 +26,5 @@ def percentile(values: Sequence[float], percent: int) -> float:
     Args:
         values: At least two samples.
         percent: 1 to 99.
-
-    Raises:
-        StatisticsError: There are fewer.
     """
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]

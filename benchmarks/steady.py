@@ -43,14 +43,8 @@ def run_steadily(site: Site, application: Application, tell: Tell, seconds: floa
     """Run transactions at a steady rate, with a reader in a process of its own; at least once may come twice.
 
     Args:
-        site: Where.
         application: Whose transactions, and to whose topic.
-        tell: How others are told.
-        seconds: How long.
         rate: Transactions per second.
-
-    Raises:
-        AssertionError: A message did not become visible.
     """
     with start_reader(site, application.topic) as reading:
         committed, taken = _run(application, tell, int(seconds * rate), rate)

@@ -40,15 +40,10 @@ def connect(
     """Connect in autocommit, to a writable primary; if the checker may not write there, to any server.
 
     Args:
-        settings: Of the database.
         purpose: What it is for; appended to `outbox-` in `application_name`.
         options: Further server settings, such as `-c lock_timeout=1s`.
         writes: False: nothing will be written, and the server sees to it; a primary that is read-only will do.
         idle_seconds: How long the connection may be idle in a transaction before the server ends it.
-
-    Raises:
-        ConfigurationError: The file with the connection string cannot be read.
-        psycopg.Error: The database does not answer, or is read-only.
     """
     server = "read-write" if writes else "primary"  # a replica may not have the row yet (R8)
     read_only = " -c default_transaction_read_only=on" if settings.read_only or not writes else ""
@@ -71,13 +66,7 @@ def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = F
     """Connect, and verify the tables, the role's rights and the server's settings that the fence needs.
 
     Args:
-        name: Its name in the settings.
-        settings: How to reach it.
         purge: Whether the purge's rights are needed, too.
-
-    Raises:
-        ConfigurationError: A requirement is not met; the message names the remedy.
-        UnreachableError: The database does not answer, or is read-only.
     """
     try:
         connection = connect(settings)

@@ -50,10 +50,6 @@ class Database:
     """One database at work.
 
     Args:
-        name: Its name in the settings.
-        settings: How to reach it.
-        channel: Name of the channel.
-        report: Takes the answers of a batch.
         in_discard_topic: Looks up the discard topic; without it nothing below the purge watermark is fenced.
         purge: Whether the purge's rights are needed, too, if it is no database to read only.
     """
@@ -90,12 +86,7 @@ class Database:
         self._thread = threading.Thread(target=self._run, name=f"database-{name}", daemon=True)
 
     def verify(self) -> None:
-        """Check at start that tables, rights and server are what the fence needs (R7, R12).
-
-        Raises:
-            ConfigurationError: They are not.
-            UnreachableError: The database does not answer, or is read-only.
-        """
+        """Check at start that tables, rights and server are what the fence needs (R7, R12)."""
         connect_and_verify(self.name, self.settings, purge=self._purge).close()
 
     def start(self) -> None:

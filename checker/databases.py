@@ -24,14 +24,7 @@ log = structlog.get_logger()
 
 
 class ServedDatabases:
-    """The databases of one checker.
-
-    Args:
-        channel: Name of the channel.
-        report: Takes the answers of a batch.
-        upkeep: Purges and audits those that are served.
-        in_discard_topic: Looks up which transactions are in the discard topic.
-    """
+    """The databases of one checker."""
 
     def __init__(self, channel: str, report: Report, upkeep: Upkeep, in_discard_topic: DiscardLookup) -> None:
         self._channel = channel
@@ -44,9 +37,6 @@ class ServedDatabases:
         """Verify all of them at once, and start.
 
         One that does not answer is tried again by its own thread, unless none does.
-
-        Raises:
-            ConfigurationError: There is none; one is not what the fence needs; or none of them answers.
         """
         if not settings:
             raise ConfigurationError(

@@ -20,7 +20,6 @@ def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]
 
     Args:
         found: Settings of the server, as the checker's role has them.
-        standby: Whether a synchronous standby is declared.
     """
     checks = {
         "fsync is off: a crash loses what was committed; set fsync = on": found.get("fsync") == "on",

@@ -37,10 +37,6 @@ class Intake:
     Stale requests are a backlog: the relay has repeated them since. Their databases should not do that work.
 
     Behind a record that cannot be unpacked, reading goes on at the partition's log end (R54).
-
-    Args:
-        consumer: The subscribed consumer.
-        group: Its group.
     """
 
     def __init__(self, consumer: Consumer, group: str) -> None:
@@ -59,12 +55,7 @@ class Intake:
             self._ages.note_newest(partition, *newest)
 
     def read(self, messages: Sequence[Message]) -> list[CheckRequest]:
-        """Return the requests that a database can answer; listeners answer their own.
-
-        Raises:
-            ConfigurationError: A right on the group or the topic is missing.
-            KafkaException: The consumer cannot go on.
-        """
+        """Return the requests that a database can answer; listeners answer their own."""
         requests = [request for message in messages if (request := self._read(message)) is not None]
         self._pass_unreadable()
         self._log_stale()

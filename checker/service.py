@@ -42,15 +42,7 @@ log = structlog.get_logger()
 
 
 class CheckerService:
-    """The checker of one channel.
-
-    Args:
-        settings: Its settings.
-        control: What the process gives it: requests to stop and to reload, and its health.
-
-    Raises:
-        ConfigurationError: A database cannot be used, the channel is wrong, or the cluster does not answer.
-    """
+    """The checker of one channel."""
 
     def __init__(self, settings: CheckerSettings, control: ServiceControl[CheckerSettings]) -> None:
         metrics.open_channel()
@@ -93,12 +85,7 @@ class CheckerService:
         self._intake = Intake(self._consumer, self._channel.channel.checker_group)
 
     def run(self) -> None:
-        """Serve until asked to stop.
-
-        Raises:
-            ConfigurationError: A database cannot be used at start.
-            UnsafeError: A topic of the channel was deleted, recreated, or grew.
-        """
+        """Serve until asked to stop."""
         self._databases.start(self._settings.all_databases())
         self._contract.start()
         self._membership.subscribe([self._channel.channel.check_topic], self._assigned)

@@ -34,11 +34,7 @@ AsyncTarget = AsyncSession | async_scoped_session[Any] | AsyncConnection | Async
 
 
 class AsyncTransaction:
-    """An open local transaction.
-
-    Args:
-        transaction: The blocking transaction.
-    """
+    """An open local transaction."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction

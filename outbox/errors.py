@@ -70,7 +70,6 @@ class CommitOutcomeUnknown(OutboxError):  # noqa: N818 - as above
 
     Args:
         transaction_id: The transaction.
-        message: What happened.
     """
 
     def __init__(self, transaction_id: str, message: str) -> None:

@@ -84,9 +84,6 @@ class Inbox:
                 did not come through an outbox: an id of at most 255 characters, such as
                 `f"{topic}/{partition}/{offset}"`.
 
-        Returns:
-            Whether this consumer group has not handled it before.
-
         Raises:
             UsageError: The record has no header `outbox-id`, or `session` is in autocommit or of another type.
             ConfigurationError: The table does not exist.
@@ -117,9 +114,6 @@ class Inbox:
         Args:
             session: SQLAlchemy's AsyncSession or AsyncConnection, or a psycopg AsyncConnection.
             message: As for `once()`.
-
-        Returns:
-            Whether this consumer group has not handled it before.
 
         Raises:
             UsageError: As for `once()`.

@@ -53,10 +53,6 @@ class TransactionCheck:
     """A check-back of a transaction. It carries the whole message, so that any instance can answer.
 
     Args:
-        transaction_id: Id of the transaction.
-        message_id: Id of the message.
-        group: Producer group.
-        topic: Real topic.
         partition: Partition of the real topic, or -1 for "by key".
         key: Key of the message, or None.
         value: Body of the message, or None for a tombstone.
@@ -110,7 +106,6 @@ class TransactionListener(abc.ABC):
         It is called in the thread that sends the message. An exception is raised to the caller unchanged.
 
         Args:
-            message: The message.
             arg: The argument `arg` of `send_message_in_transaction()`.
 
         Returns:

@@ -50,11 +50,7 @@ def _text(what: str, given: object) -> str:
 
 
 def _pairs(headers: HeadersInput) -> Iterable[tuple[str, bytes | str | None]]:
-    """Return names and values of headers.
-
-    Raises:
-        MessageRefused: They are neither a mapping nor pairs.
-    """
+    """Return names and values of headers."""
     if isinstance(headers, dict) or isinstance(headers, Mapping):  # noqa: SIM101 - the first is faster
         return headers.items()
     pairs = list(headers) if isinstance(headers, Iterable) else None

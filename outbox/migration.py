@@ -114,11 +114,7 @@ def message_grants(
 def foreign_source(
     names: TableNames, message_table: str, relays: Sequence[str], mark_column: str
 ) -> tuple[ForeignSource, list[Grant]]:
-    """Return what belongs to a foreign table, and the rights of the relay's roles.
-
-    Raises:
-        ConfigurationError: A name is not allowed.
-    """
+    """Return what belongs to a foreign table, and the rights of the relay's roles."""
     try:
         foreign = ForeignSource(names, QualifiedName.parse(message_table))
         mark = check_name(mark_column) if mark_column else ""

@@ -151,7 +151,6 @@ class Outbox:
             session: A session or a Core connection on `postgresql+psycopg://`. Its transaction begins if none is open.
                 In table mode also on other drivers of Postgres, and a connection of Django, psycopg, psycopg2 or
                 pg8000 in its transaction. A session is flushed first, unless its autoflush is off.
-            message: The message.
             eager: Send the half now, not at COMMIT; None: the `eager` of the outbox. Inside a SAVEPOINT the half is
                 sent at COMMIT in any case.
             bind_arguments: For a session with several engines: which one to use, as in `session.connection()`. None:
@@ -188,7 +187,6 @@ class Outbox:
 
         Args:
             session: As for `publish()`; no SAVEPOINT may be open.
-            message: The message.
 
         Raises:
             OutboxError: As `publish()`.
@@ -212,7 +210,6 @@ class Outbox:
 
         Args:
             session: As for `publish()`.
-            messages: The messages, in order.
             eager: As for `publish()`.
             bind_arguments: As for `publish()`.
 

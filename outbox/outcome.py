@@ -58,14 +58,9 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
     """Return the outcome of a transaction; fence it if it neither committed nor holds its lock.
 
     Args:
-        settings: Settings of the outbox.
-        table: The outbox's callback table.
         connection: A connection outside a transaction.
-        transaction_id: The transaction.
 
     Raises:
-        UsageError: The id is not a transaction id, or the connection is in a transaction.
-        CallbackTableError: The tables are missing.
         psycopg.Error: Postgres does not answer. Call again.
     """
     _check(connection, transaction_id)
@@ -87,11 +82,7 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
 
 
 def check_transaction_id(transaction_id: str) -> None:
-    """Check the form of a transaction id.
-
-    Raises:
-        UsageError: It is not a transaction id.
-    """
+    """Check the form of a transaction id."""
     try:
         check_uuid(transaction_id)
     except ProtocolError as error:

@@ -31,67 +31,36 @@ class Recorder(Protocol):
     """
 
     def messages_published(self, group: str, count: int) -> None:
-        """Record messages that `publish()` accepted. They may still be rolled back.
-
-        Args:
-            group: Producer group.
-            count: Number of messages.
-        """
+        """Record messages that `publish()` accepted. They may still be rolled back."""
 
     def halves_acked(self, group: str, count: int, seconds: float) -> None:
         """Record that Kafka acknowledged all halves of a transaction.
 
         Args:
-            group: Producer group.
-            count: Number of halves.
             seconds: Time from sending the first to the acknowledgement of the last.
         """
 
     def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
-        """Record the end of a local transaction with at least one message, once per transaction.
-
-        Args:
-            group: Producer group.
-            outcome: How it ended.
-        """
+        """Record the end of a local transaction with at least one message, once per transaction."""
 
     def ops_dropped(self, group: str, count: int) -> None:
-        """Record op markers that did not reach Kafka; the checker will decide.
-
-        Args:
-            group: Producer group.
-            count: Number of op markers.
-        """
+        """Record op markers that did not reach Kafka; the checker will decide."""
 
     def check_answered(self, group: str, state: LocalTransactionState) -> None:
-        """Record the answer to a check request.
-
-        Args:
-            group: Producer group.
-            state: The answer.
-        """
+        """Record the answer to a check request."""
 
     def table_looked_at(self, group: str, unowned_seconds: int) -> None:
         """Record a look whether a relay delivers the message table, in table mode, at most once a minute.
 
         Args:
-            group: Producer group.
             unowned_seconds: Age of its oldest row if no relay has delivered it at two looks in a row; else 0.
         """
 
     def circuit_opened(self, group: str) -> None:
-        """Record that Kafka does not answer: publications fail at once from now on.
-
-        Args:
-            group: Producer group.
-        """
+        """Record that Kafka does not answer: publications fail at once from now on."""
 
     def circuit_closed(self, group: str) -> None:
-        """Record that Kafka answers again: publications are sent again from now on.
-
-        Args:
-            group: Producer group.
-        """
+        """Record that Kafka answers again: publications are sent again from now on."""
 
 
 class NoRecorder:
@@ -123,11 +92,7 @@ class NoRecorder:
 
 
 class GuardedRecorder:
-    """Calls a recorder and catches its exceptions, so that they never fail a transaction.
-
-    Args:
-        recorder: The recorder to call.
-    """
+    """Calls a recorder and catches its exceptions, so that they never fail a transaction."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

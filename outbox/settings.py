@@ -188,26 +188,13 @@ class TableNames:
         return f"{self.prefix}_notify"
 
     def owns(self, schema: str, table: str) -> bool:
-        """Return whether a table with these names is the outbox's own.
-
-        Args:
-            schema: Its schema.
-            table: Its name.
-        """
+        """Return whether a table with these names is the outbox's own."""
         callback = (self.transaction, self.meta, self.fence)
         messages = (self.message, self.discarded, self.delivered, self.source)
         return schema == self.schema and table in {*callback, *messages, self.inbox}
 
     def check_foreign(self, schema: str, table: str) -> None:
-        """Refuse a foreign table that has a name of the outbox's own tables.
-
-        Args:
-            schema: Its schema.
-            table: Its name.
-
-        Raises:
-            ConfigurationError: It has one.
-        """
+        """Refuse a foreign table that has a name of the outbox's own tables."""
         if self.owns(schema, table):
             raise ConfigurationError(
                 f"{schema}.{table} is a name of the outbox's own tables with prefix {self.prefix}. Name the table that "
@@ -332,11 +319,7 @@ class Settings:
 
 
 def channel_names(name: str) -> Channel:
-    """Return the channel of a name, with the names of its topics.
-
-    Raises:
-        ConfigurationError: The name is not valid.
-    """
+    """Return the channel of a name, with the names of its topics."""
     try:
         return Channel(name)
     except ProtocolError as error:
@@ -344,14 +327,7 @@ def channel_names(name: str) -> Channel:
 
 
 def usable_properties(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties as a client takes them: with the secrets of files, and the token provider that is named.
-
-    Args:
-        kafka: Properties for Kafka as the user gave them.
-
-    Raises:
-        ConfigurationError: A file cannot be read, or the token provider cannot be loaded.
-    """
+    """Return properties as a client takes them: with the secrets of files, and the token provider that is named."""
     return with_provider(with_secrets(kafka))
 
 
@@ -361,12 +337,8 @@ def refuse_properties(
     """Refuse librdkafka properties that would break the guarantee, under any of their names.
 
     Args:
-        kafka: The application's properties.
         ours: Properties that the application must not set, each with the reason.
         agreed: Values of such properties that are accepted nevertheless.
-
-    Raises:
-        ConfigurationError: One of them is set.
     """
     for given, value in kafka.items():
         if not isinstance(given, str):
@@ -438,11 +410,7 @@ _plaintext = _Plaintext()
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read the TOML file of `OUTBOX_CONFIG`.
-
-    Raises:
-        ConfigurationError: It is missing or malformed.
-    """
+    """Read the TOML file of `OUTBOX_CONFIG`."""
     try:
         return tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -453,9 +421,6 @@ def kafka_properties(value: Any) -> dict[str, str]:
     """Return librdkafka properties from a table, or from a JSON object as text; values are converted to text.
 
     In TOML `ssl.ca.location = "…"` is a nested table. It is flattened to the property of that name.
-
-    Raises:
-        ConfigurationError: It is neither a table nor a JSON object.
     """
     if isinstance(value, str):
         try:

@@ -55,7 +55,6 @@ class Transaction(ABC):
         """Publish a message with this transaction.
 
         Args:
-            message: The message.
             eager: Send the half now, not at COMMIT; None: the `eager` of the transaction.
 
         Raises:
@@ -69,24 +68,14 @@ class Transaction(ABC):
 
 
 def known_id(transaction_id: str) -> str:
-    """Return a transaction id; refuse an empty one.
-
-    Raises:
-        UsageError: It is empty.
-    """
+    """Return a transaction id; refuse an empty one."""
     if not transaction_id:
         raise UsageError("In table mode a transaction has no id before its first message. Publish first.")
     return transaction_id
 
 
 class OwnTransaction(Transaction):
-    """A transaction on a psycopg connection.
-
-    Args:
-        connection: The connection.
-        part: The outbox's part in it.
-        eager: Send halves at `publish()`, not at COMMIT.
-    """
+    """A transaction on a psycopg connection."""
 
     def __init__(self, connection: LocalConnection, part: Participant, *, eager: bool) -> None:
         super().__init__(eager=eager)
@@ -97,11 +86,7 @@ class OwnTransaction(Transaction):
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7.
-
-        Raises:
-            UsageError: In table mode: nothing was published yet.
-        """
+        """Id of the transaction, a UUIDv7."""
         return known_id(self._part.draft.transaction_id)
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
@@ -132,13 +117,7 @@ class OwnTransaction(Transaction):
 
 
 class CoreTransaction(Transaction):
-    """A transaction on a Core connection of SQLAlchemy.
-
-    Args:
-        connection: The connection, in its transaction.
-        starter: The outbox's starter.
-        eager: Send halves at `publish()`, not at COMMIT.
-    """
+    """A transaction on a Core connection of SQLAlchemy."""
 
     def __init__(self, connection: Connection, starter: Starter, *, eager: bool) -> None:
         super().__init__(eager=eager)
@@ -164,18 +143,7 @@ class CoreTransaction(Transaction):
 
 @contextmanager
 def own_transaction(starter: Starter, connection: LocalConnection, *, eager: bool) -> Iterator[Transaction]:
-    """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the op marker.
-
-    Args:
-        starter: The outbox's starter.
-        connection: A psycopg connection.
-        eager: Send halves at `publish()`, not at COMMIT.
-
-    Raises:
-        UsageError: The connection is already in a transaction.
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
-        OutboxError: The seal failed; all is rolled back.
-    """
+    """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the op marker."""
     _require_idle(connection)
     part = starter.start(connection)
     transaction = OwnTransaction(connection, part, eager=eager)
@@ -200,13 +168,7 @@ def own_transaction(starter: Starter, connection: LocalConnection, *, eager: boo
 
 @contextmanager
 def core_transaction(starter: Starter, connection: Connection, *, eager: bool) -> Iterator[Transaction]:
-    """Run a transaction on a Core connection of SQLAlchemy.
-
-    Raises:
-        UsageError: The connection is already in a transaction, or cannot be used.
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
-        OutboxError: The seal failed; all is rolled back.
-    """
+    """Run a transaction on a Core connection of SQLAlchemy."""
     if connection.in_transaction():
         raise UsageError(
             "The connection is already in a transaction. Commit it or roll it back first: "
@@ -235,9 +197,6 @@ def _abandon(connection: LocalConnection, part: Participant, error: BaseExceptio
     """End a transaction after an error from any line; a signal handler may raise one anywhere (R47).
 
     Args:
-        connection: The connection.
-        part: The outbox's participant.
-        error: The error.
         sealed: Whether COMMIT may have been sent.
     """
     if sealed and connection.status is not TransactionStatus.INTRANS:

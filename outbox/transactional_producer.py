@@ -166,11 +166,7 @@ class TransactionalProducer:
         return TransactionSendResult(half.message_id, half.transaction_id, state, partition, offset)
 
     def _execute(self, half: HalfMessage, arg: Any) -> LocalTransactionState:
-        """Run the local transaction and return its state; UNKNOWN for None.
-
-        Raises:
-            UsageError: It returned neither a state nor None.
-        """
+        """Run the local transaction and return its state; UNKNOWN for None."""
         state: object = self._listener.execute_local_transaction(half, arg)
         if state is None:
             return LocalTransactionState.UNKNOWN

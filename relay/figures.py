@@ -15,7 +15,6 @@ class RelayProgress:
     """The relay's figures; rates are those since the last call.
 
     Args:
-        registry: The relay's metrics.
         clock: Seconds of any clock that never goes back.
     """
 

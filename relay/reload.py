@@ -26,9 +26,7 @@ class AllowListReload:
 
     Args:
         settings: Those that the process started with.
-        in_force: The allow-list in force.
         wanted: Set when the process is asked to read its configuration again (SIGHUP).
-        read_again: Reads the settings again.
     """
 
     def __init__(

@@ -60,16 +60,7 @@ log = structlog.get_logger()
 
 
 class RelayService:
-    """The relay of one channel.
-
-    Args:
-        settings: Its settings.
-        control: What the process gives it: requests to stop and to reload, and its health.
-
-    Raises:
-        ChannelError: The channel's topics are missing or wrong.
-        ConfigurationError: The cluster does not answer.
-    """
+    """The relay of one channel."""
 
     def __init__(self, settings: RelaySettings, control: ServiceControl[RelaySettings]) -> None:
         metrics.begin()
@@ -147,11 +138,7 @@ class RelayService:
         }
 
     def run(self) -> None:
-        """Serve until asked to stop.
-
-        Raises:
-            UnsafeError: Topics or committed offsets changed unexpectedly; continuing is unsafe.
-        """
+        """Serve until asked to stop."""
         self._subscribe()
         self._contract.start()
         self._real_topics.start()
@@ -303,13 +290,7 @@ class RelayService:
         log.info("Partitions revoked", partitions=sorted(numbers))
 
     def _end_if_all_are_halted(self) -> None:
-        """End the process if it has nothing else to do: no half partition, and no table source.
-
-        Raises:
-            UnsafeError: All partitions are halted, the first one because of its checkpoint.
-            ProtocolError: All partitions are halted, the first one because of a record.
-            RuntimeError: All partitions are halted, the first one because of an unforeseen error.
-        """
+        """End the process if it has nothing else to do: no half partition, and no table source."""
         cause = self._served.halts.of_all(self._channel.partitions)
         if cause is not None and self._tables is None:
             raise cause

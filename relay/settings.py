@@ -156,12 +156,7 @@ def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None
     """Require an allow-list in production, be it one by which every producer group may write to every topic.
 
     Args:
-        profile: The profile.
-        allowed: The setting `allowed_topics`.
         channel: Name of the channel, if there are several.
-
-    Raises:
-        ConfigurationError: The list is missing.
     """
     if lacks_list(profile, allowed):
         where = f"channel {channel}: " if channel else ""

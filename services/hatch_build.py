@@ -21,10 +21,6 @@ class Packages(BuildHookInterface):  # type: ignore[misc,type-arg]  # hatchling 
 
         Args:
             version: `standard` or `editable`.
-            build_data: What hatchling reads.
-
-        Raises:
-            FileNotFoundError: A package is missing.
         """
         if version == "editable":
             return

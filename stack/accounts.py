@@ -14,11 +14,7 @@ _NAMES = ("postgres", "nobody")
 
 
 def server_user() -> User | None:
-    """None for an ordinary user, who runs Postgres himself; for root an account without rights that exists.
-
-    Raises:
-        StartError: This is root, and no such account exists.
-    """
+    """None for an ordinary user, who runs Postgres himself; for root an account without rights that exists."""
     if os.geteuid() != 0:
         return None
     for name in _NAMES:
@@ -45,11 +41,7 @@ def _may_enter(folder: Path, user: User) -> bool:
 
 
 def let_in(user: User, folder: Path) -> None:
-    """Let an account pass through a folder of ours.
-
-    Raises:
-        StartError: It cannot come so far.
-    """
+    """Let an account pass through a folder of ours."""
     folder.chmod(0o711)
     if closed := closed_folder(folder, user):
         raise StartError(

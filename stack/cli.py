@@ -90,11 +90,7 @@ def lock() -> None:
 
 
 def _create(topics: Iterable[str], bootstrap_servers: str) -> None:
-    """Create those of the topics that are missing, with the broker's numbers of partitions and replicas.
-
-    Raises:
-        StartError: Kafka refuses one.
-    """
+    """Create those of the topics that are missing, with the broker's numbers of partitions and replicas."""
     admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     for name in topics:
         try:

@@ -19,7 +19,6 @@ def shown(console: Console, what: str) -> Iterator[maven.Watch]:
     """Make a callback for `maven.fetch` that shows its progress.
 
     Args:
-        console: Where to show it.
         what: Whose jars they are, for people: "Kafka's jars".
     """
     if console.is_terminal:

@@ -40,13 +40,7 @@ LOG4J = Path(__file__).with_name("log4j2.xml")
 
 @dataclass(frozen=True)
 class KafkaProgram:
-    """What to run.
-
-    Attributes:
-        java: The Java to run it with.
-        jars: Kafka's jars.
-        options: Further options of each JVM.
-    """
+    """What to run."""
 
     java: Java
     jars: Sequence[Path]
@@ -65,14 +59,10 @@ class Kafka:
     Nodes are counted from 0. A node keeps its ports and its data while it is stopped or killed.
 
     Args:
-        processes: Where its processes run.
-        program: What to run.
         folder: For settings, logs and data; a cluster that is there already is used again, with its ports.
-        ports: Where ports are claimed.
         brokers: Number of nodes.
         port: Clients' port of the first node, the others follow; None: any.
         settings: Settings of `server.properties` over the stack's own.
-        listeners: What listeners each node has besides.
     """
 
     def __init__(
@@ -120,9 +110,6 @@ class Kafka:
         Args:
             name: Its name: its principal is `User:` and this.
             password: Its password (SCRAM-SHA-256).
-
-        Raises:
-            KafkaException: The cluster does not take it.
         """
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, _ITERATIONS)
@@ -134,20 +121,12 @@ class Kafka:
         return self._node_folder(self._cluster.nodes[node]) / "server.log"
 
     def start_all(self) -> None:
-        """Start all nodes and wait until each of them serves.
-
-        Raises:
-            StartError: One does not.
-        """
+        """Start all nodes and wait until each of them serves."""
         with ThreadPoolExecutor(len(self._cluster.nodes)) as pool:
             list(pool.map(self.start, range(len(self._cluster.nodes))))
 
     def start(self, node: int = 0) -> None:
-        """Start a node and wait until it serves.
-
-        Raises:
-            StartError: It does not; with the tail of its log.
-        """
+        """Start a node and wait until it serves."""
         nodes = self._cluster.nodes
         self._format(nodes[node])
         heap = "-Xmx1g" if len(nodes) == 1 else "-Xmx512m"
@@ -173,11 +152,7 @@ class Kafka:
         self._processes.signal(self._cluster.nodes[node].name, signal.SIGCONT)
 
     def restart(self, node: int = 0) -> None:
-        """Stop a node and start it again.
-
-        Raises:
-            StartError: It does not come back.
-        """
+        """Stop a node and start it again."""
         self.stop(node)
         self.start(node)
 
@@ -187,11 +162,7 @@ class Kafka:
             list(pool.map(self.stop, range(len(self._cluster.nodes))))
 
     def check(self) -> None:
-        """Look whether all nodes run.
-
-        Raises:
-            StartError: One has ended; with the tail of its log.
-        """
+        """Look whether all nodes run."""
         for node in self._cluster.nodes:
             self._check_node(node)
 

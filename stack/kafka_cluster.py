@@ -27,7 +27,6 @@ class Listeners:
 
 
 PLAIN = Listeners()
-"""No others."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +73,7 @@ class Cluster:
 
 
 def cluster_in(folder: Path, ports: Ports, *, brokers: int, port: int | None, listeners: Listeners = PLAIN) -> Cluster:
-    """Return the cluster that is in a folder, on the ports that it had; else a new one, which is written there.
-
-    Raises:
-        PortInUseError: One of its ports is in use.
-        StartError: Another number of nodes, another port or other listeners are wanted than the cluster has.
-    """
+    """Return the cluster that is in a folder, on the ports that it had; else a new one, which is written there."""
     file = folder / "cluster.json"
     if not file.exists():
         nodes = (_new_node(number, ports, port, listeners) for number in range(brokers))

@@ -25,9 +25,6 @@ class Ports:
 
         Args:
             wanted: The port that it must be; None: any.
-
-        Raises:
-            PortInUseError: The wanted port, or every one that was tried, is in use.
         """
         for port in [wanted] if wanted is not None else _some_ports():
             if self._take(port):

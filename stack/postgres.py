@@ -56,8 +56,6 @@ class ServerTls(NamedTuple):
     """With what a server encrypts its connections, all of them.
 
     Attributes:
-        certificate: Its certificate.
-        key: The certificate's private key.
         authority: The certificate by which clients check the server's.
     """
 
@@ -70,11 +68,9 @@ class Postgres:
     """A server with one superuser role and one database, both named `outbox`.
 
     Args:
-        processes: Where it runs.
         programs: Folder of Postgres' programs.
         folder: For logs and data; data that is there already is used again, with its password. Its name is the
             server's.
-        port: Its port.
         user: Account to run it under; None: the current one.
         settings: Settings over the stack's own.
         primary: The server that this one is a streaming standby of; None: it is a primary.
@@ -119,11 +115,7 @@ class Postgres:
         return self._folder / "server.log"
 
     def start(self) -> None:
-        """Start the server, on new data if there is none yet, and wait until it answers.
-
-        Raises:
-            StartError: It does not; with the tail of its log.
-        """
+        """Start the server, on new data if there is none yet, and wait until it answers."""
         data = self._folder / "data"
         if not (data / "PG_VERSION").exists():
             self._make_data(data)
@@ -150,20 +142,12 @@ class Postgres:
         self._processes.wait(self._name, _STOP_SECONDS)
 
     def restart(self, *, immediate: bool = False) -> None:
-        """Stop the server and start it again on the same port and data.
-
-        Raises:
-            StartError: It does not come back.
-        """
+        """Stop the server and start it again on the same port and data."""
         self.stop(immediate=immediate)
         self.start()
 
     def check(self) -> None:
-        """Look whether the server runs.
-
-        Raises:
-            StartError: It has ended; with the tail of its log.
-        """
+        """Look whether the server runs."""
         code = self._processes.ended(self._name)
         if code is None:
             return
@@ -172,11 +156,7 @@ class Postgres:
         raise StartError(f"{self._name} ended ({code}){log_tail(self.log)}")
 
     def wait_for(self, standby: Postgres) -> None:
-        """Wait until a standby is in step, so that commits that wait for one wait for nothing else.
-
-        Raises:
-            StartError: It does not get there.
-        """
+        """Wait until a standby is in step, so that commits that wait for one wait for nothing else."""
         deadline = time.monotonic() + READY_SECONDS
         with psycopg.connect(self.url, autocommit=True) as connection:
             while not connection.execute(_IN_STEP).fetchone():
@@ -185,11 +165,7 @@ class Postgres:
                 time.sleep(_POLL_SECONDS)
 
     def promote(self) -> None:
-        """Make this standby a primary, with everything that it has received. Its former primary must not run.
-
-        Raises:
-            StartError: It does not become one.
-        """
+        """Make this standby a primary, with everything that it has received. Its former primary must not run."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             row = connection.execute("SELECT pg_promote(true, %s)", (int(READY_SECONDS),)).fetchone()
         if row != (True,):
@@ -197,11 +173,7 @@ class Postgres:
         self._primary = None
 
     def follow(self, primary: Postgres) -> None:
-        """Begin again as a standby: the data here is replaced by a copy of the primary's, then this server starts.
-
-        Raises:
-            StartError: The primary cannot be copied, or this server does not answer.
-        """
+        """Begin again as a standby: the data here is replaced by a copy of the primary's, then this server starts."""
         self._primary = primary
         shutil.rmtree(self._folder / "data", ignore_errors=True)
         self.start()

@@ -20,9 +20,6 @@ def postgres_alone(settings: Mapping[str, str] | None = None) -> Iterator[Postgr
 
     Args:
         settings: Settings over the stack's own.
-
-    Raises:
-        StartError: It does not start.
     """
     user = server_user()
     folder = Path(tempfile.mkdtemp(prefix="outbox-postgres-")).resolve()

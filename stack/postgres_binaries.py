@@ -28,9 +28,6 @@ def postgres_binaries(user: User | None, folder: Path) -> Path:
         user: The account; None: the current one.
         folder: A folder that the account may enter. The programs are copied into it when they are where the account
             has no business, as in a virtual environment under root's home.
-
-    Raises:
-        StartError: The wheel is missing, or its programs do not run here.
     """
     package = _package()
     if _complaint(package, user) is None:
@@ -42,11 +39,7 @@ def postgres_binaries(user: User | None, folder: Path) -> Path:
 
 
 def system_binaries() -> Path:
-    """Return the folder with the programs of the Postgres that this machine has; unlike the wheel's, it has TLS.
-
-    Raises:
-        StartError: There is none.
-    """
+    """Return the folder with the programs of the Postgres that this machine has; unlike the wheel's, it has TLS."""
     on_path = shutil.which("postgres")
     found = [Path(on_path)] if on_path else sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     if not found:

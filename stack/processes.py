@@ -70,11 +70,7 @@ class Processes:
         self._lock = threading.Lock()
 
     def start(self, command: Command) -> None:
-        """Start a process; it runs in a session of its own.
-
-        Raises:
-            StartError: The stack was closed meanwhile, or the log cannot be written.
-        """
+        """Start a process; it runs in a session of its own."""
         self._ask(
             {
                 "do": "start",
@@ -88,11 +84,7 @@ class Processes:
         )
 
     def run(self, command: Command, seconds: float = 60.0) -> None:
-        """Run a process to its end.
-
-        Raises:
-            StartError: It failed or took longer.
-        """
+        """Run a process to its end."""
         self.start(command)
         code = self.wait(command.name, seconds)
         if code != 0:

@@ -158,22 +158,14 @@ class Stack:
         self.postgres, self.standby = self.standby, self.postgres
 
     def rebuild_standby(self) -> None:
-        """Make the standby again from a copy of the primary, and wait until it is in step.
-
-        Raises:
-            StartError: There is none, or it does not get there.
-        """
+        """Make the standby again from a copy of the primary, and wait until it is in step."""
         if not self.standby:
             raise StartError("there is no standby to rebuild: make the stack with standby=True")
         self.standby.follow(self.postgres)
         self.postgres.wait_for(self.standby)
 
     def check(self) -> None:
-        """Look whether everything that was started still runs.
-
-        Raises:
-            StartError: A server has ended; with the tail of its log.
-        """
+        """Look whether everything that was started still runs."""
         for server in (self.kafka, self.postgres, self.standby):
             if server:
                 server.check()
@@ -270,11 +262,7 @@ class Stack:
 
 
 def _make_security(folder: Path) -> Security:
-    """Make certificates and token keys.
-
-    Raises:
-        StartError: The package cryptography is missing.
-    """
+    """Make certificates and token keys."""
     try:
         from stack.security.site_security import Security  # noqa: PLC0415 - no other stack needs cryptography
     except ModuleNotFoundError as error:

@@ -41,11 +41,7 @@ PAGES = sorted(
 
 
 def filled(pages: Mapping[Path, str]) -> dict[Path, str]:
-    """Pages with their tables as they must be; each table is on one page.
-
-    Raises:
-        ValueError: A table is on no page, or on several.
-    """
+    """Pages with their tables as they must be; each table is on one page."""
     made = dict(pages)
     for name, table in _tables().items():
         found = [path for path, text in made.items() if _start(name) in text]
@@ -65,11 +61,7 @@ def _start(name: str) -> str:
 
 
 def filled_place(text: str, name: str, content: str) -> str:
-    """A document with the one place of this name filled.
-
-    Raises:
-        ValueError: It has not one place of this name.
-    """
+    """A document with the one place of this name filled."""
     start = _start(name)
     before, found, rest = text.partition(start)
     _, end, after = rest.partition(END)

@@ -17,11 +17,7 @@ _CLASSIFIER = "License :: OSI Approved :: "
 
 
 def licences() -> Iterator[tuple[str, str, str]]:
-    """Return name, version and licence of each package that requirements-services.txt pins for this platform.
-
-    Raises:
-        ValueError: The package names no licence.
-    """
+    """Return name, version and licence of each package that requirements-services.txt pins for this platform."""
     for pin in _PIN.findall((ROOT / "requirements-services.txt").read_text()):
         requirement = Requirement(pin)
         if requirement.marker is None or requirement.marker.evaluate():

@@ -38,9 +38,6 @@ class Size:
     """How much is measured.
 
     Args:
-        rounds: How often all variants run, in turn.
-        transactions: That are checked in a run.
-        rows: Rows that are purged in a run.
         cycles: Of inserts and purge, for the table's size.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
     """

@@ -34,8 +34,6 @@ def measure_fence(site: Site, rounds: int, transactions: int) -> list[Figure]:
 
     Args:
         site: Its callback tables exist.
-        rounds: How often all variants run, in turn.
-        transactions: That are checked in a run.
     """
     runs = {
         "rollback rows": partial(_check, site, transactions, committed=False),
@@ -71,7 +69,6 @@ def measure_open_transaction(site: Site, rounds: int) -> list[Figure]:
 
     Args:
         site: Its callback tables exist.
-        rounds: How often all variants run, in turn.
     """
     runs = {
         "alone": partial(_round, site, lock=False, row=False),
@@ -108,11 +105,7 @@ def _check(site: Site, count: int, *, committed: bool) -> float:
 
 
 def _expect(answers: Answers, expected: Mapping[Verdict, int]) -> None:
-    """Look that the checker decided what it should have.
-
-    Raises:
-        AssertionError: It did not; what is fast and wrong is no figure.
-    """
+    """Look that the checker decided what it should have."""
     found = Counter(verdict for verdict, _ in answers.values())
     if found != expected:
         raise AssertionError(f"verdicts {dict(found)}, not {dict(expected)}")

@@ -52,8 +52,6 @@ def measure_rate(site: Site, rounds: int, rows: int) -> list[Figure]:
 
     Args:
         site: Its tables exist.
-        rounds: How often all run, in turn.
-        rows: Rows of each run.
     """
     runs: dict[str, Callable[[], float]] = {
         suffix: partial(_seconds_of_purge, site, rows, pace) for suffix, (pace, _) in PACES.items()
@@ -83,11 +81,6 @@ def in_changing_order(
     """Run all in turn, so many times, and begin each round with another one.
 
     What a purge leaves to vacuum is done while the next one runs: it should not always be the same one's burden.
-
-    Args:
-        runs: By name.
-        rounds: How many times.
-        before: Is called before each run.
     """
     found: dict[str, list[float]] = {name: [] for name in runs}
     names = deque(runs)
@@ -104,8 +97,6 @@ def measure_audit(site: Site, rounds: int, rows: int) -> list[Figure]:
 
     Args:
         site: Its tables exist.
-        rounds: How often both run, in turn.
-        rows: Rows that are looked at.
     """
     partition = HalfPartition(0, rows + 1, HalfCheckpoint(rows + 1, rows + 1))
     progress = ChannelProgress(_ANOTHER_TOPIC, dict.fromkeys(range(4), partition), {})
@@ -133,9 +124,7 @@ def measure_latency(site: Site, application: Application, rounds: int, rows: int
 
     Args:
         site: Its tables exist.
-        application: It publishes.
         rounds: How often both run, in turn; each begins every other round.
-        rows: Rows that are purged.
     """
     return [
         Figure(
@@ -172,8 +161,6 @@ def measure_size(site: Site, cycles: int, rows: int) -> list[Figure]:
 
     Args:
         site: Its tables exist.
-        cycles: How many.
-        rows: Rows of each cycle.
     """
     with site.connect() as connection:
         connection.execute("ALTER SYSTEM SET autovacuum_naptime = '1s'")

@@ -49,10 +49,8 @@ class Size:
     """How much is measured.
 
     Args:
-        rounds: How often all variants run, in turn.
         count: Transactions of a variant in a round, one after the other.
         seconds: Of a variant in a round, in many threads.
-        transactions: Of the memory run.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
     """
 

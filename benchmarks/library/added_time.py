@@ -19,8 +19,6 @@ def measure_added_time(application: Application, rounds: int, count: int) -> lis
 
     Args:
         application: Warm.
-        rounds: How often all variants run, in turn.
-        count: Transactions of each variant in each round.
     """
     no_messaging, insert = application.no_messaging, application.insert
     variants: dict[str, tuple[Tell, int]] = {

@@ -33,9 +33,7 @@ def measure_bulk(site: Site, application: Application, rounds: int) -> list[Figu
     """Measure `publish()` of a thousand messages with COMMIT, beside `produce()` of the same with `flush()`.
 
     Args:
-        site: Where.
         application: Warm.
-        rounds: How often both run, in turn.
     """
     producer = Producer({**site.kafka(), "enable.idempotence": True, "acks": "all"})
     runs = {"bare": partial(_bare, producer, application), "publish": partial(_publish, application)}
@@ -64,7 +62,6 @@ def measure_bulk_rows(site: Site, application: Application, rounds: int) -> list
     Args:
         site: Where; no relay runs, and each run's rows are removed after it.
         application: Warm.
-        rounds: How often both run, in turn.
     """
     table = sql.Identifier(site.tables.schema, site.tables.message)
     text, binary = (_COPY.format(table, sql.SQL(options)) for options in ("", " (FORMAT binary)"))

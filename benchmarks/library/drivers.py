@@ -28,7 +28,6 @@ class AsyncApplication:
     """The application on asyncio: as many tasks as the other one has threads, with a connection each.
 
     Args:
-        site: Where.
         application: Whose business table, messages and tables are used.
         runner: Of the event loop, which lives as long as the connections.
         driver: SQLAlchemy's name of the driver.
@@ -84,9 +83,6 @@ def measure_drivers(
     Args:
         site: Where; the relays run.
         application: Warm.
-        rounds: How often all variants run, in turn.
-        seconds: How long each runs in each round.
-        between: Is called after each run.
     """
     with ExitStack() as running:
         runner = running.enter_context(asyncio.Runner())

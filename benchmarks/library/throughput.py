@@ -29,8 +29,6 @@ class Scene:
     """What is sent, and what should be reached with it.
 
     Args:
-        suffix: Of the figures' names.
-        words: For people.
         payload: Bytes of a body.
         targets: Of half mode, by what stands beside it.
         relayed: Whether a relay delivers meanwhile.
@@ -66,10 +64,6 @@ def measure_throughput(
 
     Args:
         application: Warm.
-        scene: What is sent.
-        rounds: How often all variants run, in turn.
-        seconds: How long each runs in each round.
-        between: Is called after each run.
     """
     application.use_payload(scene.payload)
     variants = {
@@ -155,9 +149,7 @@ class Relays:
     """The relay of a channel and a polling relay of the ordinary outbox table, each in a process of its own.
 
     Args:
-        site: Of the channel.
         connection: To the database with the ordinary outbox table.
-        polling: The polling relay's process.
         tables: Prefixes of the names of the message tables that the relay delivers from.
     """
 
@@ -167,11 +159,7 @@ class Relays:
     tables: Sequence[str]
 
     def wait_for_relay(self) -> None:
-        """Wait until the relay has caught up.
-
-        Raises:
-            AssertionError: It has not.
-        """
+        """Wait until the relay has caught up."""
 
         def caught_up() -> bool:
             return self.site.settled() and self.has_no_rows()
@@ -183,11 +171,7 @@ class Relays:
         return all(self._is_empty(TableNames(self.site.tables.schema, prefix).message) for prefix in self.tables)
 
     def wait_for_polling_relay(self) -> None:
-        """Wait until the polling relay has caught up.
-
-        Raises:
-            AssertionError: It has not.
-        """
+        """Wait until the polling relay has caught up."""
         wait_until(
             lambda: self._is_empty("ordinary_outbox"),
             _CAUGHT_UP_SECONDS,
@@ -195,11 +179,7 @@ class Relays:
         )
 
     def caught_up(self) -> None:
-        """Wait until both have.
-
-        Raises:
-            AssertionError: One of them has not.
-        """
+        """Wait until both have."""
         self.wait_for_relay()
         self.wait_for_polling_relay()
 
@@ -220,7 +200,6 @@ def relays(site: Site, *, notifying: bool = False) -> Iterator[Relays]:
     """Run both relays until the block ends.
 
     Args:
-        site: Whose channel and message table the relay serves.
         notifying: Whether it serves the message table whose commits notify it, too.
     """
     tables = [site.tables.prefix, *([notifying_tables(site).prefix] if notifying else [])]

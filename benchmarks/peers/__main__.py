@@ -46,14 +46,11 @@ class Size:
     """How much is measured.
 
     Args:
-        rounds: How often all run, in turn.
         messages: Of a drain, and of the run in which somebody is killed.
         halves: That nobody decided.
-        seconds: Of each run at a steady rate.
         count: Transactions of each thread of an application.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
         whole: Whether the whole matrix is measured: all sizes, rates, threads.
-        without: Peers that are left out.
     """
 
     rounds: int

@@ -40,7 +40,6 @@ class CheckBack(NamedTuple):
         per_second: Messages per second, from when the first half was due until all were visible. To count from the last
             one that was due would give the faster side a shorter time than it worked: it decides while others fall due.
         seconds_after_due: From when the last half was due until all were visible.
-        doubled: Messages that were delivered more than once.
     """
 
     per_second: float
@@ -56,11 +55,7 @@ def measure_checkback(
     RocketMQ's application answers from its memory, the checker from the callback table.
 
     Args:
-        stack: Servers.
-        site: Where the business table is.
-        rounds: How often both run, in turn.
         halves: Of one transaction each, all of which were committed.
-        without: Peers that are left out.
     """
     timeout_ms = 6_000 if halves <= _MOST_HALVES_AT_6_S else 20_000
     with ExitStack() as running:

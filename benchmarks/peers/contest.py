@@ -40,8 +40,6 @@ class Peers:
     """The peers of one part: those that started, and why the others did not.
 
     Args:
-        running: Ends them.
-        without: Peers that are left out.
         cleared: By name, takes away what a peer that drops out leaves behind, so that it is in nobody's way.
     """
 
@@ -104,12 +102,8 @@ class Contest(Generic[T]):
         """Return a figure of ours beside one of the others.
 
         Args:
-            name: Of the figure.
-            title: For people.
-            unit: Of both.
             beside: The names of ours and of what stands beside it.
             value: Of one round's result.
-            target: What should be reached.
         """
         ours, peer = beside
         return Figure(
@@ -135,13 +129,7 @@ def compete(
 
     Args:
         ours: By name; if one of these fails, so does the part.
-        others: The peers that started, by name.
-        peers: Notes why others drop out.
-        rounds: How many times.
         rests: By name, waits after each run until all that it left to be done is done.
-
-    Raises:
-        ValueError: There are fewer than three rounds.
     """
     if rounds < LEAST_ROUNDS:
         raise ValueError(f"{rounds} rounds tell nothing of the spread: use at least {LEAST_ROUNDS}")

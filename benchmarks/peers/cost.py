@@ -38,9 +38,6 @@ class Cost(NamedTuple):
     """What one transaction costs.
 
     Args:
-        wal_bytes: Written to the log.
-        rows: Written to the table of messages.
-        dead_rows: Left there for vacuum.
         cpu_us: Of all of Postgres' processes, µs.
     """
 
@@ -60,11 +57,7 @@ def measure_cost(stack: Stack, site: Site, application: Application, rounds: int
     Every run ends when all messages are delivered, their rows deleted and the table vacuumed.
 
     Args:
-        stack: Servers.
         site: Where; the relays are started here.
-        application: Warm.
-        rounds: How often all run, in turn.
-        count: Transactions of a run.
     """
     table = site.tables.transaction
     with relays(site) as running:

@@ -45,7 +45,6 @@ class Death(NamedTuple):
     """What came of one death.
 
     Args:
-        lost: Messages of committed transactions that never came.
         doubled: Messages that came more than once, each repetition counted.
         seconds_to_go_on: From the death, after which it is started again at once, until a reader saw a message that was
             not there before.
@@ -60,11 +59,7 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without
     """Kill the relay, Kafka Connect with Debezium, and RocketMQ's broker, each half way, and start it again.
 
     Args:
-        stack: Servers.
-        site: Where the business table is.
-        rounds: How often each dies, in turn.
         messages: How many, of one transaction each.
-        without: Peers that are left out.
     """
     with ExitStack() as running:
         found = compete(

@@ -56,14 +56,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class Debezium:
-    """One variant of Debezium with its table, and a Kafka Connect of its own.
-
-    Args:
-        room: Where it runs.
-        variant: How it is set.
-        postgres_url: The database.
-        bootstrap_servers: Kafka's.
-    """
+    """One variant of Debezium with its table, and a Kafka Connect of its own."""
 
     def __init__(self, room: Room, variant: Variant, postgres_url: str, bootstrap_servers: str) -> None:
         self._room = room
@@ -78,11 +71,7 @@ class Debezium:
         self._write("connector", properties(connector_properties(variant, postgres_url)))
 
     def prepare(self) -> None:
-        """Unpack the plugin; make table, publication and slot.
-
-        Raises:
-            SetupError: The plugin is missing and cannot be fetched.
-        """
+        """Unpack the plugin; make table, publication and slot."""
         (archive,) = fetch(DEBEZIUM_LOCK)
         with tarfile.open(archive) as content:
             content.extractall(self._room.folder / "plugins", filter="data")
@@ -91,11 +80,7 @@ class Debezium:
                 connection.execute(statement.encode())
 
     def start(self) -> None:
-        """Start Kafka Connect with the connector, and wait until it reads the slot.
-
-        Raises:
-            PeerError: It does not.
-        """
+        """Start Kafka Connect with the connector, and wait until it reads the slot."""
         files = [str(self._room.folder / f"{name}.properties") for name in ("worker", "connector")]
         self._room.run_java("connect", CONNECT_LOCK, CONNECT_OPTIONS, [MAIN, *files])
         self._room.wait_for("connect", self._reads)
@@ -113,11 +98,7 @@ class Debezium:
                 connection.execute(statement.encode())
 
     def rest(self) -> None:
-        """Stop the connector, in good order; the process stays, warm. What is committed now waits in the slot.
-
-        Raises:
-            PeerError: It does not stop.
-        """
+        """Stop the connector, in good order; the process stays, warm. What is committed now waits in the slot."""
         self._put("stop")
         self._room.wait_for("connect", lambda: not self._slot_is_read())
 
@@ -126,11 +107,7 @@ class Debezium:
         self._put("resume")
 
     def go_on(self) -> None:
-        """Let a connector that rests go on, and wait until it reads the slot.
-
-        Raises:
-            PeerError: It does not.
-        """
+        """Let a connector that rests go on, and wait until it reads the slot."""
         self.resume()
         self._room.wait_for("connect", self._reads)
 
@@ -138,9 +115,6 @@ class Debezium:
         """Commit rows, with the keys `key0`, `key1` and so on.
 
         Args:
-            topic: Where they are routed to.
-            count: How many.
-            body: Of each.
             each: Rows in a transaction.
         """
         with psycopg.connect(self._postgres_url, autocommit=True) as connection:
@@ -195,12 +169,7 @@ def start_debezium(variant: Variant, postgres_url: str, bootstrap_servers: str) 
     """Run a Debezium that reads its table; remove it and its slot after the block.
 
     Args:
-        variant: How it is set.
-        postgres_url: The database.
         bootstrap_servers: Kafka's; topics must exist before rows name them.
-
-    Raises:
-        OutboxError: Jars or Java are missing, or it does not start.
     """
     with make_room(f"debezium-{variant.name}") as room:
         debezium = Debezium(room, variant, postgres_url, bootstrap_servers)

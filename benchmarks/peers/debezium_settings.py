@@ -27,8 +27,6 @@ class Variant:
     """How Debezium is set.
 
     Args:
-        name: Of its table, slot and publication too.
-        words: For people.
         worker: Settings of Kafka Connect over its defaults.
         connector: Settings of the connector over its defaults.
     """

@@ -37,7 +37,6 @@ class Scene:
     """What waits.
 
     Args:
-        messages: How many.
         size: Bytes of each body.
         each: Messages in a transaction.
     """
@@ -64,11 +63,8 @@ def measure_drains(
     """Measure the relay beside its peers; all of them have processes of their own.
 
     Args:
-        stack: Servers.
         site: Has the ordinary outbox table, which is empty.
         scenes: What waits; the copy loop runs in all but the ordinary one, where the relay's own benchmark has it.
-        rounds: How often all run, in turn.
-        without: Peers that are left out.
     """
     site.create_topics("warm", partitions=PARTITIONS)
     with ExitStack() as running:

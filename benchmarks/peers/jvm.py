@@ -33,7 +33,6 @@ class Room:
 
     Args:
         folder: For settings, logs and data; removed at the end.
-        ports: Where ports are claimed.
         processes: Where its servers run; they end with this process, in whatever way it ends.
     """
 
@@ -45,13 +44,8 @@ class Room:
         """Start a Java program of a lock's jars.
 
         Args:
-            name: Of the process.
-            lock: Names the jars.
             options: Of Java.
             arguments: The main class and its arguments.
-
-        Raises:
-            SetupError: Jars or Java are missing.
         """
         path = ":".join(map(str, fetch(lock)))
         argv = [str(find_java().command), *options, "-cp", path, *arguments]
@@ -62,11 +56,7 @@ class Room:
         return self.folder / f"{name}.log"
 
     def wait_for(self, name: str, condition: Callable[[], bool], seconds: float = READY_SECONDS) -> None:
-        """Wait until a condition holds.
-
-        Raises:
-            PeerError: The process has ended, or time is up.
-        """
+        """Wait until a condition holds."""
 
         def holds_or_ended() -> bool:
             if (code := self.processes.ended(name)) is not None:
@@ -81,11 +71,7 @@ class Room:
 
 @contextmanager
 def make_room(prefix: str) -> Iterator[Room]:
-    """Make a room for one peer, and remove it after the block.
-
-    Args:
-        prefix: Of its folder's name.
-    """
+    """Make a room for one peer, and remove it after the block."""
     folder = Path(tempfile.mkdtemp(prefix=f"outbox-{prefix}-"))
     processes, ports = Processes(folder, remove=folder), Ports()
     try:

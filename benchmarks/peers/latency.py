@@ -68,12 +68,7 @@ class Scene:
     """All that runs.
 
     Args:
-        stack: Servers.
-        site: Where.
-        application: Warm.
-        tells: How the project is told, by name.
         debeziums: Those that started; they rest.
-        peers: Notes who drops out.
         rests: By name, waits until the relay that a run's messages went to has caught up.
     """
 
@@ -122,13 +117,8 @@ def measure_latencies(
     """Measure all of them at each rate.
 
     Args:
-        stack: Servers.
         site: Where; the relays are started here.
-        application: Warm.
-        rounds: How often all run, in turn.
-        seconds: How long each run is.
         rates: Transactions per second.
-        without: Peers that are left out.
     """
     with ExitStack() as running:
         both = running.enter_context(relays(site, notifying=True))

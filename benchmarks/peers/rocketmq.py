@@ -43,9 +43,7 @@ class Broker:
     """Name server and broker.
 
     Args:
-        room: Where they run.
         timeout_ms: Age of a half at its first check.
-        check_interval_ms: Between two looks of the check service.
     """
 
     def __init__(self, room: Room, timeout_ms: int, check_interval_ms: int) -> None:
@@ -59,20 +57,12 @@ class Broker:
         (folder / "broker.conf").write_text(conf)
 
     def start_name_server(self) -> None:
-        """Start the name server and wait until it listens.
-
-        Raises:
-            PeerError: It does not.
-        """
+        """Start the name server and wait until it listens."""
         self._run("namesrv", NAME_SERVER_JAVA, "org.apache.rocketmq.namesrv.NamesrvStartup")
         self._room.wait_for("namesrv", lambda: not is_free(self._name_port))
 
     def start(self) -> None:
-        """Start the broker and wait until it listens; it is known to the name server a moment later.
-
-        Raises:
-            PeerError: It does not.
-        """
+        """Start the broker and wait until it listens; it is known to the name server a moment later."""
         self._run("broker", BROKER_JAVA, "org.apache.rocketmq.broker.BrokerStartup")
         self._room.wait_for("broker", lambda: not is_free(self._port))
 
@@ -88,13 +78,7 @@ class Broker:
 
 
 class Client:
-    """The client in Java: producer, consumer and clock.
-
-    Args:
-        room: For its log.
-        name_server: The address.
-        jdbc_url: Of the database with the business table.
-    """
+    """The client in Java: producer, consumer and clock."""
 
     def __init__(self, room: Room, name_server: str, jdbc_url: str) -> None:
         self._log = room.folder / "client.log"
@@ -110,11 +94,7 @@ class Client:
         self._listening.start()
 
     def ask(self, *words: object) -> dict[str, Any]:
-        """Give a command and wait for its answer.
-
-        Raises:
-            PeerError: The client has ended, or says nothing.
-        """
+        """Give a command and wait for its answer."""
         self.tell(*words)
         return self.wait_for("result")
 
@@ -123,10 +103,6 @@ class Client:
 
         Args:
             count: How many must have arrived.
-            words: The command.
-
-        Raises:
-            PeerError: Some did not arrive, or the client has ended, or says nothing.
         """
         said = self.ask(*words)
         if said["distinct"] != count:
@@ -143,11 +119,7 @@ class Client:
             raise PeerError(f"RocketMQ's client has ended{log_tail(self._log)}") from error
 
     def wait_for(self, word: str, seconds: float = _ANSWER_SECONDS) -> dict[str, Any]:
-        """Wait for a line that begins with a word; what else is said before it is left aside.
-
-        Raises:
-            PeerError: The client has ended, or time is up.
-        """
+        """Wait for a line that begins with a word; what else is said before it is left aside."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             try:
@@ -186,11 +158,6 @@ def start_rocketmq(
 
     Args:
         postgres_url: A database with the table `stock`; the table from which check-backs are answered is made there.
-        timeout_ms: Age of a half at its first check.
-        check_interval_ms: Between two looks of the check service.
-
-    Raises:
-        OutboxError: Jars, Java or its compiler are missing, or a part does not start.
     """
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(_TABLE)
@@ -205,11 +172,7 @@ def start_rocketmq(
 
 
 def warm_up(client: Client) -> None:
-    """Let Java compile what will be measured.
-
-    Raises:
-        PeerError: The client cannot.
-    """
+    """Let Java compile what will be measured."""
     client.ask_all(WARM_UP[1], "transactions", *WARM_UP)
 
 

@@ -30,11 +30,8 @@ def broker_conf(
     """Return the file `broker.conf`.
 
     Args:
-        folder: For the data.
-        name_server: Its address.
         port: The clients' port; the one two below it must be free, too.
         replication_port: For replicas, of which there are none.
-        timeout_ms: Age of a half at its first check.
         check_interval_ms: Between two looks of the check service. After 15 checks a half is given up, asked or not.
     """
     return _lines(

@@ -30,7 +30,6 @@ class Load:
     """How an application runs.
 
     Args:
-        threads: How many.
         size: Bytes of a body.
         count: Transactions of each thread, ours; RocketMQ's client, which is faster, runs four times as many.
         whole: Whether eager `publish()` and an outbox table are measured, too.
@@ -54,14 +53,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """All that runs.
-
-    Args:
-        site: Where.
-        application: Warm.
-        reading: Of the reader of the application's topic.
-        peers: Notes who drops out.
-    """
+    """All that runs."""
 
     site: Site
     application: Application
@@ -74,10 +66,6 @@ class Share(NamedTuple):
 
     Args:
         share: Transactions per second with messages, divided by those without.
-        p50_ms: Of a transaction with a message.
-        p99_ms: Likewise.
-        p50_ms_without: Of a transaction without.
-        p99_ms_without: Likewise.
     """
 
     share: float
@@ -97,10 +85,6 @@ def measure_shares(
 
     Args:
         site: Where; the relays are started here.
-        application: Warm.
-        rounds: How often all run, in turn.
-        loads: How the application runs.
-        without: Peers that are left out.
     """
     with ExitStack() as running:
         both = running.enter_context(relays(site))

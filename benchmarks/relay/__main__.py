@@ -55,10 +55,8 @@ class Size:
     """How much is measured.
 
     Args:
-        rounds: How often all variants run, in turn.
         messages: Committed halves of a drain.
         pending: Undecided halves before them.
-        seconds: Of each run at a steady rate.
         warm_up: Seconds in which the broker's JVM and everything else warms up.
     """
 

@@ -45,7 +45,6 @@ class Idle(NamedTuple):
     Args:
         megabytes: Resident memory.
         percent: Processor time, percent of one core.
-        threads: How many it has.
     """
 
     megabytes: float
@@ -54,13 +53,7 @@ class Idle(NamedTuple):
 
 
 def measure_channels(stack: Stack, rounds: int, seconds: float) -> list[Figure]:
-    """Measure a relay of many idle channels.
-
-    Args:
-        stack: Servers.
-        rounds: How often both run, in turn.
-        seconds: How long its processor time is measured each time.
-    """
+    """Measure a relay of many idle channels."""
     found = [(_idle(stack, CHANNELS, seconds), _idle(stack, 1, seconds)) for _ in range(rounds)]
     words = f"a relay of {CHANNELS} idle channels of {PARTITIONS} half partitions"
     fields = {"megabytes": ("MB", "resident memory of", SMALL), "percent": ("%", "percent of a core of", IDLE)}
@@ -83,8 +76,6 @@ def measure_busy_channels(stack: Stack, rounds: int, messages: int) -> list[Figu
     """Measure how fast one relay process delivers the rows of several channels.
 
     Args:
-        stack: Servers.
-        rounds: How often both run, in turn.
         messages: How many committed rows wait, in all channels together.
     """
     variants = {number: partial(_drain, stack, number, messages) for number in (BUSY_CHANNELS, 1)}

@@ -27,14 +27,7 @@ _WAIT_SECONDS = 0.05
 
 
 class CopyLoop:
-    """One consumer and one transactional producer.
-
-    Args:
-        bootstrap_servers: Kafka's.
-        channel: Whose halves are copied.
-        target: The topic that gets them.
-        each: Messages in every transaction.
-    """
+    """One consumer and one transactional producer."""
 
     def __init__(self, bootstrap_servers: str, channel: Channel, target: str, each: int = 1) -> None:
         self._target = target

@@ -23,8 +23,6 @@ def measure_drain(stack: Stack, rounds: int, messages: int) -> list[Figure]:
     """Measure the relay beside the bare copy loop: both take the same halves, in a process of their own.
 
     Args:
-        stack: Servers.
-        rounds: How often both run, in turn.
         messages: How many committed halves wait.
     """
     relayed: list[Drain] = []
@@ -59,8 +57,6 @@ def measure_pending(stack: Stack, rounds: int, messages: int, pending: int) -> l
     """Measure the relay with many halves that nobody decides, beside itself without.
 
     Args:
-        stack: Servers.
-        rounds: How often both run, in turn.
         messages: How many committed halves wait.
         pending: How many undecided ones lie before them.
     """

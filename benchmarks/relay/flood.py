@@ -51,7 +51,6 @@ def measure_flood(stack: Stack, rounds: int) -> list[Figure]:
     """Measure the longest wait of a group beside the time that it takes to write another group's flood.
 
     Args:
-        stack: Servers.
         rounds: How often both are measured, each time in a channel of its own.
     """
     found = [_round(stack) for _ in range(rounds)]
@@ -76,11 +75,7 @@ def _round(stack: Stack) -> Waits:
 
 
 def _waits_beside_a_flood(site: Site) -> Waits:
-    """Publish a message every 100 ms during a flood, and until some time after it.
-
-    Raises:
-        AssertionError: A message was not visible 300 s after the last one was published.
-    """
+    """Publish a message every 100 ms during a flood, and until some time after it."""
     published: dict[str, int] = {}
     topic = site.topic("orders")
     with site.outbox(publish_timeout_seconds=30.0) as outbox, start_reader(site, topic) as reading:
@@ -117,11 +112,7 @@ def _flood(site: Site) -> Iterator[list[float]]:
 
 
 def _produce(site: Site) -> None:
-    """Write undecided halves of one group, each of a transaction of its own.
-
-    Raises:
-        RuntimeError: Not all were acknowledged.
-    """
+    """Write undecided halves of one group, each of a transaction of its own."""
     producer = Producer({**site.kafka(), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     body, options = os.urandom(_BODY), HalfOptions(incarnation="018f0000-0000-7000-8000-000000000000")
     for number in range(HALVES):

@@ -25,8 +25,6 @@ def measure_growth(stack: Stack, rounds: int, messages: int) -> list[Figure]:
     """Measure drains of as many messages while one thing grows.
 
     Args:
-        stack: Servers.
-        rounds: How often all sizes run, in turn.
         messages: How many committed halves wait.
     """
     run = partial(_microseconds, stack, messages)

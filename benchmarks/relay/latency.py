@@ -29,9 +29,6 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
 
     Args:
         site: Where; relay and polling relay are started here.
-        application: Warm.
-        rounds: How often both run, in turn.
-        seconds: How long each run is.
     """
     with relays(site) as running:
         variants = {"publish": application.publish, "insert": application.insert}
@@ -56,9 +53,7 @@ def measure_dead_group(site: Site, application: Application, rounds: int, second
 
     Args:
         site: Where; a relay, and no checker, is started here.
-        application: Warm.
         rounds: How often both run, in turn; what the dead group has left behind stays.
-        seconds: How long each run is.
     """
     with relays(site) as running:
         runs = {

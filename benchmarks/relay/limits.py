@@ -80,8 +80,6 @@ def measure_restore(stack: Stack, rounds: int, pending: int = FEW) -> list[Figur
     """Measure how long a relay takes to go on after its start, beside a channel in which nothing pends or is settled.
 
     Args:
-        stack: Servers.
-        rounds: How often both run, in turn.
         pending: How many of a million halves pend.
     """
     with _site(stack) as (full, channel), _site(stack) as (empty, _):
@@ -115,11 +113,7 @@ def measure_restore(stack: Stack, rounds: int, pending: int = FEW) -> list[Figur
 
 
 def measure_memory(stack: Stack) -> list[Figure]:
-    """Measure the memory of a relay that has read very many pending halves, beside one that has read none.
-
-    Args:
-        stack: Servers.
-    """
+    """Measure the memory of a relay that has read very many pending halves, beside one that has read none."""
     none = _resident(stack, 0, 1)
     return [figure for size in SIZES for figure in _memory(_resident(stack, PENDING, size), none, size)]
 
@@ -198,14 +192,9 @@ def produce_undecided(site: Site, topic: str, count: int, transaction_size: int,
     """Halves of undecided transactions, spread over the partitions, each transaction with a key of its own.
 
     Args:
-        site: Where.
         topic: The site's name of their real topic.
-        count: How many.
         transaction_size: Messages in a transaction.
         partitions: Of the half topic.
-
-    Raises:
-        RuntimeError: Not all were acknowledged.
     """
     producer = Producer({**site.kafka(), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     for number in range(0, count, transaction_size):

@@ -34,9 +34,7 @@ def measure_secured(rounds: int, messages: int, seconds: float) -> list[Figure]:
     """Measure drains and publications with each kind of login, on servers of their own; Postgres has TLS in all.
 
     Args:
-        rounds: How often all run, in turn.
         messages: How many committed rows wait for a drain.
-        seconds: How long an application publishes.
     """
     with Stack(secured=True) as stack:
         logins: dict[str, Login | None] = {_PLAIN: None, **{login: login for login in _LOGINS}}

@@ -73,7 +73,6 @@ def measure_stages(rounds: int, messages: int) -> list[Figure]:
     """Measure each stage beside all of them together.
 
     Args:
-        rounds: How often.
         messages: How many, each in a transaction of its own.
     """
     found = [run_stages(messages) for _ in range(rounds)]

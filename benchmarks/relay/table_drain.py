@@ -40,8 +40,6 @@ def measure_table_drain(stack: Stack, rounds: int, messages: int) -> list[Figure
     Of two relay processes one owns the table, and the other waits to take it over.
 
     Args:
-        stack: Servers.
-        rounds: How often all run, in turn.
         messages: How many committed rows wait, ten in each local transaction.
     """
     found = interleave(
@@ -77,15 +75,7 @@ def drain_rows(
     """Drain rows of a message table of its own.
 
     Args:
-        stack: Servers.
-        messages: How many committed rows wait.
-        body: Of each.
         each: Rows of a local transaction.
-        processes: Of the relay.
-
-    Raises:
-        TimeoutError: They did not become visible.
-        AssertionError: Messages are missing, or there more than once.
     """
     with _site(stack) as site:
         fill_rows(site, site.topic(_TOPIC), messages, body, each)
@@ -121,11 +111,7 @@ def fill_rows(
     """Insert committed rows into the message table of a site.
 
     Args:
-        site: The site.
-        topic: Real topic of the messages.
         messages: How many; the key of each is its number.
-        body: Of each.
-        each: Rows of a local transaction.
         after: Number of the first.
     """
     _fill(site, _FILL_OURS.format(table=site.tables.message), topic, messages, body, each, after)

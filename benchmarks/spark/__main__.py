@@ -43,9 +43,6 @@ class Size:
     """How much is measured.
 
     Args:
-        rounds: How often all variants run, in turn.
-        records: That are landed in a run.
-        transactions: That are audited in a run.
         large: Transactions of the one large audit.
     """
 

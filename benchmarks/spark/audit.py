@@ -37,11 +37,7 @@ def measure_audit(spark: SparkSession, site: Site, topic: str, span: Span, round
     """Audit a window again and again, in a warm session, beside reading its records only, and beside copying them.
 
     Args:
-        spark: The session.
-        site: Kafka and Postgres.
         topic: Full name of the real topic.
-        span: The window.
-        rounds: How often all run, in turn.
     """
     _wait_until_closed(span)
     variants: dict[str, Callable[[], float]] = {
@@ -76,15 +72,7 @@ def measure_audit(spark: SparkSession, site: Site, topic: str, span: Span, round
 
 
 def measure_large(site: Site, span: Span) -> list[Figure]:
-    """Audit a large window once, in a process of its own that has little memory.
-
-    Args:
-        site: Kafka and Postgres.
-        span: The window.
-
-    Raises:
-        RuntimeError: The audit did not prove it.
-    """
+    """Audit a large window once, in a process of its own that has little memory."""
     _wait_until_closed(span)
     with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
         variables = {f"OUTBOX_{name.upper()}": value for name, value in _settings(site, span, folder).items()}
@@ -126,11 +114,7 @@ def _settings(site: Site, span: Span, folder: str) -> dict[str, str]:
 
 
 def _audited(spark: SparkSession, site: Site, span: Span) -> float:
-    """Seconds of an audit.
-
-    Raises:
-        RuntimeError: It did not prove what is right.
-    """
+    """Seconds of an audit."""
     with tempfile.TemporaryDirectory(prefix="outbox-audit-") as folder:
         began = time.monotonic()
         code = audit(spark, AuditSettings.model_validate(_settings(site, span, folder)))

@@ -36,7 +36,6 @@ class Span:
     Args:
         start: Append times of the halves lie from here, ms since 1970,
         end: to before here.
-        transactions: How many.
     """
 
     start: int
@@ -59,10 +58,8 @@ def write_history(site: Site, channel: ChannelDescription, topic: str, transacti
 
     Args:
         site: Kafka and Postgres; nothing was written to the channel before.
-        channel: The channel.
         topic: Full name of the real topic.
         transactions: How many, spread over all half partitions.
-        body: Of each message.
     """
     start = _now()
     writer = _Writer(site, channel, topic, body)

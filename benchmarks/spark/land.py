@@ -35,11 +35,7 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
     """Land a topic again and again, beside both baselines, in one warm session.
 
     Args:
-        spark: The session.
-        site: Kafka.
         topic: Full name of a topic that holds so many records.
-        records: How many.
-        rounds: How often all variants run, in turn.
     """
     variants = {
         "land": partial(_timed, site, topic, records, partial(_land, spark)),
@@ -76,9 +72,7 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
     """Start the command in a new process, until the first rows are landed.
 
     Args:
-        site: Kafka.
         topic: Full name of a topic with records.
-        rounds: How often both run, in turn.
     """
     variants = {
         "land": partial(_first_rows, site, topic, ["outbox", "land"], f"{MANIFESTS}/0.json"),
@@ -99,11 +93,7 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
 
 
 def _timed(site: Site, topic: str, records: int, job: Callable[[LandSettings], Count]) -> float:
-    """Return records per second and core of a whole run, from its start to its end; what it did is counted afterwards.
-
-    Raises:
-        RuntimeError: It did not do with each record, once, what it is for.
-    """
+    """Return records per second and core of a whole run, from start to end; what it did is counted afterwards."""
     with tempfile.TemporaryDirectory(prefix="outbox-land-") as folder:
         settings = LandSettings.model_validate({**_settings(site, topic, folder), "available_now": True})
         began = time.monotonic()
@@ -135,11 +125,7 @@ def _append(spark: SparkSession, settings: LandSettings) -> Count:
 
 
 def _landed(spark: SparkSession, settings: LandSettings) -> int:
-    """Return records that lie in the table.
-
-    Raises:
-        RuntimeError: Some of them lie there more than once.
-    """
+    """Return records that lie in the table."""
     table = spark.read.parquet(f"{settings.output}/{RECORDS}").select("topic", "partition", "offset")
     rows, distinct = table.count(), table.distinct().count()
     if rows != distinct:
@@ -155,11 +141,7 @@ def _drop(spark: SparkSession, settings: LandSettings) -> Count:
 
 
 def _first_rows(site: Site, topic: str, module: list[str], sign: str) -> float:
-    """Seconds from the start of a process to a sign in its output.
-
-    Raises:
-        TimeoutError: There was none.
-    """
+    """Seconds from the start of a process to a sign in its output."""
     folder = tempfile.mkdtemp(prefix="outbox-land-")
     variables = {f"OUTBOX_{name.upper()}": value for name, value in _settings(site, topic, folder).items()}
     variables |= {"OUTBOX_MAX_OFFSETS_PER_TRIGGER": "10000", "OUTBOX_SPARK": json.dumps({})}

@@ -21,9 +21,7 @@ def write_records(site: Site, topic: str, records: int) -> None:
     """Write so many records, as the relay would.
 
     Args:
-        site: Kafka.
         topic: Full name of the topic.
-        records: How many.
     """
     producer = Producer(
         {

@@ -18,8 +18,6 @@ def regressions(kept: Mapping[str, Any], new: Mapping[str, Any], allowed: float 
     share.
 
     Args:
-        kept: The results of an earlier whole run.
-        new: Those of a later one.
         allowed: The share by which a ratio may be worse.
     """
     later = {figure["name"]: figure for figure in new["figures"]}

@@ -17,8 +17,6 @@ class Outcome:
     """What became of a step.
 
     Args:
-        step: The step.
-        seconds: That it took.
         results: The file that it wrote; None if it wrote none.
         failure: Why it did not end as it should, None if it did.
     """
@@ -31,11 +29,6 @@ class Outcome:
 
 def merge(mode: Mode, command: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the results of a whole run: one record for each figure, and those that must be told of in any case.
-
-    Args:
-        mode: Of the run.
-        command: That makes it, for people.
-        outcomes: Of its steps, in their order.
 
     Returns:
         What `latest.json` holds. The machine, date and commit are those of the first step that wrote results.

@@ -31,10 +31,8 @@ class Step:
     """One process of a whole run.
 
     Args:
-        name: Of the step.
         section: Of the report that its figures belong to.
         module: That `python -m` runs.
-        arguments: Its own.
         longest_seconds: It is ended if it takes longer.
     """
 
@@ -113,8 +111,6 @@ class LeftOut:
     """What a run does not measure.
 
     Args:
-        section: Of the report.
-        part: Of the section's benchmark.
         why: Why not, or how much of it not; for people.
     """
 
@@ -124,11 +120,7 @@ class LeftOut:
 
 
 def left_out(mode: Mode) -> list[LeftOut]:
-    """Return what the benchmarks can measure and this run does not, for its results.
-
-    Args:
-        mode: Of the run.
-    """
+    """Return what the benchmarks can measure and this run does not, for its results."""
     measured = _parts(mode)
     return [
         *(

@@ -18,7 +18,6 @@ def run_step(arguments: list[str], log: Path, seconds: float) -> str | None:
 
     Args:
         arguments: Of the interpreter.
-        log: Gets all output.
         seconds: It is ended if it takes longer.
 
     Returns:

@@ -44,13 +44,7 @@ _Key = tuple[str, str]
 
 
 class Breakers:
-    """Decide which transactions of one database may be fenced.
-
-    Args:
-        name: Name of the database, for the log.
-        table: Its callback tables.
-        policy: When a breaker opens.
-    """
+    """Decide which transactions of one database may be fenced."""
 
     def __init__(self, name: str, table: CallbackTable, policy: Policy) -> None:
         self._name = name

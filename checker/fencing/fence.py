@@ -81,8 +81,6 @@ class Fence:
     """Check transactions in one database.
 
     Args:
-        table: Its callback tables.
-        channel: Name of the channel, for rollback rows.
         guard: Decides what may be fenced; None: everything.
         in_discard_topic: Looks up the discard topic; None: nothing below the purge watermark is fenced.
     """
@@ -249,11 +247,7 @@ def _verdict(id_: str, row: Row | None, topic_id: str, fenced: _Fenced) -> Verdi
 
 
 def _require_discarded(ids: set[str], in_discard_topic: DiscardLookup) -> None:
-    """Verify that all transactions are in the discard topic.
-
-    Raises:
-        OvertakenError: One of them is not, or that is unknown.
-    """
+    """Verify that all transactions are in the discard topic."""
     if ids and not ids <= set(in_discard_topic(ids)):
         raise OvertakenError("some of it has left the discard topic meanwhile")
 

@@ -40,11 +40,7 @@ _LOG: LiteralString = (
 
 
 class ReadOnlyFence:
-    """Asks one database without writing to it.
-
-    Args:
-        table: Its callback tables.
-    """
+    """Asks one database without writing to it."""
 
     def __init__(self, table: CallbackTable) -> None:
         self._table = table
@@ -59,9 +55,6 @@ class ReadOnlyFence:
 
         Returns:
             Verdict and row by transaction id.
-
-        Raises:
-            psycopg.Error: The database does not answer, or refuses.
         """
         try:
             connection.execute(_BEGIN)

@@ -60,8 +60,6 @@ def place_rollback_rows(
 
     Args:
         connection: In a transaction that holds the advisory locks.
-        table: The callback tables.
-        channel: Name of the channel.
         requests: What has no row.
         in_discard_topic: Whether all are in the discard topic: their rows are never purged, whatever the watermark.
 
@@ -70,7 +68,6 @@ def place_rollback_rows(
 
     Raises:
         OvertakenError: A purge came in between: nothing of the transaction may be committed.
-        psycopg.Error: The database does not answer, or refuses.
     """
     held: set[str] = set()
     waiting = [requests] if requests else []
@@ -117,11 +114,7 @@ def _insert(
 
 
 def _look_again(connection: psycopg.Connection[Any], table: CallbackTable, placed: Sequence[str]) -> None:
-    """Verify that none of these rollback rows is below the current purge watermark.
-
-    Raises:
-        OvertakenError: One of them is.
-    """
+    """Verify that none of these rollback rows is below the current purge watermark."""
     if placed and connection.execute(table.compose(_OVERTAKEN), (list(placed),)).fetchone() != (0,):
         raise OvertakenError("a purge came between the look at its watermark and the rollback rows")
 

@@ -50,8 +50,6 @@ class Bulk:
     """The undecided transactions of one producer group, and what is to become of them.
 
     Args:
-        desk: Settings and channel.
-        group: Producer group.
         min_age: What is younger, in ms, is left alone.
         gone: An incarnation of its database that the operator confirms as lost for good.
     """
@@ -67,11 +65,7 @@ class Bulk:
     sent: int = 0
 
     def find(self) -> None:
-        """Return the undecided transactions and their states, without writing anything.
-
-        Raises:
-            SystemExit: A listener's answers are not known.
-        """
+        """Return the undecided transactions and their states, without writing anything."""
         now = time.time_ns() // 1_000_000
         most = -(-HALVES // self.desk.channel.partitions)
         gathering = Gathering(most, Choice(None, self.group, now - self.min_age))

@@ -45,8 +45,6 @@ class Unread:
     """What was not read.
 
     Args:
-        place: Topic, partition and offsets.
-        why: One sentence.
         partition: The half partition that it is of; None: of the check topic.
         is_fault: Whether it cannot be read at all, as opposed to being more than is read.
     """
@@ -64,10 +62,6 @@ def read_progress(
 
     Returns:
         Checkpoints by partition, and the partitions whose checkpoint is missing or cannot be trusted.
-
-    Raises:
-        ConfigurationError: Kafka does not answer, or refuses.
-        UnsafeError: That is so for each partition.
     """
     half, op, verdict, numbers = channel.half, channel.op, channel.verdict, range(channel.partitions)
     places = [(topic.name, number) for topic in (half, op, verdict) for number in numbers]
@@ -109,9 +103,6 @@ class ChannelReader:
     """Gathers what is unsettled.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
-        gathering: Takes what is found.
         most: Op records and check requests that are read of a partition.
         passed: Called from time to time with the number of records read.
     """
@@ -139,10 +130,6 @@ class ChannelReader:
 
         Returns:
             What was not read, because it was too much or cannot be read.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
-            UnsafeError: No partition has a checkpoint that can be trusted.
         """
         progress, unread = read_progress(self._kafka, self._channel)
         self._unread += unread
@@ -271,11 +258,7 @@ def _within(runs: Sequence[range]) -> Callable[[int], bool]:
 
 
 def to_half(message: Message) -> Half | None:
-    """Parse a record of the half topic; return None if it is malformed (a relay discards it as MALFORMED).
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-    """
+    """Parse a record of the half topic; return None if it is malformed (a relay discards it as MALFORMED)."""
     try:
         control = parse_half(headers_of(message))
     except NewerFormatError:
@@ -296,12 +279,7 @@ def to_ops(message: Message, *, verdict: bool) -> Iterable[tuple[OpSource, OpEnt
     """Return the entries of an op record that a relay applies; none if it is malformed (a relay counts and skips it).
 
     Args:
-        message: The record.
         verdict: Whether it is in the verdict topic, or in the op topic.
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-        MisplacedOpError: Its source does not write to its topic (a relay counts and skips it, too).
     """
     try:
         source, entries = parse_op(message.value(), headers_of(message), verdict=verdict)

@@ -57,9 +57,7 @@ class DatabaseStatus:
     """State of a transaction in a database.
 
     Args:
-        standing: Its state.
         database: Name of the database in the checker's settings; empty for none.
-        row: Its row, if there is one.
         created_ms: When the row was made, ms since 1970 by the database's clock; 0 without.
         holder: Process id of the backend whose local transaction is open; None if there is none.
         incarnation: Of the database of today.
@@ -82,13 +80,7 @@ def database_of(request: CheckRequest, databases: Mapping[str, DatabaseSettings]
 
 
 class DatabaseView:
-    """The callback tables of one database, for one operator's command.
-
-    Args:
-        name: Its name in the settings.
-        settings: How to reach it.
-        channel: Name of the channel.
-    """
+    """The callback tables of one database, for one operator's command."""
 
     def __init__(self, name: str, settings: DatabaseSettings, channel: str) -> None:
         self._name = name
@@ -105,9 +97,6 @@ class DatabaseView:
             requests: Of groups of this database.
             alive: Ids of transactions that are alive in the discard topic: their rows are never purged.
             gone: An incarnation of this database that an operator confirms as lost for good.
-
-        Raises:
-            ConfigurationError: The database does not answer, or is not what it should be.
         """
         with self._connect(writes=False) as connection:
             incarnation = self._incarnation(connection)
@@ -125,7 +114,6 @@ class DatabaseView:
         Args:
             requests: Of groups of this database.
             in_discard_topic: Looks up which transactions are in the discard topic: their rows cannot have been purged.
-            gone: An incarnation of this database that the operator confirms as lost for good.
 
         Raises:
             ConfigurationError: The database does not answer, is read-only, or its role may not. Earlier
@@ -147,10 +135,8 @@ class DatabaseView:
         The row is on the disk, and on the synchronous standbys, when this returns. Its decision counts.
 
         Args:
-            request: The transaction, with what counts of it.
             kind: COMMIT or ROLLBACK.
             alive: Returns whether it is alive in the discard topic at present: then its row cannot have been purged.
-            gone: An incarnation of this database that the operator confirms as lost for good.
 
         Raises:
             ConfigurationError: The database does not answer, is read-only, or its role may not; nothing was decided,
@@ -242,11 +228,7 @@ class DatabaseView:
         return DatabaseStatus(absent, self._name, incarnation=incarnation)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
-        """Return the rows of transactions, with their creation times, ms since 1970.
-
-        Raises:
-            ConfigurationError: The database does not answer, or is not what it should be.
-        """
+        """Return the rows of transactions, with their creation times, ms since 1970."""
         with self._connect(writes=False) as connection:
             return self._read(connection, ids)
 
@@ -268,11 +250,7 @@ class DatabaseView:
 
     @contextmanager
     def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
-        """Connect to the database, and verify it.
-
-        Raises:
-            ConfigurationError: The error of Postgres, in one sentence.
-        """
+        """Connect to the database, and verify it."""
         try:
             connection = connect(self._settings, "operator", writes=writes, idle_seconds=IDLE_SECONDS)
         except psycopg.Error as error:

@@ -54,16 +54,7 @@ class ResolveSettings(OperatorName, CheckAge, OperatorSettings):
 
 
 class OperatorContext:
-    """The databases of the settings, and the channel as it is.
-
-    Args:
-        settings: Those of the checker.
-        operator: The name that the operator gave.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: The channel is wrong.
-    """
+    """The databases of the settings, and the channel as it is."""
 
     def __init__(self, settings: CheckerSettings, operator: str = "") -> None:
         self.kafka = settings.connection()
@@ -78,11 +69,7 @@ class OperatorContext:
         return count_members(self._admin, self.channel.channel)
 
     def by_hand(self, reason: str) -> str:
-        """Return what the record of a decision has of the operator, the reason and the time.
-
-        Raises:
-            ConfigurationError: The client's principal is not known, and no name was given.
-        """
+        """Return what the record of a decision has of the operator, the reason and the time."""
         now = utc(time.time_ns() // 1_000_000)
         return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
 
@@ -95,7 +82,6 @@ def missing_services(channel: Channel, members: Mapping[str, int | None], *, hal
     """Return a sentence for each service of a channel that does not run.
 
     Args:
-        channel: The channel.
         members: How many processes run, by service; None: not known.
         halves: Whether halves wait, which need a checker, too.
     """
@@ -104,11 +90,7 @@ def missing_services(channel: Channel, members: Mapping[str, int | None], *, hal
 
 
 def parse_id(text: str) -> tuple[str, int | None]:
-    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id.
-
-    Raises:
-        UsageError: It is neither.
-    """
+    """Parse a transaction id, or a message id into its transaction id and position; in table mode a row's id."""
     id_, slash, position = text.strip().lower().partition("/")
     try:
         return check_uuid(id_), parse_number(position, "the position") if slash else None
@@ -117,11 +99,7 @@ def parse_id(text: str) -> tuple[str, int | None]:
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration in ms.
-
-    Raises:
-        UsageError: The text is not a duration.
-    """
+    """Return a duration in ms."""
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a valid duration. Write a whole number and ms, s, m, h or d, such as 15m.")

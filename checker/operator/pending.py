@@ -90,11 +90,7 @@ def pending(
 
 
 def _context(settings: OperatorSettings, now: int, *, as_json: bool) -> OperatorContext:
-    """Return the channel and the databases; if Kafka does not answer, show the message tables all the same.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-    """
+    """Return the channel and the databases; if Kafka does not answer, show the message tables all the same."""
     try:
         return OperatorContext(settings)
     except KafkaUnreachable as error:

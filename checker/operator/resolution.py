@@ -48,8 +48,6 @@ class RequestedDecision:
     """One transaction, and what is to become of it.
 
     Args:
-        desk: Settings and channel.
-        id: The transaction.
         kind: COMMIT or ROLLBACK, as the operator wants it.
         gone: An incarnation of its database that the operator confirms as lost for good.
         min_age: What is younger, in ms, is left to its application.
@@ -67,11 +65,7 @@ class RequestedDecision:
     sent: OpEntry | None = None
 
     def find(self) -> None:
-        """Look up its state without writing anything.
-
-        Raises:
-            SystemExit: It is not undecided.
-        """
+        """Look up its state without writing anything."""
         gathering = Gathering(MOST, Choice(self.id))
         now = time.time_ns() // 1_000_000
         with show_records_read() as passed:

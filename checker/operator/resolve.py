@@ -90,11 +90,7 @@ class _Arguments(NamedTuple):
     rollback: bool
 
     def desk(self, settings: ResolveSettings) -> OperatorContext:
-        """Check them, then connect.
-
-        Raises:
-            UsageError: They contradict each other.
-        """
+        """Check them, then connect."""
         if (self.transaction is None) != self.every or self.every != bool(self.group):
             raise UsageError("name one transaction, or give --all and --group")
         if self.every and not self.rollback:
@@ -115,9 +111,6 @@ def _refuse_rows(settings: ResolveSettings, transaction_id: str, manner: _Manner
     """Refuse to decide a transaction of table mode, with its state; name the tables that are not read.
 
     A row that is not read is never decided: it has no half, and only what has one is.
-
-    Raises:
-        SystemExit: It is one.
     """
     found = Findings(transaction_id)
     rows = TableSearch(None, settings.channel_names(), found).search(settings.tables)

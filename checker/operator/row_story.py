@@ -19,9 +19,7 @@ class RowFindings:
 
     Args:
         outcomes: What the tables and Postgres have of it, by the table sources in whose databases it may have been.
-        sources: The table sources that have rows of it.
         backends: Process ids of the backends in which it is open, by source.
-        topics: Real topics of its rows.
         since_ms: The lowest timestamp of its records, ms since 1970; None: no row is left.
         delivered: Rows whose batch Kafka has.
     """
@@ -45,12 +43,7 @@ class RowFindings:
 
 
 def conclude_rows(found: Findings, rows: RowFindings) -> Conclusion:
-    """Return what became of a transaction of table mode; what was not read is never taken for empty.
-
-    Args:
-        found: Its events: rows, discarded rows, and records on real topics.
-        rows: What the databases hold of it.
-    """
+    """Return what became of a transaction of table mode; what was not read is never taken for empty."""
     for judge in (_visible, _discarded, _delivering, _waiting, _delivered):
         if (conclusion := judge(found, rows)) is not None:
             return conclusion

@@ -42,12 +42,7 @@ class DecisionStep(enum.Enum):
 
 
 class Ruling(NamedTuple):
-    """What follows.
-
-    Args:
-        step: What is done.
-        why: One sentence on why it is so, and for a refusal what to do.
-    """
+    """What follows."""
 
     step: DecisionStep
     why: str
@@ -144,12 +139,7 @@ def of_listener(found: UnsettledTransaction) -> SourceState | None:
 
 
 def of_row(row: Row, topic_id: str) -> SourceState:
-    """Return the state of a transaction with a row.
-
-    Args:
-        row: Its row.
-        topic_id: Id of the half topic.
-    """
+    """Return the state of a transaction with a row."""
     if not row.committed:
         return SourceState.ROLLED_BACK
     if row.damage:

@@ -31,13 +31,7 @@ Take = Callable[[Message], None]
 
 
 def search_databases(databases: Mapping[str, DatabaseSettings], channel: str, found: Findings) -> list[Row]:
-    """Look up the row of a transaction in all databases; report each that does not answer.
-
-    Args:
-        databases: The databases.
-        channel: Name of the channel.
-        found: Takes what is found.
-    """
+    """Look up the row of a transaction in all databases; report each that does not answer."""
     rows: list[Row] = []
     for name, settings in databases.items():
         try:
@@ -65,9 +59,6 @@ class Search:
     """One search of topics.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
-        found: Takes what is found.
         since: Search from here on, ms since 1970.
         most: Records that are read of a topic at most.
         passed: Called from time to time with the number of records read.
@@ -99,9 +90,6 @@ class Search:
         Args:
             rows: Its rows, which name the place of its halves.
             more: Real topics to search, too: when the halves are gone, nothing else names them.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
         """
         for row in rows:
             self._know_row(row)
@@ -122,11 +110,7 @@ class Search:
         """Read real topics alone, for a transaction of table mode.
 
         Args:
-            topics: The topics.
             since: The lowest timestamp of its records, ms since 1970; None: from the beginning of the search.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
         """
         self._real_since = since
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:

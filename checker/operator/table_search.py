@@ -29,8 +29,6 @@ class TableSearch:
 
     Args:
         kafka: librdkafka properties; None: the progress in Kafka is not read.
-        channel: The channel.
-        found: Takes what is found.
     """
 
     def __init__(self, kafka: Mapping[str, str] | None, channel: Channel, found: Findings) -> None:

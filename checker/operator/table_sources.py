@@ -30,7 +30,6 @@ def report_tables(settings: OperatorSettings, *, is_unreachable: bool = False) -
     """Return the states of all table sources of the settings; what does not answer is part of them.
 
     Args:
-        settings: The settings.
         is_unreachable: Whether Kafka did not answer, so that it is not asked again.
     """
     reporter = SourceReporter(settings.connection(), settings.channel_names(), is_unreachable=is_unreachable)

@@ -43,12 +43,10 @@ class TimelineEvent(NamedTuple):
     Args:
         time_ms: When, ms since 1970: the broker's time of the record's append, or the database's time; None if it is
             not known, as on a real topic whose records carry the timestamps of their halves or users.
-        what: Its kind.
         place: Topic, or name of the database in the checker's settings, or of the table source.
         partition: Of the topic; None for a row.
         offset: Of the record; None for a row.
         position: Of the message, in table mode the id of its row; None for what is about the whole transaction.
-        detail: One sentence for people.
         kind: What an op or a row decides; None for all else.
         counts: The positions that an op or a row counts; None for all else.
     """
@@ -68,9 +66,6 @@ class Searched(NamedTuple):
     """A span that was read.
 
     Args:
-        topic: The topic.
-        partition: The partition.
-        start: The first offset that was read.
         stop: The one behind the last.
         end: Where the partition ends for a read_committed reader.
     """
@@ -87,7 +82,6 @@ class Findings:
     """What a search found, where it looked, and where it did not.
 
     Args:
-        transaction_id: The transaction.
         position: The one message that is of interest; None: all.
         committed_row: Whether its row is a commit; None: no row was found.
     """
@@ -141,12 +135,7 @@ class Status(enum.StrEnum):
 
 
 class Conclusion(NamedTuple):
-    """What follows from the events, and from nothing else.
-
-    Args:
-        state: In a word.
-        sentence: In a sentence.
-    """
+    """What follows from the events, and from nothing else."""
 
     state: Status
     sentence: str

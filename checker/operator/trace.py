@@ -117,11 +117,7 @@ def _search_databases(
 
 
 def _start(transaction_id: str, since: str) -> int:
-    """Where the search begins, ms since 1970.
-
-    Raises:
-        UsageError: Neither the id nor an option determines it.
-    """
+    """Where the search begins, ms since 1970."""
     if since:
         try:
             given = datetime.fromisoformat(since)

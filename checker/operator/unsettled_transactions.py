@@ -22,10 +22,7 @@ class Half(NamedTuple):
     """A half as it was read; nothing of its content.
 
     Args:
-        partition: Half partition.
-        offset: Its offset there.
         append_time: The broker's time of its append, ms since 1970.
-        control: Its control headers.
         ordering_key: Ordering key of its transaction; None: it has none.
     """
 
@@ -41,7 +38,6 @@ class RecordedDecision(NamedTuple):
 
     Args:
         kind: COMMIT or ROLLBACK.
-        source: Who wrote it.
         offset: Of the op record.
         append_time: The broker's time of its append, ms since 1970.
     """
@@ -57,14 +53,9 @@ class UnsettledTransaction:
     """A transaction that is not settled: undecided, or decided and not delivered yet.
 
     Args:
-        id: Transaction id.
-        group: Producer group.
         truth: Where its outcome is recorded.
-        partition: Half partition.
         first_append_time: Append time of its first half, ms since 1970 by the broker's clock.
-        incarnation: Database incarnation that its halves name, if any.
         offsets: Half offset by position; of several halves of a position the first.
-        targets: Real topics.
         parked: Whether it is in the discard topic, undecided.
         decisions: Decisions of its op entries, in their order.
         checks: The highest number that a check request of it had, or UNKNOWN answers of a parked one; 0: none is known.
@@ -150,8 +141,6 @@ class Sum:
     """What is unsettled of a producer group in a half partition.
 
     Args:
-        undecided: Transactions without a decision.
-        decided: Transactions that are decided, and not settled yet.
         oldest: Append time of the oldest of both, ms since 1970.
     """
 
@@ -174,14 +163,12 @@ class Gathering:
 
     Args:
         most: Halves of one partition that are taken.
-        choice: Which transactions are of interest.
         keep: Transactions that are kept in full, of each partition and of what is parked.
 
     Attributes:
         found: What is unsettled and kept in full, by transaction id.
         sums: How much is unsettled, by place.
         refused: Why the only transaction of interest was discarded if it cannot be delivered.
-        malformed: How many halves cannot be parsed.
     """
 
     def __init__(self, most: int, choice: Choice = Choice(), keep: int = sys.maxsize) -> None:  # noqa: B008 - immutable

@@ -74,11 +74,7 @@ class Evidence:
 
 
 class Breaker:
-    """The breaker of one producer group in one database.
-
-    Args:
-        policy: When it opens.
-    """
+    """The breaker of one producer group in one database."""
 
     def __init__(self, policy: Policy) -> None:
         self.state = State.CLOSED
@@ -90,7 +86,6 @@ class Breaker:
         """Those of the transactions that may be looked at: all, a probe, or none.
 
         Args:
-            ids: What would be fenced.
             now: Monotonic time, seconds.
         """
         if self.state is State.OPEN and now >= self._until:
@@ -110,7 +105,6 @@ class Breaker:
 
         Args:
             ids: They were offered.
-            evidence: What the table shows at this moment.
             now: Monotonic time, seconds.
         """
         newer = evidence.rollback_rows + sum(id_ > evidence.newest_commit for id_ in ids)

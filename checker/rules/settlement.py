@@ -45,8 +45,6 @@ class ChannelProgress:
     """State of a channel's delivery when it was read.
 
     Args:
-        topic_id: Id of its half topic.
-        partitions: Its half partitions.
         discarded: Reasons of the transactions in its discard topic, by transaction id.
         malformed: Half partition and offset of the discarded halves without a known transaction id.
     """
@@ -67,10 +65,6 @@ class CommittedRow:
     """A row of state C, as the audit reads it.
 
     Args:
-        transaction_id: The transaction.
-        group: Producer group.
-        topic_id: Id of the half topic.
-        partition: Half partition.
         first_offset: Offset of the first half that counts, -1 if none does.
         last_offset: Offset of the last one, -1 if none does.
     """
@@ -126,7 +120,6 @@ def old_enough(now_ms: int, keep_settled_ms: int, keep_tombstones_ms: int) -> Ol
     """Which rows are old enough.
 
     Args:
-        now_ms: The database's time, ms since 1970.
         keep_settled_ms: Age of rows of state C that are kept, ms.
         keep_tombstones_ms: Age of rows of state R that are kept, ms.
     """

@@ -56,11 +56,6 @@ class Row:
 
     Args:
         committed: True for the application's row (C), False for the checker's rollback row (R).
-        topic_id: Id of the half topic.
-        partition: Half partition.
-        first_offset: Offset of the first half that counts.
-        last_offset: Offset of the last one.
-        positions: Which messages count.
         damage: Why the row cannot be read; empty if it can.
     """
 
@@ -78,10 +73,6 @@ def read_row(state: str, topic_id: str, partition: int, first_offset: int, last_
 
     Args:
         state: `C` or `R`.
-        topic_id: Id of the half topic.
-        partition: Half partition.
-        first_offset: Offset of the first half that counts.
-        last_offset: Offset of the last one.
         positions: Which messages count, as text.
     """
     try:
@@ -100,7 +91,6 @@ def of_row(row: Row, topic_id: str) -> Verdict:
     ran, or this one is a copy (R39).
 
     Args:
-        row: The row.
         topic_id: Id of the half topic that asks.
     """
     if not row.committed:

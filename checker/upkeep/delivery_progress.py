@@ -47,13 +47,7 @@ class _Discards(NamedTuple):
 
 
 class DeliveryReader:
-    """Reader of the state of a channel's delivery; thread-safe.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
-    """
+    """Reader of the state of a channel's delivery; thread-safe."""
 
     def __init__(self, kafka: Mapping[str, str], admin: AdminClient, channel: ChannelDescription) -> None:
         self.channel = channel
@@ -66,12 +60,7 @@ class DeliveryReader:
         self._last: tuple[float, ChannelProgress] | None = None
 
     def progress(self) -> ChannelProgress:
-        """How far the channel is delivered, as of a few seconds ago at most.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """How far the channel is delivered, as of a few seconds ago at most."""
         with self._reading:
             if self._last is None or time.monotonic() > self._last[0] + FRESH_SECONDS:
                 self._last = (time.monotonic(), self.read())
@@ -84,12 +73,7 @@ class DeliveryReader:
         return self._progress(checkpoints, discards)
 
     def in_discard_topic(self, transaction_ids: Collection[str]) -> frozenset[str]:
-        """Return those of some transactions that are in the discard topic now; none if that is unknown.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Return those of some transactions that are in the discard topic now; none if that is unknown."""
         discards = self._read_discards()
         if len(discards.known) < self.channel.partitions:
             return frozenset()
@@ -99,9 +83,6 @@ class DeliveryReader:
         """Return the transactions with a ROLLBACK op marker, as far as they are remembered.
 
         Without READ on the op topic there are none; that is logged.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
         """
         try:
             return self._rollbacks.read_on()

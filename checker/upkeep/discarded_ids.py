@@ -33,13 +33,7 @@ log = structlog.get_logger()
 
 
 class DiscardIndex:
-    """Set of the transactions in the discard topic.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
-    """
+    """Set of the transactions in the discard topic."""
 
     def __init__(self, kafka: Mapping[str, str], admin: AdminClient, channel: ChannelDescription) -> None:
         self._admin = admin
@@ -81,10 +75,6 @@ class DiscardIndex:
         Returns:
             The partitions of which everything is known that was written before the call. In the others a Kafka
             transaction is open.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
         """
         ends = end_offsets(self._admin, {self._topic: len(self._next)}).get(self._topic)
         if ends is None:

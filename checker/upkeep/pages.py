@@ -27,7 +27,6 @@ def pages(
 
     Args:
         connection: In autocommit.
-        table: The callback tables.
         before: The walk ends before this id.
         rows: Of a page, at most.
     """

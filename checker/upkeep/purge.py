@@ -74,8 +74,6 @@ class Settled:
     """Rows of one half topic that may be purged.
 
     Args:
-        channel: Name of its channel.
-        topic_id: Its id.
         below: By half partition the offset below which all is settled.
         kept: Transactions in the discard topic, whose rows are kept; sorted by id.
         malformed: Half partition and offset of the discarded halves without a known transaction id.
@@ -89,12 +87,7 @@ class Settled:
 
 
 def what_may_go(channel: str, progress: ChannelProgress) -> Settled:
-    """Return which rows of a channel's present half topic may be purged.
-
-    Args:
-        channel: Name of the channel.
-        progress: State of its delivery.
-    """
+    """Return which rows of a channel's present half topic may be purged."""
     kept = sorted(progress.discarded)
     return Settled(channel, progress.topic_id, settled_below(progress), kept, progress.malformed)
 
@@ -103,8 +96,6 @@ class Purge:
     """Purges the callback table of one database.
 
     Args:
-        table: The callback tables.
-        stop: Set when the process is asked to stop.
         pace: A pause is so many times as long as the transaction before it.
     """
 
@@ -121,8 +112,6 @@ class Purge:
         Args:
             connection: In autocommit, to a writable primary, with `OPTIONS`.
             settled: What may go; that it is of a while ago does no harm.
-            old: What is old enough.
-            on_batch: Called after each batch.
 
         Returns:
             Whether the walk was completed: no other process purges this table, and no stop was requested.

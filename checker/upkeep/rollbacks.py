@@ -24,12 +24,7 @@ _ROLLBACK = f"{OpKind.ROLLBACK} ".encode()
 
 
 class Rollbacks:
-    """Reader of the transactions with a ROLLBACK op marker; thread-safe.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-    """
+    """Reader of the transactions with a ROLLBACK op marker; thread-safe."""
 
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription) -> None:
         self._kafka = kafka
@@ -39,12 +34,7 @@ class Rollbacks:
         self._reading = threading.Lock()
 
     def read_on(self) -> Sequence[str]:
-        """Read what was written up to now, and return the ids of all that are remembered.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Read what was written up to now, and return the ids of all that are remembered."""
         with self._reading:
             topics, numbers = (self._channel.op, self._channel.verdict), range(self._channel.partitions)
             with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
@@ -63,13 +53,7 @@ class Rollbacks:
 
 
 def rolled_back(value: bytes, headers: Headers, *, verdict: bool) -> Sequence[OpEntry]:
-    """Return the rollbacks in a record that a relay does not drop; nearly all records have none.
-
-    Args:
-        value: Of the record.
-        headers: Its headers.
-        verdict: Whether it is in the verdict topic.
-    """
+    """Return the rollbacks in a record that a relay does not drop; nearly all records have none."""
     if _ROLLBACK not in value:
         return ()
     try:

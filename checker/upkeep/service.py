@@ -34,10 +34,6 @@ class DatabaseUpkeep:
     """Purge and audit of one database.
 
     Args:
-        name: Its name in the settings.
-        database: How to reach it.
-        settings: Of the checker.
-        reader: Reads how far the channel is delivered.
         purge: Whether it is purged; it is audited in any case.
     """
 
@@ -88,12 +84,7 @@ class DatabaseUpkeep:
             metrics.end(self._name)
 
     def purge(self) -> None:
-        """Purge once.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Purge once."""
         progress = self._reader.progress()
         self._tell_problems(progress)
         self._with_database("purge", lambda: self._purge_now(progress))
@@ -170,12 +161,7 @@ class DatabaseUpkeep:
 
 
 class Upkeep:
-    """Purge and audit of all databases that are served.
-
-    Args:
-        settings: Of the checker.
-        reader: Reads how far the channel is delivered.
-    """
+    """Purge and audit of all databases that are served."""
 
     def __init__(self, settings: CheckerSettings, reader: DeliveryReader) -> None:
         self._settings = settings

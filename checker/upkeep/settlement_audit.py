@@ -26,7 +26,6 @@ EXAMPLES = 5
 """Transactions that are named of each finding, the oldest ones."""
 
 OPTIONS = BY_KEY
-"""Server settings of the audit's connection."""
 
 # What is below a checkpoint and not in the discard topic is delivered: the database need not hand it out.
 _CANDIDATES: LiteralString = """
@@ -63,10 +62,7 @@ class Undelivered:
     """Committed transactions of one producer group that are not delivered, for one reason.
 
     Args:
-        group: Producer group.
-        delay: Why.
         detail: More of it: the reason in the discard topic, or the half topic's id and partition.
-        count: How many.
         oldest: When the oldest row was inserted, by the database's clock.
         examples: Ids of the oldest ones.
     """
@@ -83,11 +79,7 @@ class Audit:
     """Settlement audit of the callback table of one database.
 
     Args:
-        table: The callback tables.
-        channel: Name of the channel.
         max_age: Younger rows are not looked at, ms.
-        read: Reads how far the channel is delivered now.
-        rolled_back: Reads the transactions with a ROLLBACK op marker.
     """
 
     def __init__(
@@ -109,15 +101,6 @@ class Audit:
 
         Args:
             connection: In autocommit, with `OPTIONS`.
-            progress: How far the channel was delivered a moment ago.
-
-        Returns:
-            What was found, by group.
-
-        Raises:
-            psycopg.Error: The database does not answer, or refuses.
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
         """
         before_ms = database_ms(connection) - self._max_age
         found: dict[tuple[str, Delay, str], Undelivered] = {}

@@ -32,23 +32,13 @@ Found = Mapping[str, Sequence[Undelivered]]
 
 
 def open_reader(settings: CheckerSettings) -> DeliveryReader:
-    """Verify the channel, and return a reader of its delivery.
-
-    Raises:
-        ChannelError: A topic is missing or wrong.
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses.
-    """
+    """Verify the channel, and return a reader of its delivery."""
     admin = admin_client(settings.connection())
     return DeliveryReader(settings.connection(), admin, verify_channel(admin, settings.channel_names()))
 
 
 def databases(settings: CheckerSettings) -> Mapping[str, DatabaseSettings]:
-    """Return the databases by name.
-
-    Raises:
-        ConfigurationError: None is configured.
-    """
+    """Return the databases by name."""
     found = settings.all_databases()
     if not found:
         raise ConfigurationError("no database is configured: set OUTBOX_POSTGRES_URL, or databases in the TOML file")
@@ -56,16 +46,7 @@ def databases(settings: CheckerSettings) -> Mapping[str, DatabaseSettings]:
 
 
 def show_settlement(settings: CheckerSettings, *, as_json: bool) -> None:
-    """Audit all databases once, and print what was found.
-
-    Args:
-        settings: Of the checker.
-        as_json: One JSON object instead of a table.
-
-    Raises:
-        SystemExit: Something was found (`Exit.FINDINGS`), or not all rows could be judged (`Exit.UNPROVABLE`).
-        ConfigurationError: Kafka or a database cannot be used.
-    """
+    """Audit all databases once, and print what was found."""
     with closing(open_reader(settings)) as reader:
         progress = reader.progress()
         found = {

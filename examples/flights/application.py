@@ -75,11 +75,7 @@ def make_engine(url: str) -> Engine:
 
 
 class Pace:
-    """Begins at most so many transactions per second; time that is lost is not made up for.
-
-    Args:
-        per_second: Transactions per second.
-    """
+    """Begins at most so many transactions per second; time that is lost is not made up for."""
 
     def __init__(self, per_second: float) -> None:
         self._seconds = 1 / per_second
@@ -92,15 +88,7 @@ class Pace:
 
 
 class Application:
-    """One process of the application.
-
-    Args:
-        mode: Mode of its outbox.
-        session: Its database.
-        outbox: Its outbox.
-        diary: What it did.
-        crash: Where it kills itself.
-    """
+    """One process of the application."""
 
     def __init__(self, mode: Mode, session: Session, outbox: Outbox, diary: Diary, crash: Crash) -> None:
         self._mode = mode

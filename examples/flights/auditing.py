@@ -21,7 +21,6 @@ class Window:
     """Append times of halves, ms since 1970.
 
     Args:
-        start: The first one.
         stop: The first one behind.
     """
 
@@ -59,7 +58,6 @@ def keep_report(audits: Path, documents: Path) -> None:
     """Keep the report of the one audit that was made, and two of its charts as pictures.
 
     Args:
-        audits: Folder of the audits.
         documents: Where `report.html`, `verdicts.svg` and `latencies.svg` go.
     """
     [audit] = audits.iterdir()

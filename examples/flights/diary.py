@@ -16,9 +16,6 @@ class Diary:
     """Lines `attempt <number> <id>`, `committed <number> <s>`, `refused <number> <error>`, `rolled-back <number>`.
 
     The number is that of the planned transaction, the id that of one attempt at it, times are seconds since 1970.
-
-    Args:
-        path: The file.
     """
 
     path: Path

@@ -52,8 +52,6 @@ class KafkaOutage:
     """Stops Kafka and starts it again beside everything else.
 
     Args:
-        broker: The broker.
-        say: Takes lines about the progress.
         seconds: How long there is no process of Kafka.
     """
 
@@ -65,22 +63,14 @@ class KafkaOutage:
         self._span: Future[Span] | None = None
 
     def begin(self) -> None:
-        """Begin the outage; when it has begun already, only check that it has not failed.
-
-        Raises:
-            StartError: Kafka could not be stopped or started.
-        """
+        """Begin the outage; when it has begun already, only check that it has not failed."""
         if self._span is None:
             self._span = self._pool.submit(self._run)
         elif self._span.done():
             self._span.result()
 
     def end(self) -> Span | None:
-        """Wait until Kafka answers again; return None if the outage never began.
-
-        Raises:
-            StartError: Kafka could not be stopped or started.
-        """
+        """Wait until Kafka answers again; return None if the outage never began."""
         return None if self._span is None else self._span.result()
 
     def _run(self) -> Span:

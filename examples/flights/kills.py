@@ -42,8 +42,6 @@ class Kill:
     """One process that was killed.
 
     Args:
-        mode: Its mode.
-        step: Where.
         attempt: Id of the attempt at a transaction that it held.
     """
 
@@ -66,10 +64,7 @@ class Application:
 
     Args:
         rows: Rows of input, or `all`.
-        transactions: How many transactions of the plan each mode has.
         folder: Where the diaries are.
-        environ: Settings of the processes.
-        seed: Of the kills.
     """
 
     rows: str
@@ -95,11 +90,7 @@ class Application:
         return {mode: sum(len(diary.rolled_back()) for diary in diaries_of(self.folder, mode)) for mode in Mode}
 
     def watch(self) -> bool:
-        """Look after the processes once; whether any is still at work.
-
-        Raises:
-            RuntimeError: A process ended with an error of its own.
-        """
+        """Look after the processes once; whether any is still at work."""
         for worker in list(self._running):
             code = worker.process.poll()
             if code is None:

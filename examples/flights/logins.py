@@ -43,11 +43,7 @@ class Environments:
     logins: Mapping[Role, Mapping[str, str]] | None = None
 
     def of(self, role: Role) -> dict[str, str]:
-        """Return the environment of a role's process.
-
-        Raises:
-            KeyError: The roles have logins, and this one has none.
-        """
+        """Return the environment of a role's process."""
         return {**self.own, **(self.logins[role] if self.logins is not None else {})}
 
 
@@ -59,10 +55,6 @@ def make_logins(stack: Stack) -> dict[Role, dict[str, str]]:
 
     Returns:
         The variables of each role: the secured listener, and how to log in, with secrets in files of the stack.
-
-    Raises:
-        KafkaException: Kafka refuses.
-        StartError: Kafka does not apply the rights.
     """
     acls = Acls(admin_client({"bootstrap.servers": stack.bootstrap_servers}))
     found = {}

@@ -45,13 +45,7 @@ def part_of(plan: Iterable[PlannedTransaction], mode: Mode) -> list[PlannedTrans
 
 
 def message_id(mode: Mode, attempt: str, number: int) -> str:
-    """Return the application's own id of a message; another attempt at the same transaction has other ids.
-
-    Args:
-        mode: Mode that publishes it.
-        attempt: Id of the attempt.
-        number: Number of the message within the attempt.
-    """
+    """Return the application's own id of a message; another attempt at the same transaction has other ids."""
     return f"{mode}/{attempt}/{number}"
 
 

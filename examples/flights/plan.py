@@ -22,12 +22,8 @@ class Flight:
     """One row of the flight records.
 
     Args:
-        row: Its number in the records.
         tail_number: The aircraft; None where the records do not know it.
         carrier: Two-letter code.
-        number: Flight number.
-        origin: Airport.
-        destination: Airport.
         scheduled: Scheduled hour, ISO 8601.
         delay: Departure delay in minutes; None if it never departed.
     """
@@ -52,7 +48,6 @@ class PlannedTransaction:
     """One local transaction: several flights of one aircraft.
 
     Args:
-        number: Its number in the plan.
         flights: The flights; all have the same tail number, or none has one.
     """
 

@@ -39,7 +39,6 @@ def publish_flights(rows: str, folder: Path, environments: Environments, outage:
 
     Args:
         rows: Rows of input, or `all`.
-        folder: Where results go.
         environments: Settings, with the servers: of the demo, and of the application.
         outage: How Kafka is stopped and started; None: it is not.
     """
@@ -97,8 +96,6 @@ class _Watch:
     """Looks after the application, shows its progress, and begins the outage in the middle.
 
     Args:
-        application: The application.
-        engine: Its database.
         outage: How Kafka is stopped and started; None: it is not.
     """
 
@@ -115,12 +112,7 @@ class _Watch:
         self._killed = self._progress.add_task("processes killed")
 
     def run(self) -> None:
-        """Watch until all processes have done their share.
-
-        Raises:
-            RuntimeError: A process ended with an error of its own.
-            StartError: Kafka could not be stopped or started.
-        """
+        """Watch until all processes have done their share."""
         with self._progress:
             at_work = True
             while at_work:

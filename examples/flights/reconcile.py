@@ -13,7 +13,6 @@ class Told:
     """What the application told, by the word of its own database.
 
     Args:
-        topic: Real topic.
         digest: Hash of key, value and headers.
     """
 
@@ -27,10 +26,6 @@ class Seen:
 
     Args:
         id: Id that the application gave it, in a header.
-        topic: Real topic.
-        partition: Partition.
-        offset: Offset.
-        key: Key.
         digest: Hash of key, value and the user's own headers.
         departure: The aircraft's counter in the message; None where there is no aircraft.
     """
@@ -49,7 +44,6 @@ class Reconciliation:
     """What was found in one place, by the application's own id.
 
     Args:
-        seen: Records found.
         lost: Told, and not there.
         doubled: There more than once; one entry for each copy too many.
         phantom: There, and never told, or with other content, or on another topic.

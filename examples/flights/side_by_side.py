@@ -43,9 +43,7 @@ class ModeFigures:
     """What one mode did.
 
     Args:
-        committed: Transactions that committed.
         rolled_back: Transactions that were rolled back on purpose.
-        killed: Processes that were killed.
         refused: Attempts at a transaction that the outbox refused, by error.
         told: Messages of the transactions that committed.
         halves: Messages that are visible and were sent as halves.
@@ -82,7 +80,6 @@ class Activity:
         rolled_back: Transactions that were rolled back on purpose.
         commit_times: When COMMIT returned, seconds since 1970.
         refused: Attempts that the outbox refused, by error.
-        killed: Processes that were killed.
     """
 
     rolled_back: int = 0
@@ -97,8 +94,6 @@ class Messages:
 
     Args:
         told: Ids of the messages of the transactions that committed.
-        ways: The ways of the visible messages.
-        places: What was found in each place.
     """
 
     told: Iterable[str]
@@ -132,15 +127,7 @@ def _rate(times: Iterable[float], start: float, stop: float) -> float:
 
 
 def figures_of(mode: Mode, committed: int, activity: Activity, messages: Messages, outage: Span | None) -> ModeFigures:
-    """Put together what one mode did.
-
-    Args:
-        mode: The mode.
-        committed: Transactions that committed, by the database.
-        activity: What its processes noted.
-        messages: What became of the messages of all modes.
-        outage: When there was no Kafka.
-    """
+    """Put together what one mode did."""
     wrong = (id_ for place in messages.places for id_ in place.wrong)
     return ModeFigures(
         committed=committed,

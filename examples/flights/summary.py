@@ -21,13 +21,9 @@ class Summary:
 
     Args:
         told: Messages that the database says were told.
-        modes: What each mode did.
         outage: When there was no Kafka; None if it was not stopped.
         decided: Transactions that the checker decided, by kind.
-        kills: Processes that were killed.
         survived: Attempts that committed although their process was killed.
-        visible: What was found on the topics.
-        landed: What was found in the landed table.
     """
 
     told: int

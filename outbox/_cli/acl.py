@@ -96,9 +96,6 @@ def configured_scope(
     """Return the names for which rights are wanted; those that are not given come from the settings.
 
     The table sources are those of `tables`, and the topics those of `allowed_topics` where a relay alone needs topics.
-
-    Raises:
-        ConfigurationError: A name is not allowed, or the roles need one that neither has.
     """
     if not topics and Role.RELAY in roles and not take_topics(set(roles) - {Role.RELAY}):
         topics = sorted({name for names in (settings.allowed_topics or {}).values() for name in names})
@@ -112,11 +109,7 @@ def scope_of(
     groups: list[str] | None,
     sources: list[str] | None,
 ) -> Scope:
-    """Return the names for which rights are wanted.
-
-    Raises:
-        ConfigurationError: A name is not allowed, or the roles need one that is not given.
-    """
+    """Return the names for which rights are wanted."""
     scope = Scope(channel, *(tuple(names or ()) for names in (topics, groups, sources)))
     for name in scope.topics:
         if name != "*" and not is_topic_name(name.removesuffix("*")):

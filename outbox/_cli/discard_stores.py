@@ -183,7 +183,6 @@ class Store(Protocol):
     """One place with discarded transactions."""
 
     unread: set[str]
-    """What could not be read."""
 
     def read(self) -> Iterator[Entry]:
         """Yield what is there now, one at a time; name what cannot be read on standard error."""
@@ -199,12 +198,7 @@ class Store(Protocol):
 
 
 class TopicStore:
-    """The discard topic of a channel.
-
-    Args:
-        settings: The settings.
-        operator: The name that the operator gave.
-    """
+    """The discard topic of a channel."""
 
     def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.kafka = connection(settings)
@@ -256,12 +250,7 @@ class TopicStore:
 
 
 class TableStore:
-    """The discarded rows of one message table.
-
-    Args:
-        source: Name of the table source.
-        settings: Of its table.
-    """
+    """The discarded rows of one message table."""
 
     def __init__(self, source: str, settings: TableSettings) -> None:
         self.source = source
@@ -286,11 +275,7 @@ class TableStore:
             warn(str(error))
 
     def messages(self, entry: RowEntry) -> list[DiscardedMessageRow]:
-        """Return the rows of a transaction.
-
-        Raises:
-            ConfigurationError: The database does not answer, or refuses.
-        """
+        """Return the rows of a transaction."""
         with self._table() as table:
             return table.messages(entry.rows)
 

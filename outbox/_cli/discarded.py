@@ -143,11 +143,7 @@ class _Choice:
     reason: DiscardReason | None = None
 
     def check(self) -> None:
-        """Check that it names transactions, or all.
-
-        Raises:
-            UsageError: It names none, or both.
-        """
+        """Check that it names transactions, or all."""
         if bool(self.ids) == self.every:
             raise UsageError("Either name transactions or give --all. --group and --reason limit --all.")
 
@@ -188,12 +184,7 @@ class _Manner:
 
 
 class _Places:
-    """All places with discarded transactions: the discard topic of a channel, and its message tables.
-
-    Args:
-        settings: The settings.
-        operator: The name that the operator gave.
-    """
+    """All places with discarded transactions: the discard topic of a channel, and its message tables."""
 
     def __init__(self, settings: TableCommandSettings, operator: str = "") -> None:
         self.name = settings.channel
@@ -213,12 +204,7 @@ class _Places:
         return chain.from_iterable(store.read() for store in self.stores())
 
     def chosen(self, choice: _Choice) -> dict[Store, list[Entry]]:
-        """Return what is chosen, by place.
-
-        Raises:
-            UsageError: A transaction that is named is nowhere.
-            ConfigurationError: It was not found, and something could not be read.
-        """
+        """Return what is chosen, by place."""
         ids = frozenset(choice.ids or ())
         named = {
             store: [entry for entry in store.read() if choice.every or entry.transaction_id in ids]
@@ -229,12 +215,7 @@ class _Places:
         return {store: list(choice.of(some)) for store, some in named.items()}
 
     def rows_of(self, transaction_id: str) -> list[tuple[RowEntry, list[DiscardedMessageRow]]]:
-        """Return a transaction whose rows are discarded, for each of its producer groups.
-
-        Raises:
-            UsageError: It is nowhere.
-            ConfigurationError: It was not found, and something could not be read.
-        """
+        """Return a transaction whose rows are discarded, for each of its producer groups."""
         found = [
             (entry, table.messages(entry))
             for table in self.tables
@@ -247,11 +228,7 @@ class _Places:
 
 
 def _decide(kind: OpKind, places: _Places, choice: _Choice, manner: _Manner) -> None:
-    """Decide on what may be decided.
-
-    Raises:
-        SystemExit: Something is left as it is.
-    """
+    """Decide on what may be decided."""
     chosen = places.chosen(choice)
     able = {store: [entry for entry in some if not entry.why_not(kind)] for store, some in chosen.items()}
     everything, count = list(chain(*chosen.values())), sum(map(len, able.values()))

@@ -88,7 +88,6 @@ def _database(settings: DoctorSettings, *, is_shared: bool) -> Iterator[Finding]
     """Yield what is found of the database that `postgres_url` names.
 
     Args:
-        settings: Of the channel.
         is_shared: Whether other channels have the same, so that it belongs to none of them.
     """
     if (settings.tables or settings.databases) and (is_shared or not settings.connection_string()):

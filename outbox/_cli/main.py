@@ -33,11 +33,7 @@ def main() -> NoReturn:
 
 
 def run_subcommand() -> None:
-    """Run the subcommand that the command line names.
-
-    Raises:
-        SystemExit: It ended, with its exit code.
-    """
+    """Run the subcommand that the command line names."""
     try:
         import typer  # noqa: PLC0415 - the library works without it; only the command needs it
     except ImportError:
@@ -60,11 +56,7 @@ def run_subcommand() -> None:
 
 
 def _hide_passwords() -> None:
-    """Remove connection strings from tracebacks, and refuse one where the parser would quote it.
-
-    Raises:
-        SystemExit: An argument holds a connection string, and is no value of `--postgres-url`.
-    """
+    """Remove connection strings from tracebacks, and refuse one where the parser would quote it."""
     from outbox._service.redaction import is_connection_string, redact  # noqa: PLC0415 - services only
 
     def write(*error: Any) -> None:

@@ -79,11 +79,7 @@ Given = dict[str, Any]
 
 
 def connection(settings: KafkaSettings) -> dict[str, Any]:
-    """Return librdkafka properties for a client.
-
-    Raises:
-        ConfigurationError: No servers are given, or a secret or the token provider cannot be loaded.
-    """
+    """Return librdkafka properties for a client."""
     if not settings.bootstrap_servers:
         raise ConfigurationError(NO_KAFKA)
     return settings.client_properties()

@@ -39,8 +39,6 @@ class _SettingOption:
     """An option for a setting.
 
     Args:
-        name: Name of the field.
-        field: The field.
         panel: Title above it in `--help`; None: that of all options.
     """
 
@@ -93,7 +91,6 @@ def setting_options(
     error ends it with one line.
 
     Args:
-        settings_type: Has a field with type, default and description for each option.
         only: These fields, in their order; None: all but tables, those that are most used first.
     """
     options = list(_options(settings_type, only))
@@ -144,11 +141,7 @@ def _options(settings_type: type[LayeredSettings], only: Collection[str] | None)
 
 
 def pairs(flag: str, texts: Iterable[str]) -> dict[str, str] | None:
-    """Return what a repeatable option NAME=VALUE has; None if it was not given.
-
-    Raises:
-        ConfigurationError: A text has no equals sign.
-    """
+    """Return what a repeatable option NAME=VALUE has; None if it was not given."""
     given = list(texts)
     if wrong := [text.partition("=")[0] for text in given if "=" not in text]:
         raise ConfigurationError(f"{flag} {wrong[0]}: write NAME=VALUE")

@@ -158,11 +158,7 @@ def _tell(table: str, state: str, *, as_json: bool, more: Sequence[str] = ()) ->
 
 
 def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | None]) -> None:
-    """Refuse options that have no meaning together.
-
-    Raises:
-        UsageError: They have none.
-    """
+    """Refuse options that have no meaning together."""
     if message_table and any(others):
         raise UsageError(
             "--message-table has no roles but --relay-role: the application owns the table. Omit the others."

@@ -20,11 +20,7 @@ def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder in the cache if it is not there.
-
-    Raises:
-        SetupError: It cannot be made.
-    """
+    """Make a folder in the cache if it is not there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -32,11 +28,7 @@ def make_folder(path: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that other processes see all of it or nothing; make its folder if need be.
-
-    Raises:
-        SetupError: The folder cannot be made.
-    """
+    """Write a file so that other processes see all of it or nothing; make its folder if need be."""
     make_folder(path.parent)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(handle, "wb") as file:

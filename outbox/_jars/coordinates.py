@@ -31,11 +31,7 @@ class Coordinate:
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
-        """Read a written coordinate.
-
-        Raises:
-            FetchError: It is not one.
-        """
+        """Read a written coordinate."""
         match = _COORDINATE.fullmatch(text)
         if match is None:
             raise FetchError(f"{text!r} is not a coordinate: write group:artifact:version[:classifier][@extension]")
@@ -61,7 +57,6 @@ class Lock:
     """A lock file's content.
 
     Attributes:
-        roots: The coordinates that were chosen.
         transitive: Whether what the roots need comes along.
         sha256: Every jar, with its checksum in hexadecimal digits.
     """
@@ -72,11 +67,7 @@ class Lock:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read a lock file.
-
-    Raises:
-        FetchError: There is none, or it is malformed.
-    """
+    """Read a lock file."""
     try:
         content = tomllib.loads(path.read_text())
         sha256 = {Coordinate.parse(name): str(digest) for name, digest in content["sha256"].items()}

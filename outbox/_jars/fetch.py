@@ -49,14 +49,8 @@ def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = Non
     Needs the network only for what is not in the cache yet. Several processes may fetch at once.
 
     Args:
-        lock: The lock file.
         cache: Folder that keeps the jars; the user's cache by default.
         progress: Is called when a fetch begins and for each file that arrives; never when all is there.
-
-    Raises:
-        FetchError: The lock is wrong, or jars are missing and cannot be fetched.
-        ChecksumError: What came is not what the lock names.
-        NoJavaError: Jars are missing and there is no Java to fetch them with.
     """
     folder = cache or jar_cache()
     sha256 = read_lock(lock).sha256
@@ -70,12 +64,7 @@ def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = Non
 
 
 def make_lock(lock: Path) -> Lock:
-    """Resolve a lock file's roots again and write every jar with its checksum into the file.
-
-    Raises:
-        FetchError: The file has no roots, or they cannot be resolved.
-        NoJavaError: There is no Java to resolve them with.
-    """
+    """Resolve a lock file's roots again and write every jar with its checksum into the file."""
     old = read_lock(lock)
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)

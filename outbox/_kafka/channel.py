@@ -26,12 +26,6 @@ class ChannelDescription:
     """A verified channel.
 
     Args:
-        channel: Its names.
-        half: Its half topic.
-        op: Its op topic.
-        verdict: Its verdict topic.
-        check: Its check topic.
-        discard: Its discard topic.
         partitions: The common partition count of half, op, verdict and discard topic.
     """
 
@@ -49,13 +43,7 @@ class ChannelDescription:
 
 
 def verify_channel(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> ChannelDescription:
-    """Check that the channel's topics exist and are what the protocol needs.
-
-    Raises:
-        ChannelError: A topic is missing or wrong; the message names the remedy.
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses.
-    """
+    """Check that the channel's topics exist and are what the protocol needs."""
     topics = describe_topics(admin, channel.topics, timeout)
     problems = channel_problems(channel, topics)
     if problems:
@@ -75,14 +63,8 @@ def create_channel(
     has no initial checkpoint, because a relay reads it from its beginning.
 
     Args:
-        kafka: librdkafka properties, with the rights to create topics and to commit the relay group's offsets.
-        channel: The channel.
         partitions: Common partition count of all topics of a new channel.
         replication: Replicas of each in a new channel; -1 for the cluster's default.
-
-    Raises:
-        ChannelError: A topic exists and is wrong, or a partition that was used has lost its checkpoint.
-        ConfigurationError: The cluster does not answer, or refuses.
     """
     admin = admin_client(kafka)
     settings = topic_settings(channel)
@@ -126,11 +108,7 @@ def _wait_until_described(admin: AdminClient, channel: Channel) -> ChannelDescri
 def _commit_initial_checkpoints(
     kafka: Mapping[str, str], admin: AdminClient, description: ChannelDescription, created: Collection[str]
 ) -> None:
-    """Commit checkpoints where there are none and none can have been lost (R22).
-
-    Raises:
-        ChannelError: A partition has no checkpoint and holds, or held, records.
-    """
+    """Commit checkpoints where there are none and none can have been lost (R22)."""
     half, op = description.half, description.op
     group = description.channel.relay_group
     initial = {
@@ -150,12 +128,7 @@ def _is_new(admin: AdminClient, place: tuple[str, int], created: Collection[str]
     """Return whether nothing was ever settled in a partition.
 
     Args:
-        admin: Client of the cluster.
-        place: Topic and partition.
         created: Topics that this call created. Applications may have written to them since.
-
-    Raises:
-        KafkaUnreachable: The partition does not answer.
     """
     if place[0] in created:
         return True

@@ -55,9 +55,6 @@ class ClientLog:
     """Takes librdkafka's lines in place of a `logging.Logger`; clients and threads share it.
 
     A client hands its lines over when it is polled.
-
-    Args:
-        logger: Where they go.
     """
 
     def __init__(self, logger: logging.Logger = log) -> None:

@@ -83,11 +83,7 @@ def _is_token_failure(error: KafkaError) -> bool:
 
 
 class ExplainingAdmin(AdminClient):
-    """An admin client that keeps the causes of failed connections.
-
-    Args:
-        properties: librdkafka properties.
-    """
+    """An admin client that keeps the causes of failed connections."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self.causes = Causes()

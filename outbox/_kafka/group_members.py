@@ -28,7 +28,6 @@ def count_members(admin: AdminClient, channel: Channel) -> dict[str, int | None]
 
     Args:
         admin: Client of the cluster; it needs DESCRIBE on the groups.
-        channel: The channel.
     """
     groups = {service: group_of(channel, service) for service in (RELAY, CHECKER)}
     answers = admin.describe_consumer_groups([*groups.values()], request_timeout=FIRST_ANSWER_SECONDS)

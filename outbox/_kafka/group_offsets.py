@@ -42,9 +42,6 @@ def committed_offsets(
     """Return committed offsets of a group by (topic, partition); places without one are left out.
 
     Offsets of open transactions are waited for (R18).
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
     """
     found = committed_checkpoints(kafka, group, places)
     return {place: checkpoint.offset for place, checkpoint in found.items()}
@@ -56,36 +53,22 @@ def committed_checkpoints(
     """Return committed offsets of a group with their metadata, by (topic, partition); places without one are left out.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        group: The group.
-        places: Topics and partition numbers.
         stable: Whether open transactions are waited for (R18). Without that, the result was true once, and a
             checkpoint never goes back: enough to find what is settled, and not to go on from there.
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
     """
     with _group_member(kafka, group, "read_committed" if stable else "read_uncommitted") as member:
         return _committed(member, places)
 
 
 def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Return the partitions for which a group has no committed offset.
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
-    """
+    """Return the partitions for which a group has no committed offset."""
     return set(places) - set(committed_offsets(kafka, group, places))
 
 
 def commit_missing(
     kafka: Mapping[str, str], group: str, initial: Mapping[tuple[str, int], TopicPartition]
 ) -> set[tuple[str, int]]:
-    """Commit offsets, with metadata, where the group has none yet; return where that was.
-
-    Raises:
-        ConfigurationError: The cluster does not answer, or refuses.
-    """
+    """Commit offsets, with metadata, where the group has none yet; return where that was."""
     with _group_member(kafka, group) as member:
         committed = _committed(member, list(initial))
         missing = {place: offset for place, offset in initial.items() if place not in committed}
@@ -145,11 +128,7 @@ def _commit(member: _Member, offsets: list[TopicPartition]) -> None:
 
 
 def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-    """Ask a group's coordinator, again while it is being made or moves.
-
-    Raises:
-        ConfigurationError: The group has members, or the cluster does not answer, or refuses.
-    """
+    """Ask a group's coordinator, again while it is being made or moves."""
     deadline = time.monotonic() + GROUP_TIMEOUT
     while True:
         try:

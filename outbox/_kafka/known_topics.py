@@ -28,7 +28,6 @@ class KnownTopics:
     """Descriptions of topics. One thread asks for them; any thread may read them.
 
     Args:
-        admin: Client of the cluster.
         timeout: Seconds for one request.
         beside: Topics that are described along with any other, and whose ends are learned.
     """
@@ -61,12 +60,7 @@ class KnownTopics:
         return at < now - FRESH_SECONDS and self._tried.get(name, -math.inf) < now - RETRY_SECONDS
 
     def ask(self, name: str) -> TopicDescription | None:
-        """Ask the cluster for a topic now, and keep the answer; None if there is no such topic.
-
-        Raises:
-            KafkaUnreachable: The cluster does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Ask the cluster for a topic now, and keep the answer; None if there is no such topic."""
         now = time.monotonic()
         self._tried = {**self._tried, name: now}
         described = describe_targets(self._admin, self._beside.union([name]), self._timeout)

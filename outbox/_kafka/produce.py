@@ -20,11 +20,7 @@ _MAY_NOT_WRITE = {
 
 
 def produce(producer: Producer, record: Record) -> None:
-    """Hand a record over; while the local queue is full, wait until librdkafka has sent some of it.
-
-    Raises:
-        KafkaException: The producer refuses it.
-    """
+    """Hand a record over; while the local queue is full, wait until librdkafka has sent some of it."""
     while True:
         try:
             producer.produce(
@@ -44,12 +40,7 @@ def produce(producer: Producer, record: Record) -> None:
 
 
 def why_refused(error: KafkaError, topic: str) -> str:
-    """Return why a record was refused: the right that is missing, if that is why.
-
-    Args:
-        error: Of its delivery report.
-        topic: Where it was sent.
-    """
+    """Return why a record was refused: the right that is missing, if that is why."""
     if error.code() in _MAY_NOT_WRITE:
         return f"{error.name()}: this client lacks the right WRITE on topic {topic}"
     return f"{error.name()}: {error.str()}"
@@ -67,15 +58,7 @@ class Refusals:
 
     @contextmanager
     def raised(self, topic: str) -> Iterator[None]:
-        """Write records in the block, and wait for their acknowledgements.
-
-        Args:
-            topic: Where all records go.
-
-        Raises:
-            ConfigurationError: One was refused; the message names the right that is missing, if that is why.
-            KafkaUnreachable: Kafka did not answer.
-        """
+        """Write records in the block, and wait for their acknowledgements."""
         try:
             yield
         except KafkaException as error:

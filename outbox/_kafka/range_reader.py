@@ -27,9 +27,6 @@ class Span:
     """Some offsets of a partition.
 
     Args:
-        topic: The topic.
-        partition: The partition.
-        start: The first offset.
         stop: The one behind the last.
     """
 
@@ -47,12 +44,8 @@ class SpanReader:
     """A consumer that is given its partitions by hand: it joins no generation, commits nothing, and leaves no trace.
 
     Args:
-        kafka: librdkafka properties for the connection.
         group: A client that may read for this group may read here.
         isolation: `isolation.level`; an open Kafka transaction ends what a `read_committed` reader can see.
-
-    Raises:
-        ConfigurationError: librdkafka does not know a property, or its value.
     """
 
     def __init__(self, kafka: Mapping[str, str], group: str, isolation: str = "read_committed") -> None:
@@ -82,12 +75,7 @@ class SpanReader:
         self._consumer.close()
 
     def partitions(self, topic: str) -> range:
-        """Return the partitions of a topic; none if it does not exist.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """Return the partitions of a topic; none if it does not exist."""
         try:
             found = self._consumer.list_topics(topic, REQUEST_TIMEOUT).topics.get(topic)
         except KafkaException as error:
@@ -99,12 +87,7 @@ class SpanReader:
         return range(len(found.partitions))
 
     def whole(self, topic: str, partition: int) -> Span:
-        """All that a partition has at this moment, as far as this reader can see it.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
-        """
+        """All that a partition has at this moment, as far as this reader can see it."""
         place = TopicPartition(topic, partition)
         try:
             return Span(topic, partition, *self._consumer.get_watermark_offsets(place, REQUEST_TIMEOUT))
@@ -115,13 +98,7 @@ class SpanReader:
         """Return the spans from a time on, by the time index; empty at the end of a partition that has nothing newer.
 
         Args:
-            topic: The topic.
-            partitions: Some of its partitions.
             ms: Milliseconds since 1970, by the clock that stamps the records of this topic.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
         """
         asked = [TopicPartition(topic, partition, max(ms, 0)) for partition in partitions]
         try:
@@ -144,10 +121,6 @@ class SpanReader:
         Args:
             spans: Those of one partition ascend, and do not overlap.
             passed: Called with the number of records, from time to time.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses.
         """
         by_place: dict[Place, list[Span]] = defaultdict(list)
         for span in spans:

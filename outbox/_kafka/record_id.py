@@ -27,9 +27,6 @@ def message_id_of(message: ConsumedRecord | str) -> str:
 
     Args:
         message: A record with one header `outbox-id`; or an id as text.
-
-    Raises:
-        UsageError: It has none.
     """
     if isinstance(message, str):
         if not fits(message):

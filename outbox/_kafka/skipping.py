@@ -23,16 +23,7 @@ LOOK_SECONDS = 10.0
 
 
 def send_skip(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip) -> None:
-    """Write a skip into the discard topic.
-
-    Args:
-        kafka: librdkafka properties, with the right to write to the discard topic.
-        channel: The channel.
-        skip: The skip.
-
-    Raises:
-        ConfigurationError: Kafka does not take it.
-    """
+    """Write a skip into the discard topic."""
     refusals = Refusals()
     topic = channel.discard.name
     with checked_properties():
@@ -45,17 +36,7 @@ def send_skip(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip)
 
 
 def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip) -> None:
-    """Refuse to skip a record that this process can read, or that is not there.
-
-    Args:
-        kafka: librdkafka properties, with the right to read the topic.
-        channel: The channel.
-        skip: The skip.
-
-    Raises:
-        UsageError: It can be read, or is not there.
-        ConfigurationError: Kafka refuses.
-    """
+    """Refuse to skip a record that this process can read, or that is not there."""
     topics = (channel.half, channel.op, channel.verdict)
     topic = next(one for one in topics if one.id == skip.topic_id)
     place = f"{topic.name}/{skip.partition} offset {skip.offset}"

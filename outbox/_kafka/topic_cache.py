@@ -23,7 +23,6 @@ class TopicCache:
     """Descriptions of topics to which messages go; one that is missing is described again each time.
 
     Args:
-        admin: Client of the cluster.
         writing: Whether this process writes to them, see `describe_targets`.
     """
 
@@ -38,12 +37,7 @@ class TopicCache:
         """Return the descriptions of those topics that exist; they are at most `REMEMBER_SECONDS` old.
 
         Args:
-            names: Of the topics.
             since: Older descriptions do not count; monotonic s.
-
-        Raises:
-            KafkaUnreachable: The cluster does not answer.
-            ConfigurationError: It refuses.
         """
         found = self._fresh(names, since)
         if len(found) < len(names):

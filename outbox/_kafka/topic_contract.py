@@ -62,13 +62,7 @@ WARNS = frozenset({Rule.OFFSETS_RETENTION, Rule.COMPRESSION})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A broken rule.
-
-    Args:
-        rule: Which one.
-        what: What is wrong.
-        fix: What to do.
-    """
+    """A broken rule."""
 
     rule: Rule
     what: str
@@ -84,7 +78,6 @@ class Contract:
     """What a site asks of its cluster, beyond what the protocol needs.
 
     Args:
-        replicas: Least number of replicas.
         in_sync: Least `min.insync.replicas`.
         retention_ms: Least retention of half, op and verdict topic; what is undecided must never be that old.
         offsets_retention: Whether brokers must keep committed offsets as long as the half topic keeps its halves.
@@ -123,7 +116,6 @@ def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -
     """Return what the protocol cannot work with.
 
     Args:
-        channel: The channel.
         topics: Those of its topics that exist.
     """
     missing = [name for name in channel.topics if name not in topics]
@@ -167,9 +159,7 @@ def contract_problems(
     """Yield what the site's contract forbids.
 
     Args:
-        channel: The channel.
         topics: Those of its topics, and of Kafka's own, that exist.
-        contract: What is asked of them.
     """
     for name in (channel.half_topic, channel.op_topic, channel.verdict_topic):
         if name in topics:
@@ -213,10 +203,6 @@ def compression_problems(channel: Channel, topics: Mapping[str, TopicDescription
     """Yield the topics that store batches compressed, so that what a batch unpacks to has no limit (R52).
 
     A broker that unpacks them itself refuses what is larger than `max.message.bytes` then.
-
-    Args:
-        channel: The channel.
-        topics: Those of its topics that exist.
     """
     names = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.check_topic)
     for name in filter(topics.__contains__, names):
@@ -227,12 +213,7 @@ def compression_problems(channel: Channel, topics: Mapping[str, TopicDescription
 
 
 def offsets_problem(half: TopicDescription, offsets_minutes: int) -> Problem | None:
-    """Return what is wrong if Kafka deletes a group's offsets before the half topic deletes its halves.
-
-    Args:
-        half: The half topic.
-        offsets_minutes: The brokers' `offsets.retention.minutes`.
-    """
+    """Return what is wrong if Kafka deletes a group's offsets before the half topic deletes its halves."""
     retention_ms = int(half.settings["retention.ms"])
     if 0 <= retention_ms <= offsets_minutes * MINUTE_MS:
         return None
@@ -254,11 +235,6 @@ def changes(
     """How topics differ from the descriptions of a running service, where that is no setting.
 
     The check topic may grow: which partition a check request takes does not matter.
-
-    Args:
-        channel: The channel.
-        known: As they were at start.
-        topics: Those that exist now.
     """
     for name, before in known.items():
         now = topics.get(name)

@@ -19,10 +19,6 @@ def seek_to_end(consumer: Consumer, message: Message) -> None:
     """Go on at the log end of a partition of the check topic. The relay repeats the requests that are passed by.
 
     Args:
-        consumer: The consumer.
         message: The error of that partition.
-
-    Raises:
-        KafkaException: The partition is not assigned to this consumer, or not read yet.
     """
     consumer.seek(TopicPartition(message.topic() or "", message.partition() or 0, OFFSET_END))

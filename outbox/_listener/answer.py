@@ -27,15 +27,7 @@ STATES = {kind: state for state, kind in _KINDS.items()}
 
 
 class Question:
-    """A check request for a listener of this group.
-
-    Args:
-        request: The request.
-
-    Raises:
-        NewerFormatError: Its message has a newer format.
-        ProtocolError: Its message is missing or malformed.
-    """
+    """A check request for a listener of this group."""
 
     def __init__(self, request: CheckRequest) -> None:
         self.request = request
@@ -96,10 +88,6 @@ def read_question(key: bytes | None, value: bytes | None, group: str) -> Questio
     """Parse a record of the check topic; return None if it is not for listeners of this group.
 
     The record's key is compared first, so that requests for other groups are not parsed, whatever their format.
-
-    Raises:
-        NewerFormatError: The request has a newer format.
-        ProtocolError: The request is malformed.
     """
     if key != group.encode():
         return None

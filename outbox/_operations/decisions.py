@@ -19,12 +19,7 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
     """Write an operator's decisions into the verdict topic, one record each.
 
     Args:
-        kafka: librdkafka properties, with the right to write to the verdict topic.
-        channel: The channel.
         entries: The decisions; their reasons name the role and the cause.
-
-    Raises:
-        ConfigurationError: Kafka does not take them.
     """
     refusals = Refusals()
     with checked_properties():

@@ -26,8 +26,6 @@ class Gap(NamedTuple):
     """What was not read.
 
     Args:
-        topic: The topic.
-        why: Why it was not.
         part: Which part of it; empty: all.
     """
 
@@ -57,11 +55,8 @@ class DeliveredSearch:
     """Searches real topics for what some owners delivered: a table source, or half partitions.
 
     Args:
-        kafka: librdkafka properties, with the rights to read and describe the topics.
-        channel: The channel.
         origins: What the origin header of the records begins with: name of the source, or half partitions.
         most: Records that are read of a topic at most.
-        now_ms: The time, ms since 1970.
         passed: Called from time to time with the number of records read.
     """
 
@@ -86,9 +81,6 @@ class DeliveredSearch:
 
         Args:
             since_ms: The topics, and the lowest timestamp that a record in question can have there, ms since 1970.
-
-        Raises:
-            ConfigurationError: Kafka does not answer, or refuses.
         """
         found = Delivered({}, [])
         names = [name for name in since_ms if is_topic_name(name)]
@@ -151,7 +143,6 @@ def unprovable(name: str, topic: TopicDescription | None) -> Gap | None:
     """Return why a topic cannot prove that a message was not delivered; None: it can.
 
     Args:
-        name: Its name.
         topic: As the cluster describes it; None: it does not exist.
     """
     if topic is None:
@@ -168,11 +159,8 @@ def may_be_removed(topic: TopicDescription, start: int, first: int, since_ms: in
     have older ones; so retention must not have reached that time, either.
 
     Args:
-        topic: Its topic.
         start: The first offset that it still has.
         first: The first one with a record as new.
-        since_ms: The time, ms since 1970.
-        now_ms: The present time, ms since 1970.
     """
     retention = int(topic.settings.get("retention.ms", -1))
     is_over = 0 <= retention < now_ms - since_ms

@@ -30,7 +30,6 @@ class DiscardedMessage:
     Args:
         target: Real topic and partition, -1 for one that its key chooses; empty if that cannot be read.
         size: Bytes of key and value.
-        has_key: Whether it has a key.
     """
 
     target: str
@@ -43,7 +42,6 @@ class Discarded:
     """One transaction that is there.
 
     Args:
-        manifest: Its manifest.
         messages: Its messages by record key.
     """
 
@@ -67,15 +65,8 @@ def read_manifests(
     Only the keys and places are kept in memory.
 
     Args:
-        kafka: librdkafka properties, with the right to read the topic.
-        channel: The channel.
         cannot_read: Called with a manifest's record that is of a newer format, or none; the others follow. Without
             it the first one ends the reading.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: It refuses.
-        ProtocolError: A manifest cannot be read, and `cannot_read` is not given.
     """
     with SpanReader(kafka, channel.channel.relay_group) as reader:
         spans = _spans(reader, channel)
@@ -94,13 +85,7 @@ def read_manifests(
 
 
 def read_discarded(kafka: Mapping[str, str], channel: ChannelDescription, transaction_id: str) -> Discarded | None:
-    """Read one transaction from the discard topic; None if it is not there.
-
-    Raises:
-        KafkaUnreachable: Kafka does not answer.
-        ConfigurationError: It refuses.
-        ProtocolError: Its manifest is of a newer format, or none.
-    """
+    """Read one transaction from the discard topic; None if it is not there."""
     value: bytes | None = None
     messages: dict[bytes, DiscardedMessage] = {}
     prefix, last = f"{transaction_id}/".encode(), manifest_key(transaction_id)
@@ -163,14 +148,8 @@ def decide(
     """Send an operator's decision on what manifests list.
 
     Args:
-        kafka: librdkafka properties, with the right to write to the op topic.
-        channel: The channel.
-        manifests: Each as it was seen.
         kind: DELIVER or ROLLBACK.
         reason: Who decided, and why.
-
-    Raises:
-        ConfigurationError: Kafka does not take it.
     """
     send_decisions(kafka, channel, [entry_of(manifest, kind, reason) for manifest in manifests])
 

@@ -48,17 +48,7 @@ _LEFT: LiteralString = (
 
 
 class DiscardedTransaction(NamedTuple):
-    """The discarded rows of one local transaction and producer group.
-
-    Args:
-        transaction_id: The transaction.
-        group: Producer group.
-        reason: Why they could not be delivered.
-        detail: Likewise, one sentence.
-        messages: How many rows.
-        started_ms: Start of the local transaction, ms since 1970.
-        discarded_ms: When they were discarded, ms since 1970.
-    """
+    """The discarded rows of one local transaction and producer group."""
 
     transaction_id: str
     group: str
@@ -73,10 +63,7 @@ class DiscardedMessageRow(NamedTuple):
     """A discarded row; nothing of its content.
 
     Args:
-        id: Its id.
-        topic: Real topic.
         partition: Partition that it names, or -1.
-        has_key: Whether it has a key.
         size: Bytes of key and value.
     """
 
@@ -112,7 +99,6 @@ class DiscardedTable:
     All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
 
     Args:
-        table: The message table.
         connection: In autocommit: each statement is one durable transaction.
     """
 

@@ -77,12 +77,7 @@ def examine_versions() -> Iterator[Finding]:
 
 
 def examine_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> Iterator[Finding]:
-    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63).
-
-    Args:
-        profile: The profile.
-        allowed: The setting `allowed_topics`.
-    """
+    """Yield to which real topics the producer groups may write, and the names of topics that are denied (R63)."""
     what = "allowed topics"
     if lacks_list(profile, allowed):
         yield Finding(what, NO_LIST, NO_LIST_FIX)
@@ -101,7 +96,6 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
     """Yield which connections leave this machine unencrypted, or to a server that is not verified.
 
     Args:
-        kafka: librdkafka properties for the connection.
         databases: What returns a connection string, by what it is for.
     """
     what = "encryption"
@@ -121,13 +115,7 @@ def examine_encryption(kafka: Mapping[str, Any], databases: Mapping[str, Callabl
 
 
 def examine_kafka(kafka: Mapping[str, str], channel: Channel, contract: Contract) -> Iterator[Finding]:
-    """Yield what is found of the broker, the channel's topics and the relay's checkpoints.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        contract: What the profile asks of the topics.
-    """
+    """Yield what is found of the broker, the channel's topics and the relay's checkpoints."""
     admin = admin_client(kafka)
     try:
         topics = describe_topics(admin, channel.topics, FIRST_ANSWER_SECONDS)
@@ -161,14 +149,7 @@ def broker_problem(error: ConfigurationError) -> Finding:
 def examine_warnings(
     admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
 ) -> Iterator[Finding]:
-    """Yield the broken rules of the contract that are only reported.
-
-    Args:
-        admin: Client of the cluster.
-        channel: The channel.
-        topics: Its topics.
-        contract: What the profile asks.
-    """
+    """Yield the broken rules of the contract that are only reported."""
     for problem in compression_problems(channel, topics):
         yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
     yield from _offsets_retention(admin, topics[channel.half_topic], contract)
@@ -191,14 +172,7 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
 def _checkpoints(
     kafka: Mapping[str, str], admin: AdminClient, channel: Channel, topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
-    """Yield whether each half and op partition has a checkpoint that can be trusted, and the records behind it (R38).
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
-        topics: Its topics.
-    """
+    """Yield whether each half and op partition has a checkpoint to be trusted, and the records behind it (R38)."""
     partitions = topics[channel.half_topic].partitions
     wanted = [(name, partition) for name in (channel.half_topic, channel.op_topic) for partition in range(partitions)]
     verdicts = [(channel.verdict_topic, partition) for partition in range(partitions)]  # may be missing
@@ -226,7 +200,6 @@ def examine_members(channel: Channel, members: Mapping[str, int | None], *, wait
     """Yield whether relays and checkers run. Where halves wait, no relay is a problem; listeners may do for checkers.
 
     Args:
-        channel: The channel.
         members: How many members their groups have, by service; None: not known.
         waits: Whether the half topic has halves that are not settled.
     """
@@ -247,13 +220,7 @@ def examine_members(channel: Channel, members: Mapping[str, int | None], *, wait
 def _damaged(
     channel: Channel, checkpoints: Mapping[tuple[str, int], TopicPartition], topics: Mapping[str, TopicDescription]
 ) -> Iterator[Finding]:
-    """Yield the partitions whose checkpoint the relay would refuse (R18).
-
-    Args:
-        channel: The channel.
-        checkpoints: The relay's committed offsets with their metadata strings.
-        topics: The channel's topics.
-    """
+    """Yield the partitions whose checkpoint the relay would refuse (R18)."""
     parsers = {
         channel.half_topic: parse_half_checkpoint,
         channel.op_topic: parse_op_checkpoint,
@@ -272,8 +239,6 @@ def _lost(
     """Yield the partitions whose records were removed before the relay was done with them.
 
     Args:
-        channel: The channel.
-        committed: The relay's committed offsets.
         starts: First offsets of the half and op partitions; a topic that did not answer is missing.
     """
     for (topic, number), offset in committed.items():
@@ -337,8 +302,6 @@ def examine_checker_database(
     """Yield whether a database of the checker answers, and has the callback tables.
 
     Args:
-        name: Its name in the settings.
-        database: How to reach it.
         more: Looks at the message table beside them.
     """
     what, table = f"database {name}", CallbackTable(database.tables())

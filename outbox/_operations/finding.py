@@ -11,7 +11,6 @@ class Finding:
     """One line of the examination.
 
     Args:
-        what: What was looked at.
         problem: What is wrong; empty if it is fine.
         fix: What to do; for a fine one, a word on what was seen.
     """

@@ -19,14 +19,7 @@ _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0
 
 
 def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: SourceReporter) -> Iterator[Finding]:
-    """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over.
-
-    Args:
-        source: Name of the table source.
-        foreign: The foreign table, and what belongs to it.
-        dsn: Connection string.
-        reporter: Compares the progress with that in Kafka.
-    """
+    """Yield what is found. Whether the table can be delivered, the relay examines when it takes it over."""
     what, names = f"table source {source}", foreign.names
     create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
     other = "set another table_prefix"

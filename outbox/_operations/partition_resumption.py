@@ -28,8 +28,6 @@ class ResumedPartition:
     """One half partition without a checkpoint.
 
     Args:
-        number: Its number.
-        halves: How many it has.
         delivered: Of how many a real topic shows the message.
         refusal: Why real topics cannot prove what was delivered of it; empty if they can.
     """
@@ -45,8 +43,6 @@ class ChannelResumption:
     """The half partitions of a channel that have no checkpoint, and were written to.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
         most: Records that are read of a real topic at most.
         trusted: Topics of which the operator declares that what is not found there was not delivered.
     """
@@ -65,9 +61,6 @@ class ChannelResumption:
 
         Args:
             passed: Called from time to time with the number of records read of real topics.
-
-        Raises:
-            ConfigurationError: The cluster does not answer, or refuses.
         """
         admin = admin_client(self.kafka)
         described = verify_channel(admin, self.channel)
@@ -148,7 +141,6 @@ class ChannelResumption:
 
         Raises:
             UsageError: A half partition has got one meanwhile.
-            ConfigurationError: The group has members, or the cluster does not answer, or refuses.
         """
         committed = commit_missing(self.kafka, self.channel.relay_group, self._checkpoints)
         half = {place for place in self._checkpoints if place[0] == self.channel.half_topic}

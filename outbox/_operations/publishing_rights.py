@@ -30,7 +30,6 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
 
     Args:
         connection: Of the application's role.
-        names: The tables.
     """
     if not exists(connection, (names.schema, names.message)):
         return

@@ -84,12 +84,7 @@ class RightsDoctor:
         return None
 
     def _described(self, topics: list[str]) -> dict[str, Future[Any]]:
-        """Ask for the topics.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: It refuses the client itself.
-        """
+        """Ask for the topics."""
         if not topics:
             return {}
         asked = self._admin.describe_topics(
@@ -123,13 +118,7 @@ class RightsDoctor:
 
 
 def findings(what: str, rights: Iterable[Right], allowed: Collection[str]) -> Iterator[Finding]:
-    """Yield what is missing of the rights on one resource.
-
-    Args:
-        what: What is examined.
-        rights: The rights that are needed.
-        allowed: The operations that are allowed.
-    """
+    """Yield what is missing of the rights on one resource."""
     needed = list(rights)
     lacks = [right for right in needed if right.operation not in allowed]
     for right in lacks:
@@ -181,10 +170,6 @@ def _code(future: Future[Any]) -> int | None:
 
 
 def _operations(future: Future[Any]) -> Collection[str] | None:
-    """Return the names of the operations in an answer; None if it has none.
-
-    Raises:
-        KafkaException: Kafka does not answer, the client may not even ask, or there is no such resource.
-    """
+    """Return the names of the operations in an answer; None if it has none."""
     allowed: Sequence[AclOperation] | None = future.result(REQUEST_TIMEOUT).authorized_operations
     return None if allowed is None else [operation.name for operation in allowed]

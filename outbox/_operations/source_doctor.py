@@ -53,9 +53,6 @@ def examine_sources(
     """Yield what is found of the table sources, each in its database and in Kafka.
 
     Args:
-        tables: The setting `tables`.
-        kafka: librdkafka properties.
-        channel: The channel.
         is_silent: Whether Kafka did not answer, so that it is not asked again.
     """
     reporter = SourceReporter(kafka, channel, is_unreachable=is_silent)
@@ -87,8 +84,6 @@ def examine_unnamed(
 
     Args:
         connection: In autocommit.
-        names: The tables.
-        named: The message tables that it names.
     """
     table = MessageTable(names)
     if (connection.info.dbname, names.schema, names.message) in named or not may_use_schema(connection, names.schema):

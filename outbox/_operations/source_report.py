@@ -58,21 +58,13 @@ class SourceReport:
     """What was seen of one table source; nothing of it is a guess.
 
     Args:
-        source: Name of the source.
-        table: Its message table, or foreign table.
         is_counted: Whether its rows are counted; those of a foreign table are not.
-        condition: Whether it is served.
         why: Why it is not, or what could not be read; empty if all is fine.
         now_ms: The database's time, ms since 1970; 0: it does not answer.
-        owner: The session that owns it.
         progress: The database's numbers; None: it was never served.
         committed: Kafka's numbers; None: it has none, or could not be read.
         is_compared: Whether Kafka's numbers were read.
         in_delivery: Rows of the newest batch that are in the table.
-        topics: Rows by topic.
-        waiting: Rows by topic and reason.
-        discarded: Discarded rows by reason.
-        problems: What could not be looked at, and why.
     """
 
     source: str
@@ -108,8 +100,6 @@ class SourceReporter:
     """Looks at table sources.
 
     Args:
-        kafka: librdkafka properties.
-        channel: The channel.
         is_unreachable: Whether Kafka did not answer. It is not asked again then, also after a report that found so.
     """
 
@@ -123,9 +113,7 @@ class SourceReporter:
         """Return the state of a source; what does not answer is part of it.
 
         Args:
-            source: Name of the source.
             table: Its message table; or its foreign table, of which the progress and the discarded rows are read.
-            dsn: Connection string of its database.
         """
         found = SourceReport(source, table.full_name, isinstance(table, MessageTable))
         try:
@@ -222,12 +210,7 @@ def read_committed(
 
     Args:
         kafka: librdkafka properties, with the right DESCRIBE on the group.
-        channel: The channel.
-        source: Name of the source.
         stable: Whether an open Kafka transaction of its owner is waited for.
-
-    Raises:
-        ConfigurationError: Kafka does not answer, or refuses, or a transaction stays open.
     """
     place = (channel.half_topic, 0)
     found = committed_checkpoints(kafka, channel.table_group(source), [place], stable=stable).get(place)
@@ -238,7 +221,6 @@ def topic_state(name: str, topic: TopicDescription | None) -> TopicState:
     """Return what keeps a real topic from taking messages, as far as this client may see.
 
     Args:
-        name: Its name.
         topic: As the cluster describes it; None: it does not exist.
     """
     if topic is None:

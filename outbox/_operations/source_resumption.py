@@ -58,13 +58,7 @@ class Rows(enum.StrEnum):
 
 
 class Source(NamedTuple):
-    """A table source and how to reach it.
-
-    Args:
-        name: Its name.
-        names: Its tables.
-        dsn: Connection string.
-    """
+    """A table source and how to reach it."""
 
     name: str
     names: TableNames
@@ -80,9 +74,6 @@ class Resumption:
     """One halted source, and what is to become of it.
 
     Args:
-        source: The source.
-        kafka: librdkafka properties.
-        channel: The channel.
         rows: What becomes of rows that may have been delivered; None: nothing is decided, only looked.
         most: Records that are read of a real topic at most.
         trusted: Topics of which the operator declares that rows not found there were not delivered.
@@ -111,9 +102,6 @@ class Resumption:
 
         Args:
             passed: Called from time to time with the number of records read.
-
-        Raises:
-            ConfigurationError: The database or Kafka does not answer, or refuses.
         """
         with self.source.connection() as connection:
             self._look(connection)
@@ -157,7 +145,6 @@ class Resumption:
 
         Raises:
             UsageError: The source has another owner, or its numbers are not those that were seen.
-            ConfigurationError: The database or Kafka does not answer, or refuses.
         """
         seen = self.progress, self.committed
         table = MessageTable(self.source.names)

@@ -32,23 +32,14 @@ class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describe
 
 
 def remedy(error: ConfigurationError, dsn: str) -> str:
-    """Return what helps after an error of `table_connection()`.
-
-    Args:
-        error: The error.
-        dsn: Connection string.
-    """
+    """Return what helps after an error of `table_connection()`."""
     if isinstance(error, DatabaseUnreachable):
         return connection_remedy(dsn, IN_TABLES)
     return f"correct {IN_TABLES}, or the rights of this role"
 
 
 def refusal_to_write(dsn: str) -> str:
-    """Return why a relay, which writes, gets no session in a database; empty: it gets one.
-
-    Args:
-        dsn: Connection string.
-    """
+    """Return why a relay, which writes, gets no session in a database; empty: it gets one."""
     try:
         connect_dsn(dsn, autocommit=True, connect_timeout=CONNECT_SECONDS, target_session_attrs="read-write").close()
     except psycopg.Error as error:
@@ -63,14 +54,7 @@ def table_connection(
     """Connect to the primary in autocommit; errors inside the block become sentences.
 
     Args:
-        source: Name of the table source.
-        names: Its tables.
-        dsn: Connection string.
         writes: False: nothing is written, and the server sees to it.
-
-    Raises:
-        DatabaseUnreachable: The database does not answer, or refuses.
-        ConfigurationError: The tables or rights on them are missing, or a statement failed.
     """
     read_only = "" if writes else " -c default_transaction_read_only=on"
     try:

@@ -57,13 +57,7 @@ _MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), '
 
 
 class TableDoctor:
-    """Examines one message table.
-
-    Args:
-        source: Name of its table source.
-        names: Its tables.
-        dsn: Connection string.
-    """
+    """Examines one message table."""
 
     def __init__(self, source: str, names: TableNames, dsn: str) -> None:
         self._source = source
@@ -73,13 +67,7 @@ class TableDoctor:
         self._table = MessageTable(names)
 
     def examine(self, kafka: Mapping[str, str], channel: Channel, reporter: SourceReporter) -> Iterator[Finding]:
-        """Yield what is found of the tables, and of the source's progress and rights in Kafka.
-
-        Args:
-            kafka: librdkafka properties.
-            channel: The channel.
-            reporter: Compares the progress with that in Kafka.
-        """
+        """Yield what is found of the tables, and of the source's progress and rights in Kafka."""
         try:
             with table_connection(self._source, self._names, self._dsn) as connection:
                 found = list(self._database(connection))
@@ -232,13 +220,7 @@ class TableDoctor:
 
 
 def examine_contract(what: str, connection: psycopg.Connection[Any], places: Places) -> Iterator[Finding]:
-    """Yield which conditions of their contract tables break (R75).
-
-    Args:
-        what: What is examined.
-        connection: To their database.
-        places: The tables.
-    """
+    """Yield which conditions of their contract tables break (R75)."""
     for breach in breaches(connection, places):
         yield Finding(what, f"{breach.what}: {breach.harm}", breach.fix)
 
@@ -247,8 +229,6 @@ def transactional_finding(what: str, name: str, found: Sequence[tuple[str, AclOp
     """Return whether ACLs let a principal write under a transactional id.
 
     Args:
-        what: What is examined.
-        name: The transactional id.
         found: Principals and operations of the ACLs that allow something on it.
     """
     if not found:
@@ -269,12 +249,7 @@ def vacuum_problems(options: Mapping[str, str]) -> list[str]:
 
 
 def examine_discarded(what: str, found: SourceReport) -> Iterator[Finding]:
-    """Yield that rows of a source are discarded: they stay undelivered until an operator acts.
-
-    Args:
-        what: What is examined.
-        found: The state of the source.
-    """
+    """Yield that rows of a source are discarded: they stay undelivered until an operator acts."""
     if found.discarded:
         reasons = ", ".join(f"{one.rows} {one.reason}" for one in found.discarded)
         if found.is_counted:

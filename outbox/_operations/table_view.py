@@ -50,9 +50,7 @@ class Owner(NamedTuple):
     """The session that holds the owner's lock of a table source.
 
     Args:
-        pid: Its process id in the database.
         address: Address of its client; None if this role may not see it, or it is local.
-        role: Its role.
         may_deliver: Whether this role has the right to change the progress of the source.
     """
 
@@ -63,13 +61,7 @@ class Owner(NamedTuple):
 
 
 class DiscardedRows(NamedTuple):
-    """Discarded rows with one reason.
-
-    Args:
-        reason: The reason.
-        rows: How many.
-        since_ms: When the first was discarded, ms since 1970.
-    """
+    """Discarded rows with one reason."""
 
     reason: str
     rows: int
@@ -80,14 +72,8 @@ class FoundRow(NamedTuple):
     """A row of one local transaction.
 
     Args:
-        id: Its id.
-        group: Producer group.
-        topic: Real topic.
-        started_us: Start of the local transaction, us since 1970.
         timestamp: The message's own timestamp, ms since 1970; None: it has none.
         reason: Why it was discarded; empty: it waits.
-        detail: Likewise, one sentence.
-        discarded_ms: When, ms since 1970.
     """
 
     id: int
@@ -109,12 +95,7 @@ class DeliveredRow(NamedTuple):
     """The evidence of one delivered row.
 
     Args:
-        id: Its id.
-        group: Producer group.
-        topic: Real topic.
-        started_us: Start of the local transaction, us since 1970.
         earliest: The lowest timestamp that a message beside it has of its own, ms since 1970; None: none has one.
-        batch: The batch that delivered it.
         delivered_ms: When the relay wrote the evidence, ms since 1970.
     """
 
@@ -139,7 +120,6 @@ class TableView:
     All methods raise `psycopg.Error` if the database does not answer, or the tables or rights are missing.
 
     Args:
-        table: The table.
         connection: In autocommit.
     """
 
@@ -183,7 +163,6 @@ class TableView:
         """Return the rows of a local transaction that wait, and those that are discarded.
 
         Args:
-            transaction_id: An id of table mode.
             most: Rows of each kind at most.
         """
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
@@ -191,12 +170,7 @@ class TableView:
         return waiting, [FoundRow(*row) for row in self._all(_FIND_DISCARDED, parameters)]
 
     def find_delivered(self, transaction_id: str, most: int) -> list[DeliveredRow]:
-        """Return the evidence of the rows of a local transaction (R61).
-
-        Args:
-            transaction_id: An id of table mode.
-            most: Rows at most.
-        """
+        """Return the evidence of the rows of a local transaction (R61)."""
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         return [DeliveredRow(*row) for row in self._all(_FIND_DELIVERED, parameters)]
 

@@ -124,11 +124,7 @@ class CallbackRow:
 
 
 class CallbackTable:
-    """Statements on the callback tables under given names.
-
-    Args:
-        names: Where the tables are.
-    """
+    """Statements on the callback tables under given names."""
 
     def __init__(self, names: TableNames) -> None:
         self.names = names
@@ -167,11 +163,7 @@ class CallbackTable:
         return [drop_tables(self.names.schema, (self.names.transaction, self.names.meta, self.names.fence))]
 
     def application_grant(self, role: str) -> Grant:
-        """Return what the library's statements need: the seal inserts the row and reads it, and reads the incarnation.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
-        """
+        """Return what the library's statements need: the seal inserts and reads the row, and reads the incarnation."""
         rights: Rights = {self.names.transaction: ("SELECT", "INSERT"), self.names.meta: ("SELECT",)}
         return Grant(self.names.schema, role, rights)
 
@@ -179,9 +171,6 @@ class CallbackTable:
         """Return what the checker needs: rollback rows, purge with its watermarks, the durability write (R9).
 
         The first watermark of a half partition is a new row of the meta table: that takes INSERT.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
         """
         rights: Rights = {
             self.names.transaction: ("SELECT", "INSERT", "DELETE"),
@@ -195,15 +184,7 @@ class CallbackTable:
         return script([*self.statements(), *all_statements(grants)])
 
     def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
-        """Make the tables in one transaction, and their schema if there is none.
-
-        Args:
-            connection: Of a role that may.
-            grants: The rights that other roles get on them.
-
-        Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
-        """
+        """Make the tables in one transaction, and their schema if there is none."""
         run(connection, self.statements(), list(grants), "table")
 
     @property
@@ -236,7 +217,6 @@ class CallbackTable:
         """Privileges that the present role lacks.
 
         Args:
-            connection: Of that role.
             needed: Privileges by table name.
 
         Returns:
@@ -245,11 +225,7 @@ class CallbackTable:
         return missing_rights(connection, self.names.schema, needed)
 
     def verify(self, connection: psycopg.Connection[Any]) -> None:
-        """Check the tables.
-
-        Raises:
-            CallbackTableError: They are missing or wrong; the message names the remedy.
-        """
+        """Check the tables."""
         problems = self.problems(connection)
         if problems:
             raise CallbackTableError("; ".join(problems))

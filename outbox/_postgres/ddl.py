@@ -32,12 +32,8 @@ class Grant:
     """The rights that a role gets on tables of one schema, and no more.
 
     Args:
-        schema: Schema of the tables.
         role: The role; it must exist.
         rights: Its privileges by table name.
-
-    Raises:
-        ConfigurationError: The role's name is none, or is that of everybody.
     """
 
     schema: str
@@ -107,13 +103,7 @@ def run(
     """Make tables and give rights on them, in one transaction.
 
     Args:
-        connection: Of a role that may.
-        statements: They make the tables.
-        grants: The rights to give.
         command: The command group that makes these tables, for the error.
-
-    Raises:
-        CallbackTableError: The role has not the rights, or a role to get some does not exist.
     """
     try:
         with connection.transaction():
@@ -151,8 +141,6 @@ def missing_rights(
     """Privileges on tables that the connection's role lacks.
 
     Args:
-        connection: Of that role.
-        schema: Schema of the tables.
         rights: Privileges by table name; the tables exist.
 
     Returns:

@@ -36,9 +36,6 @@ def libpq_dsn(text: str) -> str:
     White space around it and SQLAlchemy's driver (`postgresql+psycopg://…`) are removed, and the scheme becomes lower
     case. Everything else is libpq's own syntax: a URL, or `name=value …`.
 
-    Args:
-        text: The string as the user wrote it.
-
     Raises:
         ConfigurationError: libpq cannot parse it. The message holds no part of it.
     """
@@ -78,12 +75,10 @@ def connect_dsn(text: str, *, options: str = "", **parameters: Any) -> psycopg.C
     No setting of a role, a database, a server or an environment decides bytes: `SESSION_SETTINGS` come last.
 
     Args:
-        text: The string; see `libpq_dsn`.
         options: Startup options of the session; they come after those of the string.
         parameters: Further arguments of `psycopg.connect`.
 
     Raises:
-        ConfigurationError: libpq cannot parse the string.
         psycopg.Error: The server cannot be reached, or refuses.
     """
     dsn = libpq_dsn(text)
@@ -99,14 +94,7 @@ def _session_parameters(options: str) -> dict[str, str]:
 
 
 def database_name(text: str) -> str:
-    """Return the name of the database of a connection string.
-
-    Args:
-        text: The string as the user wrote it.
-
-    Raises:
-        ConfigurationError: libpq cannot parse it.
-    """
+    """Return the name of the database of a connection string."""
     given = _parsed(libpq_dsn(text))
     return str(given.get("dbname") or given.get("user") or "")
 
@@ -115,12 +103,6 @@ def unverified_hosts(text: str) -> list[str]:
     """Return the hosts on other machines to which a connection string connects without `sslmode=verify-full`.
 
     Parameters that it does not contain are taken from libpq's variables, such as PGSSLMODE.
-
-    Args:
-        text: The string as the user wrote it.
-
-    Raises:
-        ConfigurationError: libpq cannot parse it, or may have taken a part of the password for a host.
     """
     if not _is_unambiguous(libpq_dsn(text)):
         raise ConfigurationError(_AMBIGUOUS)
@@ -137,10 +119,6 @@ def connection_problem(error: psycopg.Error, text: str) -> str:
 
     A password with special characters that are not percent-encoded is split by the parser, and its parts come back in
     the error as a host, a port or a database. Such a cause is not shown.
-
-    Args:
-        error: The error of the connection.
-        text: The connection string as the user wrote it.
     """
     if not _is_unambiguous(libpq_dsn(text)):
         return _AMBIGUOUS
@@ -151,7 +129,6 @@ def connection_remedy(text: str, where: str) -> str:
     """Return what helps where a connection failed: to start the server is no remedy if it answers.
 
     Args:
-        text: The connection string as the user wrote it.
         where: Where the user wrote it.
     """
     found = PGconn.ping(conninfo.make_conninfo(libpq_dsn(text), connect_timeout=PING_SECONDS).encode())

@@ -58,9 +58,6 @@ class Layout:
 
         Args:
             value: Of its column `topic`.
-
-        Raises:
-            ProtocolError: The topic needs a value, and there is none.
         """
         if ROUTED not in self.topic:
             return self.topic
@@ -73,14 +70,10 @@ def make_layout(name: LayoutName, columns: Mapping[str, str], topic: str, group:
     """Return the layout of a foreign table from its settings.
 
     Args:
-        name: `debezium` or `mapping`.
         columns: Columns by role, over the defaults of the layout.
         topic: Real topic, or a template of it; empty: the layout's default.
         group: Producer group; empty: none is given.
         placement: Columns and their places, as in Debezium's `table.fields.additional.placement`.
-
-    Raises:
-        ValueError: They do not fit each other.
     """
     for role, column in columns.items():
         if role not in ROLES:

@@ -48,10 +48,6 @@ class ForeignSource:
 
     Args:
         names: Schema and name prefix of the source table and of the table of discarded rows.
-        table: The foreign table.
-
-    Raises:
-        ConfigurationError: The table has a name of the outbox's own tables.
     """
 
     def __init__(self, names: TableNames, table: QualifiedName) -> None:
@@ -115,11 +111,7 @@ class ForeignSource:
         """Return what the relay needs, on the foreign table too.
 
         Args:
-            role: The relay's role.
             mark: Column that is set after the delivery; empty: rows are deleted.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
         """
         ours = {self.names.discarded: ("SELECT", "INSERT"), self.names.source: ("SELECT", "INSERT", "UPDATE")}
         settle = sql.SQL("UPDATE ({})").format(sql.Identifier(mark)).as_string() if mark else "DELETE"
@@ -138,11 +130,6 @@ class ForeignSource:
         """Make both tables in one transaction, and the schema if there is none.
 
         Args:
-            connection: Of a role that may.
-            grants: The rights that the relay's roles get.
             notify: See `statements()`.
-
-        Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
         """
         run(connection, self.statements(notify=notify), list(grants), "table")

@@ -78,19 +78,11 @@ class InboxTable:
         return [drop_tables(self.schema, (self.name,))]
 
     def consumer_grant(self, role: str) -> Grant:
-        """Return what a consumer needs.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
-        """
+        """Return what a consumer needs."""
         return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
 
     def purger_grant(self, role: str) -> Grant:
-        """Return what the clean-up needs.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
-        """
+        """Return what the clean-up needs."""
         return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
 
     def ddl(self, grants: Iterable[Grant] = ()) -> str:
@@ -98,15 +90,7 @@ class InboxTable:
         return script([*self.statements(), *all_statements(grants)])
 
     def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
-        """Make the table in one transaction, and its schema if there is none.
-
-        Args:
-            connection: Of a role that may.
-            grants: The rights that other roles get on it.
-
-        Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
-        """
+        """Make the table in one transaction, and its schema if there is none."""
         run(connection, self.statements(), list(grants), "inbox")
 
     def purge(
@@ -126,9 +110,6 @@ class InboxTable:
 
         Returns:
             How many rows were deleted.
-
-        Raises:
-            UsageError: The age or the batch is not above 0, or the connection is in a transaction.
         """
         if keep <= timedelta(0) or batch < 1:
             raise UsageError("the age to keep and the batch must be above 0")

@@ -168,11 +168,7 @@ _TOAST: LiteralString = (
 
 
 class MessageTable:
-    """DDL and rights of the message table, and of what belongs to it.
-
-    Args:
-        names: Schema and name prefix.
-    """
+    """DDL and rights of the message table, and of what belongs to it."""
 
     def __init__(self, names: TableNames) -> None:
         self.names = names
@@ -249,9 +245,6 @@ class MessageTable:
         """Return what an application needs to publish, and to learn the outcome of a transaction.
 
         It cannot read, change or delete messages, or choose their ids.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
         """
         names = self.names
         return Grant(
@@ -266,11 +259,7 @@ class MessageTable:
         )
 
     def relay_grant(self, role: str) -> Grant:
-        """Return what the relay needs.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
-        """
+        """Return what the relay needs."""
         names = self.names
         return Grant(
             names.schema,
@@ -285,11 +274,7 @@ class MessageTable:
         )
 
     def checker_grant(self, role: str) -> Grant:
-        """Return what `outbox audit` needs. It cannot read content of messages.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
-        """
+        """Return what `outbox audit` needs. It cannot read content of messages."""
         names = self.names
         return Grant(
             names.schema,
@@ -303,11 +288,7 @@ class MessageTable:
         )
 
     def operator_grant(self, role: str) -> Grant:
-        """Return what an operator's commands need: all that the relay needs, and to move discarded messages back.
-
-        Raises:
-            ConfigurationError: The role's name is not allowed.
-        """
+        """Return what an operator's commands need: all that the relay needs, and to move discarded messages back."""
         names, rights = self.names, dict(self.relay_grant(role).rights)
         rights[names.message] = (*rights[names.message], _INSERT_RIGHT)
         rights[names.discarded] = (*rights[names.discarded], "DELETE")
@@ -323,11 +304,6 @@ class MessageTable:
         """Make all of it in one transaction, and the schema if there is none.
 
         Args:
-            connection: Of a role that may.
-            grants: The rights that other roles get.
             notify: See `statements()`.
-
-        Raises:
-            CallbackTableError: The role has not the rights, or a role to get some does not exist.
         """
         run(connection, self.statements(notify=notify), list(grants), "table")

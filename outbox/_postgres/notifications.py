@@ -55,8 +55,6 @@ def notify_statements(table: sql.Identifier, function: sql.Identifier, *, notify
     """Return the statements that create or drop the trigger.
 
     Args:
-        table: The message table or foreign table.
-        function: The trigger's function.
         notify: True: create; False: drop; None: leave it as it is, without a statement.
     """
     if notify is None:
@@ -68,11 +66,7 @@ def has_trigger(connection: psycopg.Connection[Any], table: str) -> bool:
     """Return whether a table has the trigger, enabled.
 
     Args:
-        connection: To its database.
         table: Its schema and name as `regclass` takes them.
-
-    Raises:
-        psycopg.Error: The database does not answer.
     """
     return connection.execute(_EXISTS, (table,)).fetchone() == (True,)
 
@@ -96,9 +90,6 @@ class Notifications:
         Returns:
             Whether the wait has begun. False: a transaction that inserted rows and sends no notification is open.
             None: the table has no trigger, or a disabled one.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
         found = self._connection.execute(_BEGIN, (self._table,)).fetchone()
         if found is None:
@@ -115,32 +106,17 @@ class Notifications:
 
         The session goes on listening between two waits, psycopg keeps what comes with the answers to statements, and
         every role of the database may send notifications.
-
-        Raises:
-            psycopg.Error: The session has ended.
         """
         if self._listens_to is not None:
             for _ in self._connection.notifies(timeout=0):
                 pass
 
     def end(self) -> None:
-        """End the wait: transactions that insert from now on send no notification.
-
-        Raises:
-            psycopg.Error: The database does not answer.
-        """
+        """End the wait: transactions that insert from now on send no notification."""
         self._connection.execute(_END, (self._listens_to,))
 
     def wait(self, seconds: float, stopping: Callable[[float], bool]) -> bool:
-        """Wait for a notification after the wait has begun; return whether one came.
-
-        Args:
-            seconds: How long at most.
-            stopping: Returns whether to stop.
-
-        Raises:
-            psycopg.Error: The session has ended.
-        """
+        """Wait for a notification after the wait has begun; return whether one came."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not stopping(0):
             if list(self._connection.notifies(timeout=min(left, STOP_SECONDS), stop_after=1)):

@@ -12,7 +12,6 @@ def may_be_purged(transaction_id: str, purged_until: int | None) -> bool:
     """Whether the row of a transaction may have been purged.
 
     Args:
-        transaction_id: The transaction.
         purged_until: The newest time of any purged row, ms since 1970; None: none was purged.
     """
     return purged_until is not None and created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS

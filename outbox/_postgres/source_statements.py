@@ -100,12 +100,7 @@ def source_name(schema: str, table: str) -> str:
 
 
 def held_by_intruder(pid: int, role: str) -> str:
-    """Return why a source has no owner although its lock is held.
-
-    Args:
-        pid: Process id of the session that holds it.
-        role: Role of that session, which may not deliver the table.
-    """
+    """Return why a source has no owner although its lock is held."""
     return (
         f"role {role} holds the owner's lock and may not deliver the table: pid {pid}. End that session with "
         f"pg_terminate_backend({pid}). docs/operations/teams.md shows how to keep roles from doing this"

@@ -134,10 +134,7 @@ class Condition:
     """One condition.
 
     Args:
-        name: What is required.
-        tables: The kinds of tables to which it applies.
         broken: Returns what a table is or has instead; empty if it fulfils the condition.
-        harm: What goes wrong without it.
         fix: What to do; `{table}` is the table.
     """
 
@@ -149,13 +146,7 @@ class Condition:
 
 
 class Breach(NamedTuple):
-    """A broken condition.
-
-    Args:
-        what: The table, and what it is or has.
-        harm: What goes wrong.
-        fix: What to do.
-    """
+    """A broken condition."""
 
     what: str
     harm: str
@@ -281,10 +272,6 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
 
     Args:
         connection: In autocommit, or in a transaction of its own.
-        places: The tables.
-
-    Raises:
-        psycopg.Error: The database does not answer.
     """
     for schema in sorted({schema for schema, _ in places.values()}):
         if not may_use_schema(connection, schema):
@@ -297,11 +284,7 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
 
 
 def require_contract(connection: psycopg.Connection[Any], places: Places) -> None:
-    """Refuse tables that break their contract.
-
-    Raises:
-        CallbackTableError: They do; the message names each condition and the remedy.
-    """
+    """Refuse tables that break their contract."""
     if found := breaches(connection, places):
         raise CallbackTableError("; ".join(map(str, found)))
 

@@ -19,15 +19,7 @@ _NO_RIGHT = "42501"
 
 @contextmanager
 def explained(schema: str, table: str) -> Iterator[None]:
-    """Run statements on a callback table.
-
-    Args:
-        schema: Its schema.
-        table: Its name.
-
-    Raises:
-        CallbackTableError: The table does not exist, or this role lacks a right on it.
-    """
+    """Run statements on a callback table."""
     try:
         yield
     except psycopg.Error as error:
@@ -53,8 +45,6 @@ def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTab
 
     Args:
         error: An error of any driver, of SQLAlchemy or of Django.
-        schema: The table's schema.
-        table: Its name.
     """
     state = sqlstate_of(error)
     if state in _MISSING:

@@ -17,7 +17,6 @@ from outbox._publish.waiting import Budget, Notify
 from outbox.errors import PublishFailed
 
 Report = Callable[[KafkaError | None, Message], None]
-"""Handles a delivery report of librdkafka."""
 
 
 class Witness(Protocol):
@@ -31,11 +30,7 @@ class Witness(Protocol):
 
 
 class Acks:
-    """The acknowledgements of the halves of one transaction.
-
-    Args:
-        witness: Records acknowledgements, and those that did not come in time.
-    """
+    """The acknowledgements of the halves of one transaction."""
 
     def __init__(self, witness: Witness) -> None:
         self.error: str | None = None
@@ -97,11 +92,7 @@ class Acks:
         return budget.until(self.when_all, seconds)
 
     def offsets(self, budget: Budget) -> list[int]:
-        """Wait for all acknowledgements; return the offsets of the halves in the order of `expect()`.
-
-        Raises:
-            PublishFailed: Not all halves were acknowledged in time and with an offset.
-        """
+        """Wait for all acknowledgements; return the offsets of the halves in the order of `expect()`."""
         if self._left and not budget.until(self.when_all):
             if self._answered_at < self._sent_at:  # else Kafka is at work on many halves
                 self._witness.unanswered(self._sent_at, "a half message was not acknowledged")

@@ -30,11 +30,7 @@ class Circuit:
         self._opening: _Opening | None = None
 
     def require_closed(self) -> None:
-        """Refuse a publication while the circuit is open, without waiting.
-
-        Raises:
-            PublishFailed: The circuit is open.
-        """
+        """Refuse a publication while the circuit is open, without waiting."""
         opening = self._opening
         if opening is not None:
             raise PublishFailed(
@@ -53,7 +49,6 @@ class Circuit:
 
         Args:
             since: When the failed request was sent, seconds of the monotonic clock.
-            cause: Cause of the failure, for the error message.
 
         Returns:
             Whether this call opened the circuit.

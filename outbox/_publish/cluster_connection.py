@@ -47,10 +47,6 @@ class Connection:
 
     Callers send no requests to the cluster themselves: they wait, within their budget, for answers to `Enquiries`. A
     forked child starts with no connection (R46).
-
-    Args:
-        settings: Settings of the `Outbox`.
-        recorder: Receives the outbox's events.
     """
 
     def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
@@ -80,12 +76,7 @@ class Connection:
 
     @property
     def channel(self) -> ChannelDescription:
-        """The verified channel.
-
-        Raises:
-            ChannelError: Its topics are missing or wrong.
-            PublishFailed: Kafka does not answer.
-        """
+        """The verified channel."""
         if self._channel is None:
             self.connect(self.budget())
         channel = self._channel
@@ -108,27 +99,13 @@ class Connection:
         return Budget(waiting, self._settings.publish_timeout_seconds)
 
     def connect(self, budget: Budget) -> None:
-        """Connect and describe the channel, if not done yet, after a fatal error or after the half topic was recreated.
-
-        Raises:
-            ChannelError: The channel's topics are missing or wrong.
-            PublishFailed: Kafka does not answer.
-        """
+        """Connect and describe the channel, if not done yet, after a fatal error or a recreated half topic."""
         if self._producer is None or self._channel is None:
             self.require_answering()
             self._answer("connection", self._start, budget)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Return the description of a real topic, cached if possible; None if the topic does not exist.
-
-        Args:
-            name: Name of the topic.
-            budget: Time to wait for the cluster, if the topic is not cached.
-
-        Raises:
-            ChannelError: The channel's topics are missing or wrong.
-            PublishFailed: Kafka does not answer.
-        """
+        """Return the description of a real topic, cached if possible; None if the topic does not exist."""
         self.require_answering()
         self.connect(budget)
         topics = self._known_topics()
@@ -140,15 +117,7 @@ class Connection:
         return topic
 
     def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Ask the cluster for the description of a real topic; return None if the topic does not exist.
-
-        Args:
-            name: Name of the topic.
-            budget: Time to wait.
-
-        Raises:
-            PublishFailed: Kafka does not answer.
-        """
+        """Ask the cluster for the description of a real topic; return None if the topic does not exist."""
         topics = self._known_topics()
         return self._answer(f"topic {name}", lambda: topics.ask(name), budget)
 
@@ -175,12 +144,7 @@ class Connection:
             raise
 
     def _answer(self, question: str, function: Callable[[], T], budget: Budget) -> T:
-        """Wait for the answer to an enquiry; without one, open the circuit and fail the publication.
-
-        Raises:
-            PublishFailed: Kafka does not answer.
-            OutboxError: As the function.
-        """
+        """Wait for the answer to an enquiry; without one, open the circuit and fail the publication."""
         began = time.monotonic()
         try:
             return budget.result(self._enquiries.ask(question, function))
@@ -198,21 +162,12 @@ class Connection:
     # --- the circuit
 
     def require_answering(self) -> None:
-        """Refuse a publication while the circuit is open, without waiting.
-
-        Raises:
-            PublishFailed: The circuit is open.
-            UsageError: The outbox is closed.
-        """
+        """Refuse a publication while the circuit is open, without waiting."""
         self.require_open()
         self._circuit.require_closed()
 
     def require_open(self) -> None:
-        """Refuse a publication after `close()`.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
+        """Refuse a publication after `close()`."""
         if self._closed:
             raise UsageError("The outbox is closed. Create a new one.")
 
@@ -248,15 +203,7 @@ class Connection:
         return takes_records(self._admin_client(), half, _PROBE_SECONDS)
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
-        """Check that Kafka answers and the channel exists.
-
-        Args:
-            waiting: How to wait.
-
-        Raises:
-            ChannelError: The channel's topics are missing or wrong.
-            PublishFailed: Kafka does not answer.
-        """
+        """Check that Kafka answers and the channel exists."""
         self.require_answering()
         budget = Budget(waiting, self._settings.publish_timeout_seconds)
         if self._producer is None:

@@ -87,7 +87,6 @@ class Draft:
 
         Args:
             message: A message that is not added yet.
-            group: Producer group.
             topic: Half topic.
         """
         ordering_key = self.ordering_key if self._messages else message.key_bytes()
@@ -103,10 +102,7 @@ class Draft:
         """Return positions and halves of the messages that were not returned before.
 
         Args:
-            group: Producer group.
-            incarnation: Incarnation of the database with the callback table.
             topic: Half topic.
-            partition: Half partition of the transaction.
         """
         taken, self._sent = self._messages[self._sent :], len(self._messages)
         ordering_key = self.ordering_key

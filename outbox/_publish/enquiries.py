@@ -33,12 +33,8 @@ class Enquiries:
         """Run a function; if the same question is pending, return its future instead.
 
         Args:
-            question: Identifies the question.
             function: Sends a request to the cluster; it has a time limit of its own.
             urgent: Whether a caller waits for the answer. Other questions are run after these.
-
-        Raises:
-            UsageError: The outbox is closed.
         """
         with self._changed:
             if self._closed.is_set():

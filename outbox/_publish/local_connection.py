@@ -36,7 +36,6 @@ class Result(NamedTuple):
 
     Args:
         row: First row; None if there is none.
-        tag: Command tag.
     """
 
     row: tuple[Any, ...] | None
@@ -106,9 +105,6 @@ class LocalConnection(ABC):
 
         Args:
             begun: Whether the transaction had begun before; if not, the next statement begins it.
-
-        Raises:
-            UsageError: The connection is outside a transaction, or in a failed one.
         """
         if self.status is TransactionStatus.INERROR:
             raise UsageError("The local transaction has failed, so nothing was published. Roll it back.")
@@ -246,11 +242,7 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
 
 
 def local_connection(driver: object) -> LocalConnection:
-    """Wrap a connection of psycopg.
-
-    Raises:
-        UsageError: It is a connection of another driver.
-    """
+    """Wrap a connection of psycopg."""
     if isinstance(driver, psycopg.Connection):
         return BlockingConnection(driver)
     if isinstance(driver, psycopg.AsyncConnection):

@@ -70,9 +70,6 @@ class Sealer:
     """Creates the seals of one `Outbox`, one for each local transaction.
 
     Args:
-        settings: Settings of the outbox.
-        sender: Its connection to Kafka.
-        table: Its callback table.
         incarnations: Last known incarnation of the database behind each connection of a driver (R10).
     """
 
@@ -82,11 +79,7 @@ class Sealer:
     incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a connection of psycopg.
-
-        Raises:
-            UsageError: It is a connection of another driver.
-        """
+        """Wrap a connection of psycopg."""
         return local_connection(driver)
 
     def start(self, connection: LocalConnection) -> Seal:
@@ -100,9 +93,7 @@ class Seal:
     """One outbox's participant in one local transaction: its draft, its halves, its row, and its end.
 
     Args:
-        sealer: The outbox's sealer.
         connection: Connection on which COMMIT will run.
-        draft: The messages.
     """
 
     writes_rows = False
@@ -133,14 +124,7 @@ class Seal:
         """Add a message.
 
         Args:
-            message: The message.
             eager: Send the half now; never while a SAVEPOINT is open.
-
-        Raises:
-            MessageRefused: The message cannot be published; nothing was written.
-            ConfigurationError: The channel or the tables are missing or wrong.
-            PublishFailed: Kafka does not answer.
-            psycopg.Error: The lock could not be taken.
         """
         self._require_own_process()
         message = with_trace(message)
@@ -158,9 +142,6 @@ class Seal:
 
         Returns:
             Half partition and offset.
-
-        Raises:
-            PublishFailed: The half was not acknowledged.
         """
         try:
             return self._place.partition, self._acks.offsets(self._sender.budget(self._connection.waiting))[-1]
@@ -173,13 +154,6 @@ class Seal:
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
-
-        Raises:
-            PublishFailed: The halves were not acknowledged.
-            TransactionFenced: The checker decided ROLLBACK before.
-            CallbackTableError: The tables are missing.
-            UsageError: The transaction failed, or was ended.
-            psycopg.Error: Postgres refuses a statement.
         """
         self._require_own_process()
         budget = self._sender.budget(self._connection.waiting)

@@ -41,12 +41,7 @@ class Sender(Connection):
         return self._settings.channel
 
     def half_place(self, ordering_key: bytes | None, transaction_id: str) -> HalfPlace:
-        """Return the half topic, partition and floor offset of a transaction; call it before the first half is sent.
-
-        Raises:
-            ChannelError: The channel's topics are missing or wrong.
-            PublishFailed: Kafka does not answer.
-        """
+        """Return the half topic, partition and floor offset of a transaction; call it before the first half is sent."""
         channel, id_ = self.channel, uuid.UUID(transaction_id).bytes
         partition = half_partition(self._settings.group, ordering_key, id_, channel.partitions)
         ends = self._topics.ends.get(channel.half.name, ()) if self._topics is not None else ()
@@ -57,13 +52,6 @@ class Sender(Connection):
         """Refuse to commit a transaction whose half topic was recreated after its halves were sent (R39).
 
         The channel is described again before the next transaction.
-
-        Args:
-            place: The result of `half_place()`.
-            offsets: Offsets with which the halves were acknowledged.
-
-        Raises:
-            PublishFailed: The half topic is known to have been recreated.
         """
         if not place.holds(offsets, self._half_topic_ids()):
             self._reset_channel()
@@ -91,12 +79,7 @@ class Sender(Connection):
         """Produce a half, without waiting for its acknowledgement.
 
         Args:
-            half: The half, with its half topic and partition.
-            acks: Collects the acknowledgement.
             budget: Time to wait while the client's queue is full.
-
-        Raises:
-            PublishFailed: The half cannot be sent.
         """
         began = time.monotonic()
         report = acks.expect()
@@ -139,9 +122,6 @@ class Sender(Connection):
 
         Returns:
             The offsets of the halves.
-
-        Raises:
-            PublishFailed: Not all halves were acknowledged in time and with an offset.
         """
         budget = budget or self.budget()
         acks = self.acks()
@@ -153,8 +133,6 @@ class Sender(Connection):
         """Send an op marker without waiting for its acknowledgement: if it is lost, the checker decides.
 
         Args:
-            entry: The decision.
-            source: The role that decided.
             connect: Connect, and wait for that, if there is no connection; otherwise the marker is dropped.
         """
         value, headers = encode_op([entry], source)

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox.errors import UsageError
 
 BindArguments = Mapping[str, Any]
-"""The `bind_arguments` of `Session.connection()`."""
 
 _WRITE = update(table("outbox_transaction"))
 """A writing statement, for which a session that routes reads and writes returns the engine."""
@@ -26,11 +25,7 @@ _HOW = (
 
 
 def plain_session(session: object) -> Session:
-    """Return the session; for a scoped session, the one of this scope.
-
-    Raises:
-        UsageError: It is not a session, or it is two-phase.
-    """
+    """Return the session; for a scoped session, the one of this scope."""
     if isinstance(session, scoped_session):
         session = session()
     if not isinstance(session, Session):
@@ -54,11 +49,7 @@ def writing_connection(session: Session, bind_arguments: BindArguments | None = 
     objects.
 
     Args:
-        session: The session.
         bind_arguments: How to choose instead.
-
-    Raises:
-        UsageError: The session has no engine to choose, the connection is read-only, or another open one can write.
     """
     writers = _writers(session)
     if len(writers) == 1 and bind_arguments is None:

@@ -55,9 +55,6 @@ class PublishedTransaction:
     """The messages published in one root transaction, through any number of outboxes.
 
     It holds no reference to that transaction, which keeps it alive.
-
-    Args:
-        connection: The connection.
     """
 
     def __init__(self, connection: LocalConnection) -> None:
@@ -73,15 +70,8 @@ class PublishedTransaction:
 
         Args:
             starter: The outbox's starter; it creates the participant at the first message.
-            message: The message.
             savepoint: Number of the innermost open SAVEPOINT, 0 if none is open; inside one, nothing is eager.
             eager: Send the half now, not at COMMIT.
-
-        Raises:
-            UsageError: The transaction is already sealed.
-            MessageRefused: The message cannot be published.
-            OutboxError: Kafka does not answer, or the channel or the tables are wrong.
-            psycopg.Error: With eager sending: Postgres refuses.
         """
         if self.is_sealed:
             raise UsageError("This transaction is already being committed. Publish before session.commit().")
@@ -190,13 +180,7 @@ class PublishedTransaction:
 
 
 class StoredHalf(NamedTuple):
-    """An eagerly published message whose half is stored.
-
-    Args:
-        receipt: Receipt of the publication.
-        partition: Partition of the half topic.
-        offset: Offset of the half.
-    """
+    """An eagerly published message whose half is stored."""
 
     receipt: Receipt
     partition: int
@@ -207,8 +191,6 @@ def store_half(session: Session | scoped_session[Any], starter: Starter, message
     """Publish a message eagerly, and wait until its half is stored.
 
     Raises:
-        OutboxError: As `publish()`.
-        UsageError: A SAVEPOINT is open; nothing was published.
         PublishFailed: The half was not acknowledged. The local transaction must be rolled back.
     """
     session = plain_session(session)
@@ -231,16 +213,8 @@ def publish(
     """Publish a message with the transaction of a session or a connection, begun if there is none.
 
     Args:
-        session: The session or connection.
-        starter: The outbox's starter.
-        message: The message.
         eager: Send the half now, not at COMMIT.
         bind_arguments: How a session chooses the connection; None: see `writing_connection`.
-
-    Raises:
-        UsageError: `session` has another type, is two-phase, in autocommit, read-only, writes on two connections, is
-            not on psycopg, or is already being committed.
-        MessageRefused: The message cannot be published.
     """
     if isinstance(session, Connection):
         return _publish_on_connection(session, starter, message, eager=eager)
@@ -261,12 +235,7 @@ def _publish_on_connection(connection: Connection, starter: Starter, message: Me
 def publish_on(
     connection: Connection, published: PublishedTransaction, starter: Starter, message: Message, *, eager: bool
 ) -> Receipt:
-    """Publish a message with a connection's transaction; raise errors of Postgres as SQLAlchemy's.
-
-    Raises:
-        OutboxError: As `PublishedTransaction.publish`.
-        DBAPIError: With eager sending: Postgres refuses.
-    """
+    """Publish a message with a connection's transaction; raise errors of Postgres as SQLAlchemy's."""
     savepoint = _innermost_savepoint(connection)
     if savepoint:
         _listen_to_savepoints(connection)
@@ -277,11 +246,7 @@ def publish_on(
 
 
 def published_transaction(connection: Connection, starter: Starter) -> PublishedTransaction:
-    """Return the messages of the connection's current root transaction; register listeners at the first call.
-
-    Raises:
-        UsageError: The connection is two-phase, in autocommit, or not on psycopg.
-    """
+    """Return the messages of the connection's current root transaction; register listeners at the first call."""
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
         raise UsageError("publish() does not support two-phase transactions. Use connection.begin().")
@@ -349,11 +314,7 @@ def _listen(connection: Connection) -> None:
 
 
 def _refuse_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
-    """Refuse COMMIT and ROLLBACK as SQL text: SQLAlchemy fires no event for them (R47).
-
-    Raises:
-        UsageError: The statement would end a transaction with messages.
-    """
+    """Refuse COMMIT and ROLLBACK as SQL text: SQLAlchemy fires no event for them (R47)."""
     published = _current(connection)
     if published is not None and published.has_messages and (found := _END.match(statement)):
         raise UsageError(

@@ -41,12 +41,6 @@ def with_trace(message: Message) -> Message:
     """Return a message with the headers of the current trace; the same message if there is no trace.
 
     Headers that the message already has are kept. The call takes less than 1 µs when no context is active.
-
-    Args:
-        message: The argument of `publish()`.
-
-    Raises:
-        UsageError: It is no message.
     """
     _require_message(message)
     found = _opentelemetry()
@@ -61,14 +55,7 @@ def with_trace(message: Message) -> Message:
 
 
 def with_traces(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return messages with the headers of the current trace; the same ones if there is no trace.
-
-    Args:
-        messages: The argument of `publish_many()`.
-
-    Raises:
-        UsageError: One is no message.
-    """
+    """Return messages with the headers of the current trace; the same ones if there is no trace."""
     for message in messages:
         _require_message(message)
     found = _opentelemetry()

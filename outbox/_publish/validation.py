@@ -29,10 +29,7 @@ class PlannedHalf(NamedTuple):
     """The largest possible half of a message, before its transaction id and its position are known.
 
     Args:
-        make: Returns the half.
-        group: Producer group.
         truth: Whether the callback row or the listener decides.
-        ordering_key: Ordering key of the transaction.
         messages: Number of messages of the transaction, with this one.
     """
 
@@ -44,21 +41,7 @@ class PlannedHalf(NamedTuple):
 
 
 def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
-    """Refuse a message that could not be delivered.
-
-    Args:
-        message: The message.
-        planned: The half of the message.
-        sender: Connection to the cluster.
-        budget: Time to wait for the cluster, if the topic is not cached.
-
-    Raises:
-        TransactionsRejected: `reject_transactions` is on.
-        MessageRefused: The topic is internal, does not exist or needs a key, the partition is out of range, or the
-            message is too large.
-        ChannelError: The channel's topics are missing or wrong.
-        PublishFailed: Kafka does not answer.
-    """
+    """Refuse a message that could not be delivered."""
     require_accepted(sender)
     refuse_own(message, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
@@ -73,11 +56,7 @@ def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budge
 
 
 def require_accepted(sender: Sender) -> None:
-    """Refuse every message while the outbox rejects transactions.
-
-    Raises:
-        TransactionsRejected: `reject_transactions` is on.
-    """
+    """Refuse every message while the outbox rejects transactions."""
     if sender.rejects:
         raise TransactionsRejected("The outbox rejects transactions: reject_transactions is on. Try again later.")
 
@@ -86,8 +65,6 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
     """Return why a real topic does not accept a message; an empty text if it does.
 
     Args:
-        message: The message.
-        planned: The half of the message.
         largest: Upper bound of the size of any record made from the message, bytes.
         topic: The topic's description; None if it does not exist.
     """
@@ -106,11 +83,7 @@ def _why_not(message: Message, planned: PlannedHalf, largest: int, topic: TopicD
 
 
 def refuse_own(message: Message, channel: Channel) -> None:
-    """Refuse a message to an internal topic of the outbox's own channel, by the topic's name.
-
-    Raises:
-        MessageRefused: The topic is internal.
-    """
+    """Refuse a message to an internal topic of the outbox's own channel, by the topic's name."""
     if is_internal_topic(message.topic, channel):
         raise MessageRefused(_internal(message.topic))
 

@@ -88,10 +88,6 @@ class Budget:
     """The time that one call of the application may still wait for Kafka.
 
     Only time spent in the methods below counts: `publish_timeout_seconds` does not limit Postgres.
-
-    Args:
-        waiting: How to wait.
-        seconds: Total time to wait, seconds.
     """
 
     def __init__(self, waiting: Waiting, seconds: float) -> None:
@@ -117,11 +113,7 @@ class Budget:
         self._left -= seconds
 
     def result(self, future: Future[T]) -> T:
-        """Wait for a future; return its result or raise its exception.
-
-        Raises:
-            TimeoutError: It was not done in time.
-        """
+        """Wait for a future; return its result or raise its exception."""
         if not future.done() and not self.until(lambda notify: future.add_done_callback(lambda _: notify())):
             raise TimeoutError
         return future.result()

@@ -63,11 +63,7 @@ class TransactionEnd:
             self._struck = self._struck.union(positions)
 
     def why_never(self, position: int) -> str | None:
-        """Return why a message will never be delivered; None if it may be.
-
-        Args:
-            position: Index of the message in the transaction.
-        """
+        """Return why a message will never be delivered; None if it may be."""
         if position in self._struck:
             return _STRUCK
         return self._reason if self._state is LocalState.ROLLED_BACK else None

@@ -37,7 +37,6 @@ def formatted(form: AclFormat, principal: str, rights: Sequence[Right]) -> str:
     """Return rights in the form that a tool reads.
 
     Args:
-        form: The form.
         principal: Who gets them, such as `User:orders`.
         rights: The rights; those on one resource follow each other.
     """

@@ -11,8 +11,6 @@ class HalfPlace:
     """A half partition, as it was before the first half of a transaction was sent.
 
     Args:
-        topic_id: Id of the half topic.
-        partition: Half partition.
         floor: End offset of the partition then: halves sent later have this offset or a higher one.
     """
 
@@ -26,7 +24,6 @@ class HalfPlace:
         A recreated topic begins at offset 0, so a low offset detects it without a request to the cluster.
 
         Args:
-            offsets: Offsets with which the halves were acknowledged.
             topic_ids: Known present ids of the half topic; empty: unknown, so the result is False.
         """
         return set(topic_ids) == {self.topic_id} and min(offsets) >= self.floor

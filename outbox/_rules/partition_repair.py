@@ -12,7 +12,6 @@ class StoredHalf(NamedTuple):
     """A half as the half partition has it.
 
     Args:
-        offset: Its offset.
         transaction_id: Its transaction; empty: the half is malformed, and a relay discards it.
     """
 
@@ -28,7 +27,6 @@ def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -
 
     Args:
         halves: All that the half partition has, in the order of their offsets.
-        delivered: The transactions that real topics show.
     """
     owed: list[int] = []
     kept, head = 0, 0

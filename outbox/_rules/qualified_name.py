@@ -9,23 +9,14 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
 
 
 class QualifiedName(NamedTuple):
-    """Schema and name of a table, as Postgres' catalog has them. All SQL quotes them.
-
-    Args:
-        schema: The schema.
-        table: The table.
-    """
+    """Schema and name of a table, as Postgres' catalog has them. All SQL quotes them."""
 
     schema: str
     table: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `schema.table`.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Read `schema.table`."""
         schema, dot, table = text.partition(".")
         if not dot:
             raise ValueError(f"{text!r} has no schema. Write it as schema.table, such as public.{text or 'outbox'}.")
@@ -33,11 +24,7 @@ class QualifiedName(NamedTuple):
 
 
 def check_name(name: str) -> str:
-    """Return the name of a schema, table or column if it is allowed.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Return the name of a schema, table or column if it is allowed."""
     if not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} is not a name of a schema, table or column. Use at most 63 of A-Z, a-z, 0-9, '_', '$' and '-', "

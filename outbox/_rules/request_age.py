@@ -26,8 +26,6 @@ class RequestAges:
         """Note the newest record of a partition, which may be read much later.
 
         Args:
-            partition: Partition of the check topic.
-            offset: Offset of the record.
             append_time: Append time of the record, ms.
         """
         self._newest[partition] = (offset, append_time)
@@ -36,8 +34,6 @@ class RequestAges:
         """Return whether a request is older than `STALE_MS`. Call it for each request, in the order of offsets.
 
         Args:
-            partition: Partition of the check topic.
-            offset: Offset of the request.
             append_time: Append time of the request, ms.
             monotonic: Monotonic time, ms.
         """

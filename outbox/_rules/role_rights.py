@@ -74,10 +74,8 @@ class Need:
     """What a role needs on one kind of resource.
 
     Args:
-        kind: Kind of the resource.
         name: Its name. `{channel}`, `{topic}`, `{sibling}`, `{group}` and `{source}` are filled in; there is one for
             each name that is given.
-        operations: What it must allow.
         prefixed: Whether the right is on all names that begin like this.
         otherwise: What is so without it; empty: the role does not work.
     """
@@ -204,10 +202,7 @@ class Scope:
     """The names for which rights are wanted.
 
     Args:
-        channel: The channel.
         topics: Real topics; one that ends in `*` is a prefix, and `*` alone is every topic.
-        groups: Producer groups.
-        sources: Table sources.
     """
 
     channel: Channel
@@ -226,10 +221,6 @@ class Right:
     """One right on one resource, or on all whose names begin with its name.
 
     Args:
-        kind: Kind of the resource.
-        name: Name of the resource.
-        operation: What it allows.
-        prefixed: Whether the name is a prefix.
         otherwise: What is so without it; empty: the role does not work.
     """
 
@@ -250,12 +241,7 @@ class Right:
 
 
 def rights_of(roles: Iterable[Role], *scopes: Scope) -> list[Right]:
-    """Return the rights that roles need together: each once, those on one resource together, and nothing implied.
-
-    Args:
-        roles: The roles.
-        scopes: The names, of each channel.
-    """
+    """Return the rights that roles need together: each once, those on one resource together, and nothing implied."""
     found: dict[tuple[tuple[Kind, str, bool], Operation], Right] = {}
     needs = [need for role in roles for need in NEEDS[role]]
     for right in (right for scope in scopes for need in needs for right in _filled(need, scope)):

@@ -19,8 +19,6 @@ def behind_those(window: Collection[Some], stopped: Iterable[Some], keyed_rows: 
     Rows of transactions interleave: a transaction that begins earlier may have a later row.
 
     Args:
-        window: Transactions.
-        stopped: Those of them that cannot go.
         keyed_rows: Returns the rows of a transaction that have a key.
     """
     found = set(stopped)

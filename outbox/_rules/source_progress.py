@@ -58,7 +58,6 @@ class Progress(NamedTuple):
 
         Args:
             nonce: Of the next batch, which no other has.
-            ids: Ids of its rows.
         """
         return self.settled()._replace(batch=self.batch + 1, nonce=nonce, ids=ids)
 
@@ -80,7 +79,6 @@ class Committed(NamedTuple):
     Args:
         batch: Number of the last batch that was committed.
         incarnation: The incarnation whose batch that was.
-        nonce: Of that batch.
     """
 
     batch: int
@@ -103,7 +101,6 @@ def contradiction(progress: Progress, committed: Committed | None) -> str:
     """Return why a source must not be served; empty if database and Kafka fit.
 
     Args:
-        progress: What the database holds.
         committed: What Kafka holds; None: nothing.
     """
     if committed is None:

@@ -25,7 +25,6 @@ class Repair(NamedTuple):
         refusal: Why it cannot be resumed; empty if it can.
         batch: The number that database and Kafka have afterwards.
         warning: What resuming does not bring back; empty if nothing.
-        nonce: That of this batch.
     """
 
     halted: str
@@ -44,7 +43,6 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
     Args:
         source: Name of the source in the settings.
         name: The name under which the table is delivered.
-        progress: What the database holds.
         committed: What Kafka holds; None: nothing.
     """
     if name != source:

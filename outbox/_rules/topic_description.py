@@ -16,7 +16,6 @@ class Replicas(NamedTuple):
 
     Args:
         leader: The broker that leads it; None: there is none.
-        in_sync: Brokers with an in-sync replica.
         needed: How many in-sync replicas it needs to take records that are sent with acks=all.
     """
 
@@ -38,11 +37,8 @@ class TopicDescription:
     """A topic as the cluster describes it.
 
     Args:
-        name: Its name.
         id: Its id, as a UUID; another one after the topic was deleted and recreated.
-        partitions: How many it has.
         replication: Replicas of the partition that has the fewest.
-        settings: Its configuration.
         lacks: A right that this client lacks to write to it, such as `WRITE on topic orders`; empty if it may, or was
             not asked for. Where it may not even describe the topic, the rest is empty.
         replicas: Of each partition; empty if that was not asked for.

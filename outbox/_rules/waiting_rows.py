@@ -38,8 +38,6 @@ class TopicRows(NamedTuple):
     """Rows for one topic.
 
     Args:
-        topic: The real topic.
-        rows: How many.
         partition: The highest partition that one names; -1: none names one.
         started_us: Start of the oldest one's local transaction, us since 1970.
     """
@@ -54,13 +52,7 @@ class WaitingRow(NamedTuple):
     """A row without its value.
 
     Args:
-        xid: The local transaction.
-        id: Its id.
-        started_us: Start of the local transaction, us since 1970.
-        group: Producer group.
-        topic: Real topic.
         partition: Partition that it names, or -1.
-        key: Key.
     """
 
     xid: int
@@ -76,9 +68,7 @@ class TopicState(NamedTuple):
     """What keeps a real topic from taking messages.
 
     Args:
-        partitions: How many it has.
         why: Why it takes none; NEXT: it takes them.
-        detail: Why, one sentence.
     """
 
     partitions: int
@@ -98,11 +88,7 @@ class WaitingRows(NamedTuple):
     """Rows for one topic that wait for one reason.
 
     Args:
-        topic: The topic.
-        why: The reason.
-        rows: How many.
         started_us: Start of the oldest one's local transaction, us since 1970.
-        detail: The reason in a sentence.
         groups: The producer groups of the rows, by name; empty: they were not looked at one by one.
     """
 
@@ -138,7 +124,6 @@ def reasons(rows: Sequence[WaitingRow], states: Mapping[str, TopicState]) -> lis
 
     Args:
         rows: The first rows of the table, in the order of their ids.
-        states: The states of all their topics.
     """
     keyed: defaultdict[_Local, list[tuple[OrderingKey, int]]] = defaultdict(list)
     refused: dict[int, tuple[Waits, str]] = {}

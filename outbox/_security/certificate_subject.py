@@ -31,11 +31,7 @@ _SPECIAL = re.compile(r'[",+<>;\\]|^[# ]| $')
 
 
 def subject_of(pem: str) -> str:
-    """Return the subject of the first certificate in a PEM text.
-
-    Raises:
-        ValueError: There is none, or it is malformed.
-    """
+    """Return the subject of the first certificate in a PEM text."""
     begin, end = pem.find(_BEGIN), pem.find(_END)
     if begin < 0 or end < begin:
         raise ValueError("there is no certificate in PEM")
@@ -68,12 +64,7 @@ def _contents(encoded: bytes) -> Iterator[bytes]:
 
 
 def _elements(encoded: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield tag and content of each element (DER).
-
-    Raises:
-        ValueError: It is cut off.
-        IndexError: Likewise.
-    """
+    """Yield tag and content of each element (DER)."""
     while encoded:
         tag, length, start = encoded[0], encoded[1], 2
         if length & 0x80:

@@ -32,9 +32,6 @@ def recorded_name(kafka: Mapping[str, Any], given: str) -> str:
     Args:
         kafka: librdkafka properties of the client, with secrets.
         given: The name that the operator gave; empty: none.
-
-    Raises:
-        ConfigurationError: The client has a principal and cannot know it, and no name was given.
     """
     try:
         principal = own_principal(kafka)
@@ -52,9 +49,6 @@ def own_principal(kafka: Mapping[str, Any]) -> str | None:
 
     Args:
         kafka: librdkafka properties of the client, with secrets.
-
-    Raises:
-        ConfigurationError: It authenticates, and its principal is not known.
     """
     protocol = security_protocol(kafka)
     if protocol == "ssl":
@@ -111,11 +105,7 @@ def _subject(token: str) -> str:
 
 
 def _told(more: list[Any]) -> str:
-    """Return the principal that a token provider returns beside the token.
-
-    Raises:
-        ConfigurationError: It returns none.
-    """
+    """Return the principal that a token provider returns beside the token."""
     if not more or not more[0]:
         raise _not_known("the token is no JWT with a subject")
     return str(more[0])

@@ -36,10 +36,6 @@ def read_secret(what: str, path: Path) -> str:
 
     Args:
         what: How errors name the file; where a slip may have put the secret in place of the path, without the path.
-        path: The file.
-
-    Raises:
-        ConfigurationError: The file cannot be read, or is empty.
     """
     try:
         found = path.read_text().strip()
@@ -58,9 +54,6 @@ def with_secrets(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         kafka: Properties, of librdkafka or of the Java client.
-
-    Raises:
-        ConfigurationError: A file cannot be read or is empty, or a secret is given twice.
     """
     found = dict(kafka)
     for given in [name for name in kafka if isinstance(name, str) and name.endswith(SUFFIX)]:

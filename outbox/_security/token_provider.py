@@ -21,14 +21,7 @@ Provider = Callable[[str], Any]
 
 
 def with_provider(kafka: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties for Kafka with a function as `oauth_cb`, where they have the name of one.
-
-    Args:
-        kafka: librdkafka properties.
-
-    Raises:
-        ConfigurationError: The name is not valid, or the function cannot be loaded.
-    """
+    """Return properties for Kafka with a function as `oauth_cb`, where they have the name of one."""
     name = kafka.get(PROPERTY)
     return {**kafka, PROPERTY: load_provider(name)} if isinstance(name, str) else dict(kafka)
 
@@ -38,12 +31,6 @@ def load_provider(name: str) -> Provider:
 
     What it returns is checked at each call. Its failures are logged by type, because their text may hold a secret;
     the client then asks it again.
-
-    Args:
-        name: The name.
-
-    Raises:
-        ConfigurationError: The name is not valid, or the function cannot be loaded.
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
@@ -63,23 +50,14 @@ def load_provider(name: str) -> Provider:
 
 
 class _Checked:
-    """A token provider whose failures are logged.
-
-    Args:
-        name: Its name.
-        provider: The function.
-    """
+    """A token provider whose failures are logged."""
 
     def __init__(self, name: str, provider: Provider) -> None:
         self._name = name
         self._provider = provider
 
     def __call__(self, config: str) -> tuple[Any, ...]:
-        """Return token, expiry and what else the provider returns.
-
-        Raises:
-            TypeError: It returns something else.
-        """
+        """Return token, expiry and what else the provider returns."""
         try:
             return _answer(self._provider(config))
         except Exception as error:

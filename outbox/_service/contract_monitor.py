@@ -37,13 +37,7 @@ def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_
     """Return the channel's topics, and Kafka's own as far as this client may see them.
 
     Args:
-        admin: Client of the cluster.
-        channel: The channel.
         timeout: Seconds for each request about the channel's topics.
-
-    Raises:
-        KafkaUnreachable: The cluster does not answer.
-        ConfigurationError: It refuses to describe the channel's topics.
     """
     topics = describe_topics(admin, channel.topics, timeout)
     try:
@@ -59,15 +53,8 @@ class ContractWatch:
     """Looks at the topics when it is made, then in a thread of its own.
 
     Args:
-        admin: Client of the cluster.
-        channel: The channel.
-        contract: What is asked of its topics.
         gauge: The metric, by rule.
         seconds: Pause between two looks.
-
-    Raises:
-        ChannelError: The contract is broken.
-        ConfigurationError: The cluster does not answer, or refuses.
     """
 
     def __init__(

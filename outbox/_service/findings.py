@@ -20,15 +20,7 @@ from outbox.errors import ConfigurationError
 
 
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
-    """Print one line and one fix for each finding.
-
-    Args:
-        findings: The findings.
-        as_json: As one JSON document.
-
-    Raises:
-        SystemExit: Something is wrong (`Exit.FINDINGS`).
-    """
+    """Print one line and one fix for each finding."""
     found = list(findings)
     if as_json:
         print_json({"fine": all(finding.fine for finding in found), "findings": [_fields(one) for one in found]})

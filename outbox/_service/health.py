@@ -36,7 +36,6 @@ class Answer(NamedTuple):
 
     Args:
         is_fine: Whether its status is 200.
-        text: Its body.
     """
 
     is_fine: bool
@@ -91,9 +90,6 @@ class ChannelsHealth:
 
     The process is ready while it is for one channel, and alive while its own main loop turns: to take it out of service
     or to restart it would stop the channels that are well.
-
-    Args:
-        channels: The state of each channel.
     """
 
     def __init__(self, channels: Mapping[str, Health]) -> None:
@@ -175,11 +171,7 @@ class HealthServer(ThreadingMixIn, WSGIServer):
 
 
 def serve_health(host: str, port: int, health: Probed, registry: CollectorRegistry) -> Callable[[], None]:
-    """Start the server in daemon threads; the returned function stops it.
-
-    Raises:
-        ConfigurationError: The port is in use, or the address is not of this machine.
-    """
+    """Start the server in daemon threads; the returned function stops it."""
     metrics: Any = make_wsgi_app(registry)
 
     def app(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:

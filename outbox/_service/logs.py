@@ -17,7 +17,6 @@ from rich.text import Text
 from outbox._service.redaction import printable, redact
 
 LIBRDKAFKA = "librdkafka"
-"""The logger that librdkafka's lines go to."""
 
 
 class _Above(logging.Handler):

@@ -16,7 +16,6 @@ LEAVE_SECONDS = 10.0
 """Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
 
 Callback = Callable[[Consumer, list[TopicPartition]], None]
-"""Takes the partitions of a rebalance."""
 
 log = structlog.get_logger()
 
@@ -39,20 +38,12 @@ def not_joined(group_metadata: bytes, group: str) -> str | None:
     """Return why a service is not ready, if its consumer is not a member of its group.
 
     A member without partitions (a standby) is ready.
-
-    Args:
-        group_metadata: Of the consumer.
-        group: Name of the group.
     """
     return f"the consumer has not joined group {group}" if generation(group_metadata) < 0 else None
 
 
 class Membership:
-    """The membership of a consumer in its group, from its subscription until it leaves.
-
-    Args:
-        consumer: The consumer.
-    """
+    """The membership of a consumer in its group, from its subscription until it leaves."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
@@ -62,7 +53,6 @@ class Membership:
         """Subscribe to topics.
 
         Args:
-            topics: Their names.
             on_assign: Called with new partitions, until the consumer leaves its group.
             on_revoke: Called with partitions that it loses; None: librdkafka gives them up.
         """

@@ -22,9 +22,6 @@ class PlainConsole(Console):
     """A console that prints data as it is: no markup, and control characters as escapes.
 
     The content of a table comes from records that anybody may have written.
-
-    Args:
-        stderr: Whether to print on standard error.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -39,8 +36,6 @@ def print_entry(console: Console, head: str, *details: str) -> None:
     """Print an entry of a list: a line, and more lines that belong to it. The terminal wraps what is too long.
 
     Args:
-        console: Where.
-        head: The first line.
         details: The other lines; empty ones are left out.
     """
     console.print(head.replace("\n", " "), soft_wrap=True, highlight=False)
@@ -65,9 +60,6 @@ def print_json_rows(
     """Print a document with a list of rows, each as it comes and on one line: they need not fit into memory.
 
     Args:
-        document: The fields before the list.
-        name: Name of the list.
-        rows: The rows.
         tail: Returns the fields behind the list. It is called after the last row.
     """
     separator = "\n"
@@ -106,11 +98,7 @@ def utc(ms: int, timespec: Literal["seconds", "milliseconds"] = "seconds") -> st
 
 
 def may_ask(*, yes: bool, as_json: bool) -> None:
-    """Refuse to ask a program.
-
-    Raises:
-        UsageError: With `--json` there is no one to answer.
-    """
+    """Refuse to ask a program."""
     if as_json and not yes:
         raise UsageError("with --json nothing is asked: give --yes, too")
 
@@ -119,7 +107,6 @@ def signed(operator: str, comment: str) -> str:
     """Return what an op record has of the decider and the reason.
 
     Args:
-        operator: The name that is recorded.
         comment: The reason; empty: none was given.
     """
     return f"{operator}: {comment or 'no comment'}"

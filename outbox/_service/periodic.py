@@ -34,8 +34,6 @@ class Periodic:
     by `check()`.
 
     Args:
-        name: Name of the thread.
-        look: What is called.
         seconds: Pause between two calls.
     """
 

@@ -27,7 +27,6 @@ def show_progress(figures: Callable[[], Figures], terminal: Console | None) -> I
     """Show the progress while the block runs.
 
     Args:
-        figures: Gives the present figures.
         terminal: The terminal of the line; None: a log line every minute, unless nothing has changed.
     """
     if terminal is not None:

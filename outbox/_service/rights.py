@@ -21,12 +21,7 @@ def require_rights(admin: AdminClient, needed: Mapping[str, Collection[AclOperat
     """Check the rights on topics that a service cannot work without.
 
     Args:
-        admin: Client of the cluster, with the credentials of the service.
         needed: Operations by topic; the topics exist.
-
-    Raises:
-        ConfigurationError: Some are missing; the message names all of them.
-        KafkaUnreachable: Kafka does not answer.
     """
     asked = admin.describe_topics(
         TopicCollection(list(needed)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
@@ -44,12 +39,8 @@ def refuse_missing_right(error: KafkaError, rights: str, names: Mapping[str, str
     """Raise if an error is about a missing right: no retry helps.
 
     Args:
-        error: What Kafka reported.
         rights: The rights that are needed, such as READ.
         names: Names of the resources that it may be about, by kind: topic, group, transactional id.
-
-    Raises:
-        ConfigurationError: A right is missing; the message names it.
     """
     kind = _REFUSALS.get(error.code())
     if kind is not None and kind in names:

@@ -28,7 +28,6 @@ from outbox._service.signals import reload_on_signal, stop_on_signals
 S = TypeVar("S", bound=ServiceSettings)
 
 Make = Callable[[S, ServiceControl[S]], Service]
-"""Makes the service of one channel."""
 
 
 def run_service(
@@ -41,11 +40,7 @@ def run_service(
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
 
     Args:
-        settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        metrics: Its metrics.
-        make: Makes it for one channel.
-        progress: Gives figures for the progress line.
     """
     guarded(partial(_serve, settings_type, given, metrics, make, progress))
 
@@ -86,15 +81,7 @@ def _serve_health(settings: ServiceSettings, health: Probed, metrics: MetricTabl
 
 
 class _Several(Generic[S]):
-    """The channels of a process.
-
-    Args:
-        settings_type: Type of their settings.
-        given: Settings from the command line.
-        metrics: Of the service.
-        make: Makes the service of one channel.
-        names: Names of the channels.
-    """
+    """The channels of a process."""
 
     def __init__(
         self,
@@ -112,12 +99,7 @@ class _Several(Generic[S]):
         self.health = ChannelsHealth(self._healths)
 
     def service(self, stop: threading.Event, reload: threading.Event) -> ChannelThreads:
-        """Return what serves them all.
-
-        Args:
-            stop: Set when the process is asked to stop.
-            reload: Set when it is asked to read its configuration again.
-        """
+        """Return what serves them all."""
         reloads = {name: threading.Event() for name in self._healths}
         threads = {name: self._thread(name, stop, reloads[name]) for name in self._healths}
         return ChannelThreads(threads, reloads, self.health, stop, reload, partial(served_channels, self._given))
@@ -137,12 +119,7 @@ def check_service(settings_type: type[S], given: Mapping[str, Any], examine: Cal
     """Look at everything that a service needs, print what was found, and end.
 
     Args:
-        settings_type: Type of its settings.
         given: Settings from the command line; None is not given.
-        examine: Looks at one channel.
-
-    Raises:
-        SystemExit: Something is wrong.
     """
 
     def check() -> None:

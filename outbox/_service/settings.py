@@ -67,22 +67,14 @@ def _properties(value: Any) -> dict[str, str]:
 
 
 def _path(value: Any) -> Any:
-    """Refuse a connection string where a path belongs, without showing it.
-
-    Raises:
-        ValueError: It is a connection string.
-    """
+    """Refuse a connection string where a path belongs, without showing it."""
     if is_connection_string(str(value)):
         raise ValueError("this is a connection string, and the setting takes the path of a file that holds one")
     return value
 
 
 def refuse_ours(kafka: dict[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Refuse properties that a service sets itself, with the reason, as a validator does.
-
-    Raises:
-        ValueError: One of them is given.
-    """
+    """Refuse properties that a service sets itself, with the reason, as a validator does."""
     try:
         refuse_properties(kafka, ours)
     except ConfigurationError as error:
@@ -118,7 +110,6 @@ class Flag:
 Milliseconds = Annotated[int, Unit("ms")]
 Bytes = Annotated[int, Unit("bytes")]
 SecretFile = Annotated[Path, BeforeValidator(_path)]
-"""Path of a file that holds a secret."""
 KafkaProperties = Annotated[dict[str, str], NoDecode, BeforeValidator(_properties)]
 
 
@@ -167,12 +158,7 @@ class LayeredSettings(BaseSettings):
 
 
 class _Layer(PydanticBaseSettingsSource):
-    """One layer, without the settings whose rival is in a layer above.
-
-    Args:
-        settings_cls: The settings.
-        source: What pydantic reads.
-    """
+    """One layer, without the settings whose rival is in a layer above."""
 
     def __init__(self, settings_cls: type[LayeredSettings], source: PydanticBaseSettingsSource) -> None:
         super().__init__(settings_cls)
@@ -197,11 +183,7 @@ class _FileLayer(_Layer):
     """The TOML file: of several channels, what the one that a layer above names has and inherits."""
 
     def _found(self) -> dict[str, Any]:
-        """Return what the file has for one channel.
-
-        Raises:
-            ConfigurationError: The file has several channels, and no layer above names one of them.
-        """
+        """Return what the file has for one channel."""
         found = super()._found()
         if "channel" not in self._type.model_fields or not (tables := channel_tables(found)):
             return found
@@ -234,11 +216,7 @@ class KafkaSettings(LayeredSettings):
         return {"log_level": "0", **self.client_properties()}
 
     def client_properties(self) -> dict[str, Any]:
-        """Return librdkafka properties for any client, with the secrets of files as they are at this moment.
-
-        Raises:
-            ConfigurationError: A file cannot be read, or the token provider cannot be loaded.
-        """
+        """Return librdkafka properties for any client, with the secrets of files as they are at this moment."""
         return {"bootstrap.servers": self.bootstrap_servers, **reconnecting(usable_properties(self.kafka))}
 
 
@@ -285,11 +263,7 @@ class PostgresSettings(LayeredSettings):
         return self
 
     def connection_string(self) -> str:
-        """Return the connection string as it is at this moment; empty if no database is named.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is empty.
-        """
+        """Return the connection string as it is at this moment; empty if no database is named."""
         if self.postgres_url_file is not None:
             return read_secret(f"postgres_url_file {self.postgres_url_file}", self.postgres_url_file)
         return self.postgres_url.get_secret_value() if self.postgres_url else ""
@@ -316,11 +290,7 @@ class Database(BaseModel):
         return self
 
     def connection_string(self) -> str:
-        """Return the connection string as it is at this moment.
-
-        Raises:
-            ConfigurationError: The file cannot be read, or is empty.
-        """
+        """Return the connection string as it is at this moment."""
         if self.dsn_file is None:
             return self.dsn.get_secret_value() if self.dsn else ""
         return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
@@ -433,21 +403,13 @@ class TableSettings(Database):
         return self.layout != "outbox"
 
     def foreign_name(self) -> QualifiedName:
-        """Return the name of the foreign table.
-
-        Raises:
-            ValueError: It is missing, or not valid.
-        """
+        """Return the name of the foreign table."""
         if not self.message_table:
             raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
         return QualifiedName.parse(self.message_table)
 
     def foreign_layout(self) -> Layout:
-        """Return which column of the foreign table holds what.
-
-        Raises:
-            ValueError: The settings do not fit each other.
-        """
+        """Return which column of the foreign table holds what."""
         return make_layout(self.layout, self.columns, self.topic, self.group, self.additional_placement)
 
     def names(self) -> TableNames:
@@ -455,11 +417,7 @@ class TableSettings(Database):
         return TableNames(self.table_schema, self.table_prefix)
 
     def message_names(self) -> TableNames:
-        """Return where the message table is, for commands that read no foreign table.
-
-        Raises:
-            ConfigurationError: It is a foreign table.
-        """
+        """Return where the message table is, for commands that read no foreign table."""
         if self.is_foreign:
             raise ConfigurationError(
                 f"{self.message_table} is a foreign table, which this command does not read (docs/foreign_tables.md)."

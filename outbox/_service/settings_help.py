@@ -25,7 +25,6 @@ class DescribedSetting(NamedTuple):
         variable: Its name in the environment.
         default: Its default; `required` if it has none, `none` if that is empty.
         unit: The unit of a number, or the words that it takes.
-        meaning: Its description.
     """
 
     name: str

@@ -22,12 +22,7 @@ class CopyConnection:
         self._driver = driver
 
     def copy(self, text: str, pieces: Iterable[bytes]) -> int:
-        """Run COPY FROM STDIN; return how many rows it has written.
-
-        Args:
-            text: The statement.
-            pieces: What it reads.
-        """
+        """Run COPY FROM STDIN; return how many rows it has written."""
         if isinstance(self._driver, psycopg.AsyncConnection):
             return awaited(self._copy(self._driver, text, pieces))
         cursor = psycopg.Cursor(self._driver)

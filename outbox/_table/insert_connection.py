@@ -75,11 +75,7 @@ class InsertConnection(Protocol):
 
 
 class CoreConnection:
-    """A `Connection` of SQLAlchemy on any driver, inside SQLAlchemy's greenlet if it is an async one.
-
-    Args:
-        connection: The connection.
-    """
+    """A `Connection` of SQLAlchemy on any driver, inside SQLAlchemy's greenlet if it is an async one."""
 
     def __init__(self, connection: Connection) -> None:
         if connection.dialect.name != "postgresql":
@@ -129,11 +125,7 @@ class CoreConnection:
 
 
 class PsycopgConnection:
-    """A connection of psycopg, sync or async; an async one inside SQLAlchemy's greenlet.
-
-    Args:
-        connection: The connection.
-    """
+    """A connection of psycopg, sync or async; an async one inside SQLAlchemy's greenlet."""
 
     numbered = False
 
@@ -199,11 +191,7 @@ class AsyncpgConnection:
 
 
 class AnyDbapiConnection:
-    """A connection of another driver with placeholders `%s`: psycopg2, pg8000.
-
-    Args:
-        connection: The connection.
-    """
+    """A connection of another driver with placeholders `%s`: psycopg2, pg8000."""
 
     numbered = False
 
@@ -270,11 +258,7 @@ class DjangoConnection(AnyDbapiConnection):
 
 
 def insert_connection(given: Any) -> InsertConnection:
-    """Wrap what an application has: a connection of SQLAlchemy, Django or a driver, or a cursor of one.
-
-    Raises:
-        UsageError: It is something else, or not on Postgres.
-    """
+    """Wrap what an application has: a connection of SQLAlchemy, Django or a driver, or a cursor of one."""
     if isinstance(given, Connection):
         return CoreConnection(given)
     if isinstance(given, psycopg.Connection | psycopg.AsyncConnection):
@@ -297,12 +281,7 @@ def insert_connection(given: Any) -> InsertConnection:
 
 
 def core_error(text: str, error: psycopg.Error) -> BaseException:
-    """Return the error of SQLAlchemy for one of psycopg.
-
-    Args:
-        text: The statement.
-        error: The error.
-    """
+    """Return the error of SQLAlchemy for one of psycopg."""
     return DBAPIError.instance(text, None, error, psycopg.Error)
 
 
@@ -314,11 +293,7 @@ def is_async_connection(given: object) -> bool:
 
 
 def require_transaction(connection: InsertConnection) -> None:
-    """Refuse a connection on which the row would commit alone.
-
-    Raises:
-        UsageError: The connection is in autocommit and outside a transaction.
-    """
+    """Refuse a connection on which the row would commit alone."""
     if connection.autocommits and not connection.in_transaction:
         raise UsageError(
             "The connection is in autocommit and outside a transaction, so the message would be published alone. "
@@ -328,11 +303,7 @@ def require_transaction(connection: InsertConnection) -> None:
 
 
 def awaited(waiting: Awaitable[T]) -> T:
-    """Wait in SQLAlchemy's greenlet.
-
-    Raises:
-        UsageError: The caller is not in one.
-    """
+    """Wait in SQLAlchemy's greenlet."""
     try:
         return await_only(waiting)
     except MissingGreenlet:

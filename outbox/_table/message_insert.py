@@ -58,12 +58,7 @@ class Statement(NamedTuple):
 
 
 class MessageInsert:
-    """The statements that insert messages into a message table.
-
-    Args:
-        names: Schema and name prefix of the tables.
-        group: Producer group.
-    """
+    """The statements that insert messages into a message table."""
 
     def __init__(self, names: TableNames, group: str) -> None:
         self._group = group

@@ -39,13 +39,7 @@ log = logging.getLogger("outbox")
 
 
 class OwnerLook:
-    """The looks of one outbox.
-
-    Args:
-        names: Schema and name prefix of the tables.
-        group: Producer group.
-        recorder: Takes what was seen.
-    """
+    """The looks of one outbox."""
 
     def __init__(self, names: TableNames, group: str, recorder: Recorder) -> None:
         self._table = written(names.schema, names.message)

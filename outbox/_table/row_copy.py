@@ -50,12 +50,7 @@ _HEAD_BYTES = 20
 
 
 class RowCopy:
-    """The statements that copy messages into a message table.
-
-    Args:
-        names: Schema and name prefix of the tables.
-        group: Producer group.
-    """
+    """The statements that copy messages into a message table."""
 
     def __init__(self, names: TableNames, group: str) -> None:
         table = f'"{names.schema}"."{names.message}"'

@@ -24,8 +24,6 @@ class Written(NamedTuple):
 
     Args:
         ids: Their ids, in the order of the messages, which is that in which they were given.
-        xid: The xid of the local transaction, as text.
-        started_us: Its start, microseconds since 1970.
     """
 
     ids: Sequence[int]
@@ -34,13 +32,7 @@ class Written(NamedTuple):
 
 
 class RowWriter:
-    """Writes messages into a message table.
-
-    Args:
-        names: Schema and name prefix of the tables.
-        group: Producer group.
-        look: Looks whether a relay delivers the table.
-    """
+    """Writes messages into a message table."""
 
     def __init__(self, names: TableNames, group: str, look: OwnerLook) -> None:
         self._look = look

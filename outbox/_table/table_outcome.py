@@ -46,14 +46,7 @@ def ask_table_outcome(names: TableNames, transaction_id: str, database: Any) -> 
     """Return the outcome of a transaction. Nothing is written, and an open transaction may still commit.
 
     Args:
-        names: Schema and name prefix of the tables.
-        transaction_id: The transaction.
         database: An engine of SQLAlchemy, or a connection outside a transaction.
-
-    Raises:
-        UsageError: The id is not one of table mode or not of this database, the connection is in a transaction, or the
-            server is a standby.
-        CallbackTableError: The tables are missing, or hide rows from this role.
     """
     check_transaction_id(transaction_id)
     if isinstance(database, Engine):

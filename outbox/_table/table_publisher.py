@@ -33,7 +33,6 @@ class TablePublisher:
     """Inserts the messages of one outbox.
 
     Args:
-        settings: Settings of the outbox.
         sender: Has the outbox's recorder and state; it never connects.
     """
 
@@ -66,15 +65,7 @@ class TablePublisher:
         """Insert the first of the messages, as many as the transaction may have.
 
         Args:
-            connection: The connection.
             messages: From 1 to `MAX_ROWS` messages.
-
-        Raises:
-            TransactionsRejected: `reject_transactions` is on.
-            MessageRefused: The transaction has too many messages or too large ones, or a topic is the channel's own.
-            UsageError: One is no message. Or the connection is in autocommit and outside a transaction.
-            CallbackTableError: The message table does not exist, the role may not insert, or a trigger dropped or added
-                rows.
         """
         require_accepted(self._sender)
         require_transaction(connection)
@@ -94,11 +85,7 @@ class TablePublisher:
         ]
 
     def _real(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Return the messages before the first one to an internal topic.
-
-        Raises:
-            MessageRefused: That is the first one.
-        """
+        """Return the messages before the first one to an internal topic."""
         if not any(is_internal_topic(topic, self._channel) for topic in {message.topic for message in messages}):
             return messages
         refuse_own(messages[0], self._channel)

@@ -12,20 +12,12 @@ class TableSender(Sender):
     """A sender that refuses to connect. It has the outbox's recorder, and refuses publications after `close()`."""
 
     def connect(self, budget: Budget) -> None:
-        """Refuse to connect.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuse to connect."""
         del budget
         require_halves(self._settings, "The call")
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
-        """Check only that the outbox is open.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
+        """Check only that the outbox is open."""
         del waiting
         self.require_answering()
 
@@ -34,11 +26,7 @@ def require_halves(settings: Settings, what: str) -> None:
     """Refuse what only half mode can do.
 
     Args:
-        settings: Settings of the outbox.
         what: What was called, the subject of a sentence.
-
-    Raises:
-        UsageError: The outbox is in another mode.
     """
     if settings.mode != "half":
         raise needs_halves(what)

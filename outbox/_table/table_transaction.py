@@ -35,11 +35,7 @@ class RowDraft(Draft):
         return self._count
 
     def note(self, receipt: Receipt) -> None:
-        """Count a message.
-
-        Raises:
-            UsageError: It is in another transaction than those before.
-        """
+        """Count a message."""
         if self.transaction_id not in {"", receipt.transaction_id}:
             raise UsageError(_ENDED)
         self.transaction_id, self.end = receipt.transaction_id, receipt.end
@@ -51,12 +47,7 @@ class RowDraft(Draft):
 
 
 class RowParticipant:
-    """The participant of an outbox in one local transaction, in table mode.
-
-    Args:
-        publisher: The outbox's publisher.
-        connection: The connection.
-    """
+    """The participant of an outbox in one local transaction, in table mode."""
 
     writes_rows = True
 
@@ -70,11 +61,7 @@ class RowParticipant:
         """Insert the row of a message.
 
         Args:
-            message: The message.
             eager: Ignored: the row is always written now.
-
-        Raises:
-            OutboxError: As `TablePublisher.insert()`.
         """
         del eager
         (receipt,) = self._publisher.insert(self._connection, [message])
@@ -82,11 +69,7 @@ class RowParticipant:
         return receipt
 
     def acknowledged_half(self) -> tuple[int, int]:
-        """Refuse: there are no halves.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuse: there are no halves."""
         raise needs_halves("store_half()")
 
     def seal(self, *, marked: bool = False) -> None:
@@ -112,21 +95,13 @@ class RowParticipant:
 
 
 class RowStarter:
-    """Creates the participants of one outbox on connections of psycopg, in table mode.
-
-    Args:
-        publisher: The outbox's publisher.
-    """
+    """Creates the participants of one outbox on connections of psycopg, in table mode."""
 
     def __init__(self, publisher: TablePublisher) -> None:
         self._publisher = publisher
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a connection of psycopg.
-
-        Raises:
-            UsageError: It is a connection of another driver.
-        """
+        """Wrap a connection of psycopg."""
         return local_connection(driver)
 
     def start(self, connection: LocalConnection) -> RowParticipant:
@@ -138,7 +113,6 @@ class CoreRowTransaction(Transaction):
     """A transaction on a Core connection of SQLAlchemy, in table mode.
 
     Args:
-        publisher: The outbox's publisher.
         connection: The connection, in its transaction.
     """
 
@@ -151,11 +125,7 @@ class CoreRowTransaction(Transaction):
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7.
-
-        Raises:
-            UsageError: Nothing was published yet.
-        """
+        """Id of the transaction, a UUIDv7."""
         return known_id(self._rows.transaction_id)
 
     def _publish(self, message: Message, *, eager: bool) -> Receipt:
@@ -176,11 +146,7 @@ class CoreRowTransaction(Transaction):
 
 @contextmanager
 def core_row_transaction(publisher: TablePublisher, connection: Connection) -> Iterator[Transaction]:
-    """Run a transaction on a Core connection of SQLAlchemy.
-
-    Raises:
-        UsageError: The connection is already in a transaction, or not on Postgres.
-    """
+    """Run a transaction on a Core connection of SQLAlchemy."""
     if connection.in_transaction():
         raise UsageError(
             "The connection is already in a transaction. Commit it or roll it back first: "

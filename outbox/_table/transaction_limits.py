@@ -31,8 +31,6 @@ class Published:
     """What was published in the latest transaction of a connection.
 
     Args:
-        xid: The transaction's xid, as text.
-        transaction_id: The id that its messages carry.
         messages: Number of its messages.
         size: Size of its messages, bytes.
         end: The end of the transaction, if this process observes it.
@@ -53,11 +51,7 @@ MAX_HEADER_BYTES = 1_000_000
 
 
 def allowed(connection: InsertConnection, messages: Sequence[Message]) -> int:
-    """Return how many of the messages, from the first, the transaction may still have.
-
-    Raises:
-        MessageRefused: None of them.
-    """
+    """Return how many of the messages, from the first, the transaction may still have."""
     published = _latest.get(connection.driver)
     count, size = (published.messages, published.size) if published is not None else (0, 0)
     fitting = _fitting(messages, count, size)
@@ -70,14 +64,7 @@ def allowed(connection: InsertConnection, messages: Sequence[Message]) -> int:
 
 
 def record(connection: InsertConnection, xid: str, started_us: int, messages: Sequence[Message]) -> Published:
-    """Count messages that were inserted; return what the transaction has published.
-
-    Args:
-        connection: The connection.
-        xid: The xid that the INSERT returned.
-        started_us: The start of the transaction that it returned, microseconds since 1970.
-        messages: The messages.
-    """
+    """Count messages that were inserted; return what the transaction has published."""
     driver = connection.driver
     published = _latest.get(driver)
     if published is None or published.xid != xid:

@@ -21,7 +21,6 @@ class CheckRequest:
     Its fields are Final instead of frozen, which takes ten times as long to make: after an outage there are very many.
 
     Args:
-        transaction_id: The transaction.
         group: Producer group; the checker maps it to a database.
         truth: `row`: the checker answers; `listener`: an instance of the group answers, from `message`.
         topic_id: Id of the half topic.
@@ -67,12 +66,7 @@ class CheckRequest:
 
 
 def parse_check(value: bytes | None) -> CheckRequest:
-    """Read a check request.
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-        ProtocolError: It is malformed.
-    """
+    """Read a check request."""
     fields = parse_json(value, "a check request")
     check_version(fields, "a check request")
     incarnation = get_optional_text(fields, "incarnation")
@@ -93,12 +87,7 @@ def parse_check(value: bytes | None) -> CheckRequest:
 
 
 def check_version(fields: dict[str, Any], what: str) -> None:
-    """Refuse a JSON record of another format version.
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-        ProtocolError: It names none.
-    """
+    """Refuse a JSON record of another format version."""
     version = fields.get("version")
     if type(version) is int and version > names.FORMAT_VERSION:
         refuse_newer(str(version), what)

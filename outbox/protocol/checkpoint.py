@@ -127,14 +127,7 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int)
     """Read the string that was committed with an offset of a half partition.
 
     Args:
-        text: The string.
-        offset: The committed offset.
         topic_id: Id of the half topic as it is now.
-        partition: Number of the partition.
-
-    Raises:
-        CheckpointError: It is damaged, of another topic or of no known form.
-        NewerFormatError: It is of a newer format.
     """
     data = _open(text, offset, topic_id, partition, "h")
     if data == "-":
@@ -152,14 +145,7 @@ def parse_op_checkpoint(text: str, offset: int, topic_id: str, partition: int) -
     """Read the string that was committed with an offset of an op partition.
 
     Args:
-        text: The string.
-        offset: The committed offset.
         topic_id: Id of the op topic as it is now.
-        partition: Number of the partition.
-
-    Raises:
-        CheckpointError: It is damaged, of another topic or of no known form.
-        NewerFormatError: It is of a newer format.
     """
     data = _open(text, offset, topic_id, partition, "o")
     try:
@@ -221,11 +207,7 @@ def _bitmap(offset: int, span: int, unsettled: Iterable[range]) -> bytes:
 
 
 def _parse_runs(data: str) -> list[int]:
-    """Lengths of runs by turns, unsettled first.
-
-    Raises:
-        ValueError: The text has no runs, or more offsets than `MAX_SPAN`.
-    """
+    """Lengths of runs by turns, unsettled first."""
     if data.startswith("r"):
         runs = _varints(_bytes(data[1:]))
     elif data.startswith("b"):

@@ -49,13 +49,9 @@ class Manifest:
     """What is known of a discarded transaction.
 
     Args:
-        transaction_id: The transaction.
-        group: Producer group.
         truth: Who can still decide it.
         topic_id: Id of the half topic.
         partition: Half partition.
-        reason: Why it left.
-        detail: One sentence for people.
         decision: COMMIT or ROLLBACK if it was decided when it left, else None.
         positions: The positions that count, or those read so far if it is undecided.
         offsets: Position and half offset of each half found, ascending.
@@ -127,12 +123,7 @@ def is_manifest_key(key: bytes) -> bool:
 
 
 def parse_manifest(value: bytes | None) -> Manifest:
-    """Read a manifest.
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-        ProtocolError: It is malformed.
-    """
+    """Read a manifest."""
     fields = parse_json(value, "a manifest")
     check_version(fields, "a manifest")
     decision = get_optional_text(fields, "decision")

@@ -21,7 +21,6 @@ class Envelope:
     """A half message out of its place: in the discard topic or in a check request.
 
     Args:
-        key: The user's key, or None.
         value: The user's value, or None (a tombstone).
         headers: All headers of the half, control headers too, in order.
         timestamp: Append time of the half, ms since 1970 by the broker's clock.
@@ -46,11 +45,7 @@ class Envelope:
 
     @classmethod
     def from_json(cls, fields: object) -> Envelope:
-        """Read the JSON object.
-
-        Raises:
-            ProtocolError: A field is missing or of the wrong form.
-        """
+        """Read the JSON object."""
         if not isinstance(fields, dict) or not isinstance(fields.get("headers"), list):
             raise ProtocolError("an envelope is not a JSON object with a list of headers")
         return cls(
@@ -67,11 +62,7 @@ class Envelope:
 
 
 def parse_envelope(value: bytes | None) -> Envelope:
-    """Read an envelope that is a record's value.
-
-    Raises:
-        ProtocolError: It is malformed.
-    """
+    """Read an envelope that is a record's value."""
     return Envelope.from_json(parse_json(value, "an envelope"))
 
 
@@ -81,11 +72,7 @@ def to_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def parse_json(value: bytes | None, what: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ProtocolError: It is malformed.
-    """
+    """Read a JSON object."""
     try:
         fields = json.loads(value or b"")
     except (ValueError, RecursionError) as error:

@@ -17,22 +17,14 @@ _VERSION_DIGITS = 9
 
 
 def parse_number(text: str, what: str, minimum: int = 0, maximum: int = MAX_INT64) -> int:
-    """Read a decimal number: ASCII digits, no sign but a minus, no leading zero.
-
-    Raises:
-        ProtocolError: It is something else, or out of bounds.
-    """
+    """Read a decimal number: ASCII digits, no sign but a minus, no leading zero."""
     if not _NUMBER.fullmatch(text) or not minimum <= int(text) <= maximum:
         raise ProtocolError(f"{what} is not a number from {minimum} to {maximum}: {text[:40]!r}")
     return int(text)
 
 
 def get_number(fields: Mapping[str, Any], name: str, minimum: int = 0, maximum: int = MAX_INT64) -> int:
-    """Return a number of a JSON object; `true`, `1.0` and `"1"` are none.
-
-    Raises:
-        ProtocolError: It is missing, something else, or out of bounds.
-    """
+    """Return a number of a JSON object; `true`, `1.0` and `"1"` are none."""
     value = fields.get(name)
     if type(value) is not int or not minimum <= value <= maximum:
         raise ProtocolError(f"field {name!r} is not a whole number from {minimum} to {maximum}")
@@ -40,11 +32,7 @@ def get_number(fields: Mapping[str, Any], name: str, minimum: int = 0, maximum: 
 
 
 def get_text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a text of a JSON object.
-
-    Raises:
-        ProtocolError: It is missing, something else, or has half a surrogate pair, which UTF-8 cannot encode.
-    """
+    """Return a text of a JSON object."""
     value = fields.get(name)
     if not isinstance(value, str) or not is_utf8(value):
         raise ProtocolError(f"field {name!r} is not a string")
@@ -52,11 +40,7 @@ def get_text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def get_optional_text(fields: Mapping[str, Any], name: str) -> str | None:
-    """Return a text of a JSON object, or None for `null`.
-
-    Raises:
-        ProtocolError: It is missing, or something else.
-    """
+    """Return a text of a JSON object, or None for `null`."""
     return None if name in fields and fields[name] is None else get_text(fields, name)
 
 
@@ -73,7 +57,6 @@ def refuse_newer(version: str, what: str) -> None:
     """Refuse a version of the format that is newer than this process.
 
     Args:
-        version: The version as it was written.
         what: Where it was found, for the message.
 
     Raises:

@@ -86,9 +86,7 @@ class HalfControl:
         partition: Real queue id, or -1 for "by key".
         transaction_id: UUIDv7 of the transaction.
         position: Place of the message in its transaction, from 0.
-        group: Producer group.
         truth: Who answers check requests.
-        options: The rest, where needed.
     """
 
     topic: Final[str]
@@ -126,7 +124,6 @@ def parse_half(headers: Headers) -> HalfControl:
 
     Raises:
         NewerFormatError: The half is of a newer format: stop the partition, upgrade the relay.
-        ProtocolError: A control header is missing, duplicated or malformed.
     """
     try:
         return _parse_half(headers)
@@ -158,11 +155,7 @@ def _parse_half(headers: Headers) -> HalfControl:
 
 
 def parse_truth(text: str) -> Truth:
-    """Read the role that answers whether a transaction committed.
-
-    Raises:
-        ProtocolError: It is neither `row` nor `listener`.
-    """
+    """Read the role that answers whether a transaction committed."""
     try:
         return Truth(text)
     except ValueError:
@@ -170,11 +163,7 @@ def parse_truth(text: str) -> Truth:
 
 
 def parse_key(text: str) -> bytes:
-    """Read a percent-encoded key.
-
-    Raises:
-        ProtocolError: It is not percent-encoded: letters, digits, `_.~-`, and `%` with two upper-case hex digits.
-    """
+    """Read a percent-encoded key."""
     if not _KEY.fullmatch(text):
         raise ProtocolError("a key is not percent-encoded")
     return unquote_to_bytes(text)
@@ -230,11 +219,7 @@ def real_headers(control: HalfControl, headers: Headers, origin: int | str, orig
 
 @lru_cache(maxsize=1_024)
 def count_header(messages: int) -> tuple[str, bytes]:
-    """Return the header of a real record that names how many messages its transaction has (R30).
-
-    Args:
-        messages: The number of messages with its transaction id and producer group.
-    """
+    """Return the header of a real record that names how many messages its transaction has (R30)."""
     return names.COUNT_HEADER, str(messages).encode()
 
 

@@ -59,11 +59,7 @@ def created_ms(transaction_id: str) -> int:
 
 
 def check_uuid(text: str) -> str:
-    """Return a lower-case UUID in its 36-character form.
-
-    Raises:
-        ProtocolError: It is something else.
-    """
+    """Return a lower-case UUID in its 36-character form."""
     if not _UUID.fullmatch(text):
         raise ProtocolError(f"{text!r} is not a lower-case UUID of 36 characters")
     return text

@@ -65,9 +65,6 @@ class Channel:
 
     Args:
         name: Lower-case letters, digits, `_` and `-`, at most 100 characters.
-
-    Raises:
-        ProtocolError: The name is not of that form.
     """
 
     name: str = DEFAULT_CHANNEL

@@ -74,9 +74,7 @@ class OpEntry:
 
     Args:
         kind: Commit, rollback, unknown (an answer to a check), or deliver (an operator's word on a discarded one).
-        transaction_id: The transaction.
         topic_id: Id of the half topic that holds it, as a UUID; an op for another topic is foreign and dropped.
-        partition: Its half partition.
         positions: Which messages count; a half whose position is not listed is settled undelivered.
         first_offset: Offset of the first half that counts, -1 if none.
         last_offset: Offset of the last half that counts, -1 if none.
@@ -134,14 +132,7 @@ def parse_op(value: bytes | None, headers: Headers, *, verdict: bool = False) ->
     """Read an op record.
 
     Args:
-        value: Its value.
-        headers: Its headers.
         verdict: Whether it is in the verdict topic, where only checker and operators write.
-
-    Raises:
-        NewerFormatError: The record is of a newer format.
-        MisplacedOpError: The source that it names does not write to its topic (R65).
-        ProtocolError: It is not an op record.
     """
     source = _parse_header(tuple(headers))
     refuse_misplaced(source, verdict=verdict)
@@ -157,10 +148,6 @@ def parse_op(value: bytes | None, headers: Headers, *, verdict: bool = False) ->
 def refuse_misplaced(source: OpSource, *, verdict: bool) -> None:
     """Refuse a source that does not write to the topic of its record: a header alone proves no rank (R65).
 
-    Args:
-        source: What the record names.
-        verdict: Whether it is in the verdict topic.
-
     Raises:
         MisplacedOpError: The source is checker or operator in the op topic, or another one in the verdict topic.
     """
@@ -169,11 +156,7 @@ def refuse_misplaced(source: OpSource, *, verdict: bool) -> None:
 
 
 def parse_kind(text: str) -> OpKind:
-    """Read the kind of an entry.
-
-    Raises:
-        ProtocolError: It is not C, R, U or D.
-    """
+    """Read the kind of an entry."""
     try:
         return OpKind(text)
     except ValueError:
@@ -211,11 +194,7 @@ def _parse_plain(line: str) -> OpEntry | None:
 
 
 def _parse_any(line: str) -> OpEntry:
-    """Return an entry of any form, field by field.
-
-    Raises:
-        ProtocolError: It is malformed.
-    """
+    """Return an entry of any form, field by field."""
     fields = line.split(" ", _FIELDS)
     if len(fields) < _FIELDS:
         raise ProtocolError(f"an op entry has {len(fields)} fields, not {_FIELDS}: {line[:200]!r}")

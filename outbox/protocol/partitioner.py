@@ -39,10 +39,7 @@ def half_partition(group: str, ordering_key: bytes | None, transaction_id: bytes
     Transactions without an ordering key are spread by their id.
 
     Args:
-        group: Producer group.
-        ordering_key: The transaction's ordering key, or None.
         transaction_id: The 16 bytes of the transaction id.
-        partitions: How many partitions the half topic has.
     """
     if ordering_key is None:
         return partition_for_key(transaction_id, partitions)

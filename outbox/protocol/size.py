@@ -48,14 +48,7 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
 
 
 def real_record_size(key: bytes | None, value: bytes | None, user_headers: Headers, group: str) -> int:
-    """Return the largest size that a message can have on its real topic, bytes.
-
-    Args:
-        key: The user's key.
-        value: The user's value.
-        user_headers: The user's own headers.
-        group: Producer group.
-    """
+    """Return the largest size that a message can have on its real topic, bytes."""
     added, count = _added(group)
     return _batch(_content(key, value, user_headers) + added, len(user_headers) + count)
 
@@ -64,8 +57,6 @@ def discard_record_size(key: bytes | None, value: bytes | None, headers: Headers
     """Return the largest size that a half can have in the discard topic, bytes.
 
     Args:
-        key: The half's key.
-        value: Its value.
         headers: All its headers.
     """
     return _batch(_field(len(_LONGEST_KEY)) + _field(_envelope(key, value, headers)), 0)
@@ -75,22 +66,13 @@ def check_record_size(key: bytes | None, value: bytes | None, headers: Headers, 
     """Return the largest size of a check request that carries a half: that of a listener's transaction, bytes.
 
     Args:
-        key: The half's key.
-        value: Its value.
         headers: All its headers.
-        group: Producer group.
     """
     return _batch(_field(len(group)) + _field(_check_frame(group) + _envelope(key, value, headers)), 0)
 
 
 def manifest_record_size(messages: int, ordering_key: bytes | None, group: str) -> int:
-    """Return the largest size that a transaction's manifest can have in the discard topic, bytes.
-
-    Args:
-        messages: How many messages the transaction has.
-        ordering_key: Its ordering key.
-        group: Producer group.
-    """
+    """Return the largest size that a transaction's manifest can have in the discard topic, bytes."""
     value = _manifest_frame(group) + _TEXTS + (_PAIR + _POSITION) * messages + quoted_size(ordering_key)
     return _batch(_field(len(_LONGEST_KEY)) + _field(value), 0)
 
@@ -101,8 +83,6 @@ def largest_size(content: int, headers: int, ordering_key: bytes | None, message
     Args:
         content: Bytes of the message's key, value, header names and header values.
         headers: Number of its headers.
-        ordering_key: Ordering key of its transaction.
-        messages: How many messages the transaction has.
     """
     ordering = 0 if ordering_key is None else len(ordering_key)
     return _FRAMES + 6 * content + 16 * headers + 4 * ordering + (_PAIR + _POSITION) * messages

@@ -24,10 +24,6 @@ class Skip:
 
     Args:
         topic_id: Id of the half or op topic.
-        partition: Its partition.
-        offset: The record.
-        operator: Who wants it.
-        reason: Why.
     """
 
     topic_id: str
@@ -59,12 +55,7 @@ class Skip:
 
 
 def parse_skip(value: bytes | None) -> Skip:
-    """Read a skip.
-
-    Raises:
-        NewerFormatError: It is of a newer format.
-        ProtocolError: It is malformed.
-    """
+    """Read a skip."""
     fields = parse_json(value, "a skip")
     check_version(fields, "a skip")
     return Skip(

@@ -62,7 +62,6 @@ def assert_published(
 
     Args:
         outbox: An outbox, a site, or records: `outbox.uncommitted`, or the result of `read_committed()`.
-        topic: Real topic.
         value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function gets the
             bytes and returns whether they match. None: a tombstone. Default: any body.
         key: The key; None: no key. Default: any key.
@@ -95,7 +94,6 @@ class _Place(NamedTuple):
     """Where real messages are published.
 
     Args:
-        kafka: librdkafka properties.
         is_settled: Returns whether no further message can follow.
     """
 
@@ -131,22 +129,14 @@ class _Expected:
     count: int | None
 
     def check(self, records: Sequence[Record], hint: str) -> list[Record]:
-        """Return the matching records.
-
-        Raises:
-            AssertionError: There are too few or too many.
-        """
+        """Return the matching records."""
         found = self._found(records)
         if (len(found) == self.count) if self.count is not None else found:
             return found
         raise AssertionError(self._report(records) + hint)
 
     def wait(self, place: _Place, timeout: float) -> list[Record]:
-        """Wait for matching records on a real topic, and return them.
-
-        Raises:
-            AssertionError: They were not visible in time.
-        """
+        """Wait for matching records on a real topic, and return them."""
         deadline = time.monotonic() + timeout
         while True:
             late = time.monotonic() >= deadline

@@ -41,9 +41,6 @@ class Killed:
     """A function that was killed, and its transaction.
 
     Args:
-        site: Site of the function.
-        at: Step at which it was killed.
-        transaction_id: Id of its local transaction.
         halves: Halves of this transaction in the half topic.
     """
 
@@ -81,9 +78,6 @@ class Killed:
 
         Args:
             timeout: Maximum seconds to wait.
-
-        Returns:
-            The messages.
 
         Raises:
             AssertionError: It did not commit, or was not delivered in time.
@@ -138,7 +132,6 @@ class KillPoint:
             function: Function at the top level of an importable module; it may be `async def`. It publishes in a
                 local transaction and commits.
             args: Arguments of the function; they are pickled.
-            at: The step.
             time: Kill it the n-th time that it reaches the step, from 1.
             timeout: Maximum seconds for the function.
 

@@ -14,7 +14,6 @@ class PublishedMessage:
     """A published message. Unlike all other classes of the library, its `repr` shows the payload: it is for tests.
 
     Args:
-        topic: Real topic.
         key: Key, as Kafka would store it.
         value: Body, or None for a tombstone.
         headers: Headers of the application and of the trace, in order and with repeated names.

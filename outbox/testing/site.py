@@ -52,8 +52,6 @@ class Service:
 
     Args:
         name: `relay` or `checker`.
-        process: The process.
-        log: Path of its log file.
     """
 
     name: str
@@ -216,7 +214,6 @@ class Site:
         """Poll a condition until it is true.
 
         Args:
-            condition: The condition.
             what: Description of the condition, which follows "waited for" in the error.
             timeout: Maximum seconds to wait.
 

@@ -28,16 +28,11 @@ class PlainDelivery:
     Making one ends what a transactional predecessor left open, as when the setting was changed.
 
     Args:
-        kafka: librdkafka properties for the connection.
         transactional_id: One for each half partition.
         discard_topic: Its tombstones are written when all else is there.
         commit: Has offsets committed by a member of the relay's group, and does not wait. The group refuses them from
             who has lost its partitions; the service then ends the worker.
         patience: Multiple of the usual time-outs.
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     rest_ms = 0

@@ -34,7 +34,6 @@ class BatchFeedback:
     """The closed topics and the batch size of one owner.
 
     Args:
-        policy: What closes a batch while nothing fails.
         discard_topic: It is written by every half partition, and never closed.
         request_seconds: Time-out of one request to Kafka.
     """
@@ -49,8 +48,6 @@ class BatchFeedback:
         """Learn from a batch that failed.
 
         Args:
-            sent: What it wrote.
-            error: Why it failed.
             seconds: Duration of its Kafka transaction.
             now: Monotonic ms.
 
@@ -67,7 +64,6 @@ class BatchFeedback:
         """Learn from a batch that was committed.
 
         Args:
-            sent: What it wrote.
             seconds: Duration of its Kafka transaction.
             timed_out: Whether a request of it timed out, and was repeated.
         """

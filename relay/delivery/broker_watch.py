@@ -74,14 +74,7 @@ class BrokerStates:
 
 
 class BrokerWatch:
-    """Holds a connection to each broker of the cluster. Any thread may ask; one of them calls `refresh` now and then.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-    """
+    """Holds a connection to each broker of the cluster. Any thread may ask; one calls `refresh` now and then."""
 
     def __init__(self, kafka: Mapping[str, Any]) -> None:
         self._lock = threading.Lock()
@@ -121,15 +114,7 @@ class BrokerWatch:
 
 
 def shared_watch(key: ConnectionKey, kafka: Mapping[str, Any]) -> BrokerWatch:
-    """Return the watch of this process for all channels that connect to Kafka in the same way.
-
-    Args:
-        key: What is equal for them.
-        kafka: librdkafka properties for the connection.
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-    """
+    """Return the watch of this process for all channels that connect to Kafka in the same way."""
     if key not in _watches:
         _watches.setdefault(key, BrokerWatch(kafka))
     return _watches[key]

@@ -34,12 +34,7 @@ class Wake(NamedTuple):
 
 
 class Call:
-    """A call that is under way.
-
-    Args:
-        what: What it does, for people.
-        wake: What makes it go on.
-    """
+    """A call that is under way."""
 
     def __init__(self, what: str, wake: Wake | None) -> None:
         self.what = what

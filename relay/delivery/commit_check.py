@@ -12,16 +12,7 @@ SECONDS = 4.0
 
 
 def is_committed(kafka: Mapping[str, str], group: str, offsets: Sequence[TopicPartition]) -> bool:
-    """Return whether these are the stable offsets of a group; False also if Kafka does not return them within 4 s.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        group: The group.
-        offsets: What was committed.
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-    """
+    """Return whether these are the stable offsets of a group; False also if Kafka does not return them within 4 s."""
     with checked_properties():
         consumer = Consumer(
             {**kafka, "enable.auto.commit": False, "group.id": group, "isolation.level": "read_committed"}

@@ -40,10 +40,7 @@ class Fault(NamedTuple):
     """An error, as librdkafka flags it.
 
     Args:
-        code: Its code.
         fatal: The producer is of no further use.
-        retriable: The call may be repeated.
-        requires_abort: The transaction cannot be committed any more.
     """
 
     code: int
@@ -58,12 +55,7 @@ class Fault(NamedTuple):
 
 
 class Undelivered(NamedTuple):
-    """A record that Kafka did not acknowledge.
-
-    Args:
-        topic: Where it was sent.
-        error: Kafka's reason.
-    """
+    """A record that Kafka did not acknowledge."""
 
     topic: str
     error: KafkaError
@@ -106,10 +98,6 @@ def remedy(fault: Fault, step: Step) -> Remedy:
 
     A message that cannot be produced or delivered is lost to its transaction, whatever its error allows:
     the others must not become visible without it.
-
-    Args:
-        fault: The error.
-        step: Where it happened.
     """
     if fault.code in FENCED or fault.code in OF_NO_GENERATION:
         return Remedy.GIVE_UP

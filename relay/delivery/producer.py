@@ -60,9 +60,7 @@ class DeliveryError(Exception):
     """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`.
 
     Args:
-        message: What failed.
         remedy: What to do; never RETRY.
-        undelivered: The records that were reported as not delivered.
         cause: What librdkafka reported, if it was that.
     """
 
@@ -109,9 +107,6 @@ class ClientLog:
     """Takes a producer's log lines for librdkafka's `logger`, and notes those of a lost connection or answer.
 
     After such a line a request may have been sent twice, although its call succeeded (R17).
-
-    Args:
-        debug: Whether lines of librdkafka's debug contexts are logged, too.
     """
 
     _TROUBLE = frozenset({"FAIL", "REQTMOUT"})
@@ -148,14 +143,7 @@ class ClientLog:
 
 
 class BatchProducer:
-    """A producer for whole batches.
-
-    Args:
-        config: Its librdkafka properties.
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-    """
+    """A producer for whole batches."""
 
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
         contexts = str(config.get("debug", ""))
@@ -174,11 +162,7 @@ class BatchProducer:
             self._undelivered.append(Undelivered(message.topic() or "", error))
 
     def produce(self, records: Iterable[Record]) -> None:
-        """Hand records to librdkafka.
-
-        Raises:
-            DeliveryError: One was refused.
-        """
+        """Hand records to librdkafka."""
         first = True
         for record in records:
             try:

@@ -57,7 +57,6 @@ def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
 
     Args:
         written: The batch's records by topic.
-        undelivered: The reports on it.
     """
     missing: Counter[str] = Counter()
     errors: dict[str, str] = {}
@@ -78,7 +77,6 @@ class _Closed(NamedTuple):
     Args:
         failures: How often, since a record was delivered there.
         until: When it is tried again, monotonic ms.
-        error: Name of Kafka's error.
         at: When it failed last, monotonic ms.
     """
 
@@ -104,7 +102,6 @@ class Refusals:
         Where the connection may be the cause, only the second failure closes a topic.
 
         Args:
-            found: The topics.
             cost: Duration of the failed Kafka transaction, ms.
             now: Monotonic ms.
 

@@ -16,9 +16,6 @@ class Sending:
     """Writes the batches of one owner.
 
     Args:
-        delivery: Its producer.
-        gate: What is known of real topics.
-        feedback: What failed batches taught.
         owner: Names it in logs: `partition` or `source`.
     """
 
@@ -29,15 +26,7 @@ class Sending:
         self._owner = owner
 
     def send(self, sent: Sent, commit: Callable[[], None]) -> None:
-        """Write a batch.
-
-        Args:
-            sent: What it writes.
-            commit: Writes it in one Kafka transaction.
-
-        Raises:
-            DeliveryError: That failed.
-        """
+        """Write a batch."""
         self._limit_batches(sent.topics)
         began = time.monotonic()
         try:

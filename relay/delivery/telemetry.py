@@ -46,9 +46,7 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
     """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
 
     Args:
-        error: Why it failed.
         closed: For how long real topics are closed, ms.
-        limit: What closes the next batch.
         owner: `partition` or `source`.
     """
     reasons = {found.topic: found.error.name() for found in error.undelivered}
@@ -59,12 +57,7 @@ def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, 
 
 
 def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
-    """Log that transactions begin to wait for real topics, or wait no longer.
-
-    Args:
-        news: The changes.
-        owner: `partition` or `source`.
-    """
+    """Log that transactions begin to wait for real topics, or wait no longer."""
     for topic, detail in news:
         if detail:
             log.warning("Transactions wait for a real topic", topic=topic, detail=detail, **owner)

@@ -54,9 +54,6 @@ class HangingTransactions(Protocol):
 
         Returns:
             Topics that nothing may be written to now, and why.
-
-        Raises:
-            DeliveryError: The producer failed.
         """
 
     def stop(self) -> None:
@@ -64,16 +61,7 @@ class HangingTransactions(Protocol):
 
 
 class TopicLookup:
-    """Keeps a gate's metadata of real topics up to date, and releases what waits for them.
-
-    Args:
-        waiting: What waits.
-        gate: The gate.
-        topics: Descriptions of real topics.
-        hanging: What former transactions of the producer may have left open.
-        refusals: Topics that are closed because their records failed.
-        brokers: Which brokers are lost.
-    """
+    """Keeps a gate's metadata of real topics up to date, and releases what waits for them."""
 
     def __init__(
         self,
@@ -147,7 +135,6 @@ class TopicLookup:
         """Describe topics in the middle of a turn; return whether one of them is unavailable.
 
         Args:
-            names: The topics.
             in_hand: See `InHand`.
         """
         found = self._real_topics(self._described_again(names), in_hand())
@@ -183,15 +170,7 @@ class TopicLookup:
 
 
 class TopicLookups:
-    """What the gates and look-ups of a process share.
-
-    Args:
-        policy: How long to wait for a topic.
-        channel: The channel.
-        topics: Descriptions of real topics.
-        in_force: Who may write where.
-        brokers: Which brokers are lost.
-    """
+    """What the gates and look-ups of a process share."""
 
     def __init__(
         self,

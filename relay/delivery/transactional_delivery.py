@@ -70,9 +70,6 @@ class Delivery(Protocol):
 
         Args:
             max_message_bytes: The lowest limit of the topics to come.
-
-        Raises:
-            DeliveryError: Kafka does not answer.
         """
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
@@ -97,14 +94,9 @@ class TransactionalDelivery:
     Making one fences the former owner and aborts its open transaction at once.
 
     Args:
-        kafka: librdkafka properties for the connection.
         transactional_id: One for each half partition.
         patience: Multiple of the usual time-outs.
         group: Of the relay, if its checkpoints must be stable before a fresh producer goes on (R51).
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1, group: str = "") -> None:
@@ -249,9 +241,6 @@ class TransactionalDelivery:
             place: Any offset of the group.
             group_metadata: Of a consumer of the group.
             is_committed: Whether it ends as committed, not as aborted.
-
-        Raises:
-            DeliveryError: It failed.
         """
         with self._producer.fatal_errors():
             self._producer.listen()
@@ -286,12 +275,7 @@ class TransactionalDelivery:
 
 
 def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
-    """Return a transactional producer that has fenced its predecessor.
-
-    Raises:
-        ConfigurationError: Properties do not go together, or the right on the transactional id is missing.
-        DeliveryError: The transaction coordinator could not be reached within 5 s.
-    """
+    """Return a transactional producer that has fenced its predecessor."""
     producer = BatchProducer(config)
     try:
         _fence(producer)
@@ -342,11 +326,7 @@ def request_seconds(kafka: Mapping[str, str]) -> float:
 
 
 def call_again(step: Step, seconds: float, call: Callable[[float], object], wake: Wake | None = None) -> None:
-    """Make a call, and again while it may be; it is given the seconds that are left.
-
-    Raises:
-        DeliveryError: It failed, or the time is over.
-    """
+    """Make a call, and again while it may be; it is given the seconds that are left."""
     deadline = time.monotonic() + seconds
     while True:
         try:

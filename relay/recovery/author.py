@@ -14,7 +14,6 @@ class Found(NamedTuple):
 
     Args:
         record: The record, as it could be written once more.
-        offset: Its offset.
     """
 
     record: Record
@@ -25,8 +24,6 @@ class Own(NamedTuple):
     """A record that an owner, or a former owner, wrote to a real topic.
 
     Args:
-        record: The record, as it could be written once more.
-        offset: Its offset.
         is_owed: Whether its message is still to be delivered: the Kafka transaction of this record was aborted.
     """
 
@@ -44,9 +41,6 @@ class Author(Protocol):
         Args:
             found: Records of one partition, by ascending offsets.
             in_hand: Offsets of halves that are handed out and not committed yet.
-
-        Raises:
-            ConfigurationError: What they were made of cannot be read.
         """
 
 

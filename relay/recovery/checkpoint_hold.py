@@ -27,9 +27,6 @@ class Hold:
     """What holds partitions back that a hanging transaction wrote to.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
         author: Recognises what the checkpoint before the transaction owes.
     """
 
@@ -40,12 +37,7 @@ class Hold:
         self._author = author
 
     def of(self, places: Sequence[tuple[str, int]]) -> set[Held]:
-        """Return what holds some topics and partitions back.
-
-        Raises:
-            KafkaUnreachable: A partition does not answer.
-            ConfigurationError: A right is missing.
-        """
+        """Return what holds some topics and partitions back."""
         there = describe_topics(self._admin, sorted({topic for topic, _ in places})) if places else {}
         return {self._held(*place) if place[0] in there else Held.SEEN for place in places}
 

@@ -67,7 +67,6 @@ class Checkpointed(NamedTuple):
 
     Args:
         name: Of the half partition or the table source, for messages.
-        transactional_id: Of the owner.
         group: Consumer group that the checkpoint is committed in.
         place: Topic and partition that it is committed for.
         note: Topic and partition that the note is committed for.
@@ -111,16 +110,9 @@ def end_hanging(
     """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
-        channel: The channel.
         owner: Whose transactions; the former owner is fenced.
-        author_of: Recognises what is owed.
-        word: What an operator wants.
 
     Raises:
-        UndecidedError: Kafka does not record how it was decided.
-        ConfigurationError: A right is missing, or Kafka does not answer.
         DeliveryError: It failed; try it again.
     """
     delivery = TransactionalDelivery(kafka, owner.transactional_id)  # no other one can begin from now on
@@ -147,14 +139,8 @@ def refuse_undone_end(
     """Refuse a checkpoint whose successor was to be committed, and is gone.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        owner: Whose checkpoint.
         checkpoint: The checkpoint, stable; None: there is none.
         word: What an operator wants; "abort" accepts it.
-
-    Raises:
-        UnsafeError: It is such a checkpoint.
-        KafkaUnreachable: The note cannot be read now.
     """
     try:
         note = _offsets(kafka, owner.group, [owner.note]).get(owner.note)
@@ -171,12 +157,7 @@ def refuse_undone_end(
 
 
 def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactional_id: str) -> Decision:
-    """Return how the last decided transaction of a transactional id ends, as its coordinator has written.
-
-    Raises:
-        UndecidedError: It is not written there any more, or cannot be read.
-        ConfigurationError: A right is missing, or Kafka does not answer.
-    """
+    """Return how the last decided transaction of a transactional id ends, as its coordinator has written."""
     topic = describe_topics(admin, [TOPIC]).get(TOPIC)
     if topic is None:
         raise KafkaUnreachable(f"{TOPIC} is not described")
@@ -248,12 +229,7 @@ def _string(place: TopicPartition) -> str:
 
 
 def _write_note(kafka: Mapping[str, str], owner: Checkpointed, note: str, group_metadata: bytes) -> None:
-    """Commit a note, and wait until it is there. Its own producer id ends nothing that hangs.
-
-    Raises:
-        KafkaUnreachable: It is not there in time.
-        DeliveryError: It failed.
-    """
+    """Commit a note, and wait until it is there. Its own producer id ends nothing that hangs."""
     delivery = TransactionalDelivery(kafka, f"{owner.transactional_id}-note")
     try:
         delivery.commit([], [TopicPartition(*owner.note, 0, note)], group_metadata)

@@ -62,11 +62,7 @@ class OwnHangingTransactions:
     """Of an owner that writes Kafka transactions.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        admin: Client of the cluster.
         group: Of the owner, for reading.
-        author: Recognises what the owner wrote.
-        delivery: Its transactional producer.
     """
 
     def __init__(

@@ -28,7 +28,6 @@ def why_unreadable(
 
     Args:
         error: Of a read with `read_committed`.
-        kafka: Client properties.
         group: Consumer group of the checkpoints.
         place: Topic and partition of one of them.
     """

@@ -25,11 +25,7 @@ class OffsetReader:
     """A consumer of no group, for one partition. It connects at the first read, and again after a rest.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        topic: The topic.
-        partition: The partition.
         group: Of the relay; never joined, but a client that may read for the relay may read in its name.
-        isolation: `isolation.level`.
     """
 
     def __init__(
@@ -60,12 +56,7 @@ class OffsetReader:
         return self._consumer
 
     def read_on(self, offset: int) -> Iterator[Message]:
-        """Yield the records from an offset to the end of the partition.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer, or the reader was stopped.
-            ConfigurationError: The right to read it is missing, or properties do not go together.
-        """
+        """Yield the records from an offset to the end of the partition."""
         consumer = self._connected()
         consumer.assign([TopicPartition(self._topic, self._partition, offset)])
         heard = time.monotonic()
@@ -84,11 +75,7 @@ class OffsetReader:
         raise KafkaUnreachable(f"the end of {self._topic}/{self._partition} was not seen")
 
     def read_at(self, offsets: Sequence[int]) -> Iterator[Message]:
-        """Yield the records at ascending offsets; those that are not there are left out.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer, or the reader was stopped.
-        """
+        """Yield the records at ascending offsets; those that are not there are left out."""
         index = 0
         while index < len(offsets):
             for message in self.read_on(offsets[index]):
@@ -103,11 +90,7 @@ class OffsetReader:
                 return
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first offset of the partition, and the one behind its last.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-        """
+        """Return the first offset of the partition, and the one behind its last."""
         place = TopicPartition(self._topic, self._partition)
         try:
             return self._connected().get_watermark_offsets(place, TIMEOUT_SECONDS)

@@ -32,7 +32,6 @@ class StableOffsets:
         """Return for how many seconds one transaction has kept readers of each topic back.
 
         Args:
-            ends: End offsets.
             stable: Last stable offsets, asked for after them: what was written in between is no backlog.
             now: Seconds of any clock that never goes back.
         """

@@ -39,7 +39,6 @@ class TransactionalIdState(NamedTuple):
     """A state of a transactional id.
 
     Args:
-        producer_id: Its producer id.
         outcome: How its transaction ends, if that is decided.
         places: Topics and partitions that the transaction wrote to, in the record that decided it; else None.
     """
@@ -53,7 +52,6 @@ class Decision(NamedTuple):
     """How a transaction was decided.
 
     Args:
-        outcome: How it ends.
         places: Topics and partitions that it wrote to; None if that is not known any more.
     """
 
@@ -66,7 +64,6 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
     Args:
         transactional_id: ASCII text.
-        partitions: How many the topic has.
     """
     value = 0
     for byte in transactional_id.encode("ascii"):
@@ -80,11 +77,7 @@ def key_of(transactional_id: str) -> bytes:
 
 
 def parse_state(value: bytes) -> TransactionalIdState:
-    """Read the value of a record.
-
-    Raises:
-        UndecidedError: It is of a version that this relay does not read, or damaged.
-    """
+    """Read the value of a record."""
     try:
         return _state(value)
     except (struct.error, ValueError) as error:

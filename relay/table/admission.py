@@ -29,7 +29,6 @@ class Admitted:
 
     Args:
         rows: Rows to deliver, in the order of their ids: whole transactions.
-        refused: Transactions that cannot be delivered, and why.
         decided: The transactions of the rows, if each was decided on.
     """
 
@@ -42,7 +41,6 @@ class Admission:
     """What waits of one table source.
 
     Args:
-        gate: What is known of real topics.
         channel: The channel, whose own topics can never be targets.
         origin_bytes: By how much an origin header may be longer than the owner's name with a 64-bit number, bytes.
     """
@@ -76,7 +74,6 @@ class Admission:
         """Let the next window hold what waits for real topics, and all that waits behind it.
 
         Args:
-            topics: The topics.
             give_up: The transactions wait for no topic any more, and pre-flight decides on them.
         """
         wanted = set(topics)
@@ -180,10 +177,5 @@ def _name(transaction: RowTransaction) -> tuple[str, str]:
 
 
 def behind(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:
-    """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key.
-
-    Args:
-        window: Transactions.
-        stopped: Those of them that cannot go.
-    """
+    """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key."""
     return behind_those(window, stopped, RowTransaction.keyed_ids)

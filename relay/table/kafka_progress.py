@@ -22,10 +22,7 @@ class KafkaProgress:
     No consumer ever joins the group. Its owner is fenced by the transactional id.
 
     Args:
-        kafka: librdkafka properties for the connection.
         channel: The channel; the offset is committed for partition 0 of its half topic.
-        source: Name of the table source.
-        word: What an operator wants of a hanging transaction.
     """
 
     def __init__(self, kafka: Mapping[str, Any], channel: Channel, source: str, word: Word) -> None:
@@ -41,13 +38,7 @@ class KafkaProgress:
         """For `send_offsets_to_transaction`; it names no member."""
 
     def read(self) -> Committed | None:
-        """Return what is committed; None: nothing.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            HeldBackError: A Kafka transaction that wrote the offset has not ended yet.
-            UnsafeError: The end of a hanging transaction was cut off (R51).
-        """
+        """Return what is committed; None: nothing."""
         try:
             with calling(f"reading the progress of {self.owner.name}"):
                 (place,) = self._consumer.committed([TopicPartition(*self.owner.place)], CHECKPOINT_SECONDS)

@@ -76,8 +76,6 @@ class Refusal(NamedTuple):
     """A row that cannot be delivered.
 
     Args:
-        local: Its local transaction.
-        id: Its id.
         reason: Why, one word.
         detail: Why, one sentence.
     """
@@ -93,7 +91,6 @@ class TableFigures(NamedTuple):
 
     Args:
         oldest_seconds: Age of the oldest row; 0: none waits.
-        rows: How many wait.
         discarded: How many are discarded, up to 10,000.
     """
 
@@ -103,15 +100,7 @@ class TableFigures(NamedTuple):
 
 
 def open_session(settings: TableSettings) -> psycopg.Connection[Any]:
-    """Connect to the database of a table source.
-
-    Args:
-        settings: Of the table.
-
-    Raises:
-        ConfigurationError: The connection string cannot be read or parsed.
-        psycopg.Error: The database does not answer, or is read-only.
-    """
+    """Connect to the database of a table source."""
     return connect_dsn(
         settings.connection_string(),
         autocommit=True,
@@ -132,9 +121,6 @@ def may_prepare(left_out: Sequence[object]) -> bool | None:
     Postgres makes one plan for all executions of a prepared statement, which compares each row with each id: minutes
     for the 100,000 ids that may be left out. A statement that is not prepared is planned for the ids at hand, which
     takes about a millisecond, and looks each row up among them.
-
-    Args:
-        left_out: The ids.
     """
     return None if len(left_out) <= FEW_IDS else False
 
@@ -143,8 +129,6 @@ class OwnedTable(ABC):
     """A table whose rows a table source delivers, with its source table.
 
     Args:
-        name: Name of the source.
-        names: Where the source table is.
         connection: See `open_session`.
         places: Where the tables are; the first is the one whose rows are delivered.
     """
@@ -175,33 +159,18 @@ class OwnedTable(ABC):
         return explained(self._names.schema, self._names.source)
 
     def require_session(self) -> None:
-        """Look whether the session that runs the statements is the one of the owner's lock (R76).
-
-        Raises:
-            UnsafeError: It is another one.
-            psycopg.Error: The database does not answer.
-        """
+        """Look whether the session that runs the statements is the one of the owner's lock (R76)."""
         source = source_name(self._names.schema, self._names.source)
         if self._connection.execute(OWNS, (source,)).fetchone() != (True,):
             raise UnsafeError(f"Table source {self.name}: this session does not hold the owner's lock: {POOLED}")
 
     def verify(self) -> None:
-        """Compare the tables with their contract (R75).
-
-        Raises:
-            UnsafeError: They break it: rows could be lost, repeated or out of order.
-            psycopg.Error: The database does not answer.
-        """
+        """Compare the tables with their contract (R75)."""
         if found := breaches(self._connection, self._places):
             raise UnsafeError(f"Table source {self.name}: {'; '.join(map(str, found))}")
 
     def try_own(self) -> bool:
-        """Return whether this session has become the owner. It asks without waiting.
-
-        Raises:
-            ConfigurationError: The tables or rights are missing.
-            psycopg.Error: The database does not answer.
-        """
+        """Return whether this session has become the owner. It asks without waiting."""
         names = self._names
         with self._explained():
             row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
@@ -211,9 +180,6 @@ class OwnedTable(ABC):
         """Return which session holds the owner's lock although its role may not deliver the table; empty: none does.
 
         Every role of a database may take any advisory lock.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
         source = source_name(self._names.schema, self._names.source)
         row = self._connection.execute(OWNER, {"source": source}).fetchone()
@@ -224,33 +190,19 @@ class OwnedTable(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Check what would keep this session from serving, while another one owns the source. Write nothing.
-
-        Raises:
-            ConfigurationError: The tables or rights are missing, or the table belongs to a source of another name.
-            psycopg.Error: The database does not answer.
-        """
+        """Check what would keep this session from serving, while another one owns the source. Write nothing."""
 
     @abstractmethod
     def progress(self) -> Progress:
-        """Return the progress; a new source begins with batch 0.
-
-        Raises:
-            ConfigurationError: The table belongs to a source of another name, or cannot be delivered.
-            psycopg.Error: The database does not answer.
-        """
+        """Return the progress; a new source begins with batch 0."""
 
     @abstractmethod
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
         """Return the first committed rows.
 
         Args:
-            rows: How many at most.
             size: Their bytes at most; one row is returned in any case.
             skip: Ids to leave out, at most 200,000 or so.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
 
     @abstractmethod
@@ -259,9 +211,6 @@ class OwnedTable(ABC):
 
         Args:
             ids: As they are in origin headers; they may be of any form.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
 
     @abstractmethod
@@ -277,35 +226,20 @@ class OwnedTable(ABC):
         If the newest batch so far is delivered after the step, the rows that the database names are settled.
 
         Args:
-            before: The progress so far.
-            after: The progress from now on.
             ready: The rows of the batch in delivery from now on.
-            refused: Rows that move to the table of discarded messages.
-
-        Returns:
-            The progress from now on.
 
         Raises:
             UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
-            psycopg.Error: The database does not answer.
         """
 
     # --- upkeep
 
     def purge(self) -> bool:
-        """Delete old evidence of delivered messages, if the table has any; return whether there may be more.
-
-        Raises:
-            psycopg.Error: The session has ended.
-        """
+        """Delete old evidence of delivered messages, if the table has any; return whether there may be more."""
         return self._keep_up("purge", self._purge) or False
 
     def figures(self) -> TableFigures | None:
-        """Return what waits, and what is discarded; None: they cannot be read now.
-
-        Raises:
-            psycopg.Error: The session has ended.
-        """
+        """Return what waits, and what is discarded; None: they cannot be read now."""
         return self._keep_up("figures", self._figures)
 
     @abstractmethod
@@ -339,13 +273,7 @@ class OwnedTable(ABC):
 
         Args:
             statement: It ends with `COUNTED`.
-            before: The progress so far.
-            after: The progress from now on.
             rows: Parameters of the statement for the rows of the next batch, and for those that are refused.
-
-        Raises:
-            UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
-            psycopg.Error: The database does not answer.
         """
         parameters = {
             "incarnation": before.incarnation,
@@ -377,7 +305,6 @@ def refusals(refused: Sequence[Refusal], array: Callable[[Iterable[Any]], str]) 
     """Return the parameters of a statement that moves rows to the table of discarded messages.
 
     Args:
-        refused: The rows.
         array: Returns ids as an array literal.
     """
     return {

@@ -43,8 +43,6 @@ class Pauses:
     """Pauses of one table source.
 
     Args:
-        source: Its name.
-        notifications: Of commits to its table.
         stopping: Waits for so many seconds; returns whether to stop.
     """
 
@@ -68,9 +66,6 @@ class Pauses:
             found: Whether there was anything to do.
             waiting: Whether rows wait for Kafka, which sends no notification.
             seconds: Pause if there was anything to do.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
         if not self._is_notified:
             self._notifications.drop()

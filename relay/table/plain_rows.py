@@ -17,15 +17,8 @@ class PlainRows(PlainDelivery):
     owner is fenced and cannot set it back.
 
     Args:
-        kafka: librdkafka properties for the connection.
         group: Consumer group of the progress, and transactional id.
-        discard_topic: Of the channel.
-        metadata: Of the consumer group.
         patience: Multiple of the usual time-outs.
-
-    Raises:
-        ConfigurationError: Properties do not go together.
-        DeliveryError: The transaction coordinator could not be reached within 5 s.
     """
 
     def __init__(

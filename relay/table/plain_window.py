@@ -30,7 +30,6 @@ def is_plain(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
     """Return whether pre-flight refuses nothing of a window, and nothing of it must wait for a topic.
 
     Args:
-        rows: The window.
         judge: Judges targets.
         now: The database's time, ms.
         more: Bytes by which the longest origin header may be longer than that of a half.

@@ -15,8 +15,6 @@ class WrittenRow(NamedTuple):
 
     Args:
         record: The record, as it could be written once more.
-        offset: Its offset.
-        transaction_id: Its transaction.
         id: Id of its row, of any form.
     """
 
@@ -30,8 +28,6 @@ def parse_delivered_row(record: Record, offset: int, source: str) -> WrittenRow 
     """Return a record of a real topic at an offset, if the relay wrote it for a table source.
 
     Args:
-        record: The record.
-        offset: Its offset.
         source: What its origin header has before the row's id.
     """
     transaction_id, origin, row = origin_of(record)
@@ -44,7 +40,6 @@ class RowAuthor:
     """Recognises the records of a table source, by its origin and the transaction ids of its rows.
 
     Args:
-        table: The message table or foreign table.
         is_delivered: Whether the newest batch was delivered; its rows may be in the table nevertheless.
     """
 
@@ -56,9 +51,6 @@ class RowAuthor:
         """See `Author`. A record whose row is gone was delivered.
 
         A record of another transaction than the row's is of another table of the same name: it is passed over.
-
-        Raises:
-            psycopg.Error: The database does not answer.
         """
         del in_hand
         written = [row for row in (parse_delivered_row(*some, self._table.origin) for some in found) if row is not None]

@@ -35,17 +35,10 @@ class Row(NamedTuple):
     """A row of a message table. The driver's own tuples are used as such: they are not made anew.
 
     Args:
-        xid: The local transaction.
         id: Identity of the row, unique in the table.
         started: Start of the local transaction, microseconds since 2000.
-        group: Producer group.
-        topic: Real topic.
         partition: Real queue id, or -1 for "by key".
         timestamp: The message's own timestamp, ms since 1970.
-        key: Key.
-        value: Value.
-        names: Names of the headers.
-        values: Their values.
     """
 
     xid: int

@@ -97,13 +97,7 @@ _AS_NUMBERS = ("xid8", "timestamptz")
 
 
 class SourceTable(OwnedTable):
-    """A message table, as its owner uses it.
-
-    Args:
-        name: Name of the source.
-        settings: Of the table.
-        connection: See `open_session`.
-    """
+    """A message table, as its owner uses it."""
 
     def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
         table = MessageTable(settings.names())
@@ -148,11 +142,7 @@ class SourceTable(OwnedTable):
             )
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """See `OwnedTable`.
-
-        Raises:
-            psycopg.Error: The database does not answer.
-        """
+        """See `OwnedTable`."""
         self._look_at_writers()
         cursor = self._connection.cursor(binary=True)
         for type_ in _AS_NUMBERS:

@@ -55,14 +55,7 @@ log = structlog.get_logger()
 
 
 class _Cluster(NamedTuple):
-    """What the sources of a process share.
-
-    Args:
-        settings: The relay's settings.
-        admin: Client of the Kafka cluster.
-        channel: The channel.
-        lookups: Make gates and look-ups of real topics.
-    """
+    """What the sources of a process share."""
 
     settings: RelaySettings
     admin: AdminClient
@@ -71,13 +64,7 @@ class _Cluster(NamedTuple):
 
 
 class _SourceThread(threading.Thread):
-    """Serves one table source for as long as it can be its owner.
-
-    Args:
-        name: Name of the source.
-        table: Its settings.
-        cluster: What it shares with the others.
-    """
+    """Serves one table source for as long as it can be its owner."""
 
     def __init__(self, name: str, table: TableSettings, cluster: _Cluster) -> None:
         super().__init__(name=f"table-{name}", daemon=True)
@@ -226,14 +213,7 @@ class _SourceThread(threading.Thread):
 
 
 class TableSources:
-    """The table sources of a relay process. One that fails never stops another, or the half partitions.
-
-    Args:
-        settings: The relay's settings.
-        admin: Client of the Kafka cluster.
-        channel: The channel.
-        lookups: Make gates and look-ups of real topics.
-    """
+    """The table sources of a relay process. One that fails never stops another, or the half partitions."""
 
     def __init__(
         self, settings: RelaySettings, admin: AdminClient, channel: ChannelDescription, lookups: TopicLookups
@@ -249,11 +229,7 @@ class TableSources:
             thread.start()
 
     def check(self) -> None:
-        """Look whether all threads run.
-
-        Raises:
-            RuntimeError: One ended for a reason that was not foreseen.
-        """
+        """Look whether all threads run."""
         for name, thread in self._threads.items():
             if thread.failure is not None:
                 raise RuntimeError(f"table source {name} failed: {thread.failure!r}") from thread.failure

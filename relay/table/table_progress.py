@@ -12,12 +12,7 @@ def was_delivered(source: str, progress: Progress, committed: Committed | None) 
     """Return whether the newest batch was delivered. If it was not, its rows are read again.
 
     Args:
-        source: Name of the source.
-        progress: What the database holds.
         committed: What Kafka holds, after the former owner's Kafka transaction has ended; None: nothing.
-
-    Raises:
-        UnsafeError: The database or Kafka was set back, so that rows may be delivered twice or not at all.
     """
     if problem := contradiction(progress, committed):
         raise UnsafeError(f"Table source {source}: {problem} {HALTED}")

@@ -56,11 +56,6 @@ class TableSource:
     Args:
         table: The message table or foreign table, owned by this session.
         delivery: Its transactional producer: the former owner is fenced.
-        kafka: Its progress in Kafka.
-        admission: What waits.
-        lookup: Looks at real topics.
-        feedback: What failed batches taught.
-        stopping: Returns whether to stop.
     """
 
     def __init__(
@@ -92,14 +87,7 @@ class TableSource:
         self._verify_at = time.monotonic() + VERIFY_SECONDS
 
     def take_over(self) -> None:
-        """Bring the database to the state that Kafka proves.
-
-        Raises:
-            UnsafeError: The database or Kafka was set back.
-            KafkaUnreachable: Kafka does not answer.
-            DeliveryError: A first progress could not be committed.
-            psycopg.Error: The database does not answer.
-        """
+        """Bring the database to the state that Kafka proves."""
         progress, committed = self._table.progress(), self._kafka.read()
         failpoint("relay.table_taken_over")
         if committed is not None and is_of_a_copy(progress, committed):
@@ -123,14 +111,8 @@ class TableSource:
     def serve(self, turned: Callable[[], None]) -> None:
         """Deliver until asked to stop.
 
-        Args:
-            turned: Called after each turn.
-
         Raises:
-            UnsafeError: Another process changed the progress, or the tables break their contract.
             DeliveryError: A Kafka transaction failed: take over again.
-            KafkaUnreachable: Kafka does not answer.
-            psycopg.Error: The database does not answer.
         """
         pauses = Pauses(self._name, self._table.notifications, self._stopping)
         stop = pauses.first()

@@ -18,11 +18,7 @@ log = structlog.get_logger()
 
 
 class RowsThatWait:
-    """Logs again and again which rows of a table source wait for which real topics: those who published do not know.
-
-    Args:
-        source: Its name.
-    """
+    """Logs again and again which rows of a table source wait for which real topics: those who published do not know."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -49,7 +45,6 @@ def table_figures(source: str, figures: tuple[float, int, int] | None) -> None:
     """Show what waits in the table of a source, and what is discarded.
 
     Args:
-        source: Its name.
         figures: Age of its oldest row in seconds, 0: none; how many wait; how many are discarded. None: not known.
     """
     if figures is None:

@@ -24,7 +24,6 @@ class Rule(NamedTuple):
     """A verdict, when it is given, and why.
 
     Args:
-        when: A boolean column.
         verdict: The verdict; None: it is no message of this audit.
         detail: One sentence for people; empty where the verdict is enough.
     """
@@ -35,11 +34,7 @@ class Rule(NamedTuple):
 
 
 def verdict(*, ops_complete: bool) -> Column:
-    """Verdict and detail as a struct; its verdict is null for what is no message of this audit.
-
-    Args:
-        ops_complete: Whether all op markers were read.
-    """
+    """Verdict and detail as a struct; its verdict is null for what is no message of this audit."""
     chain = None
     for case in _cases(ops_complete=ops_complete):
         name = f.lit(None).cast("string") if case.verdict is None else f.lit(str(case.verdict))
@@ -52,11 +47,7 @@ def verdict(*, ops_complete: bool) -> Column:
 
 
 def why_unknown(*, ops_complete: bool) -> Column:
-    """Why it cannot be found out whether a message is committed; null if it can. `verdict` needs it as `unknown`.
-
-    Args:
-        ops_complete: Whether all op markers were read.
-    """
+    """Why it cannot be found out whether a message is committed; null if it can. `verdict` needs it as `unknown`."""
     asked, row = f.col("half.truth") == Truth.ROW, f.col("facts.row")
     reasons = {
         "no database is configured for its group": asked & f.col("database").isNull(),

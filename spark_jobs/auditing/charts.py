@@ -41,7 +41,6 @@ def latencies_chart(title: str, rows: Mapping[str, Sequence[int]], percentiles: 
     """Latencies at percentiles, a line for each row.
 
     Args:
-        title: What is measured.
         rows: ms at the percentiles, by name.
         percentiles: From 0 to 1.
     """

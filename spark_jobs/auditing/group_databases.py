@@ -33,9 +33,7 @@ class Database:
     """The state of a database, in the snapshot from which its rows are.
 
     Args:
-        name: Its name in the settings.
         groups: Producer groups: exact names, or prefixes that end in `*`.
-        incarnation: Its incarnation.
         purged: Purge watermarks by half partition: rows of halves below may be gone.
         purged_until: The newest time of any purged row, of whatever channel, ms since 1970; None: none was purged.
         tables: The tables of table mode; None: there are none.

@@ -26,7 +26,6 @@ class Search:
     """What a real topic must be searched for.
 
     Args:
-        topic: The topic.
         since: The earliest timestamp that a record of the window can have there, ms since 1970.
     """
 
@@ -38,9 +37,6 @@ class InputPlan:
     """Fixes the spans, step by step.
 
     Args:
-        kafka: The offsets.
-        channel: The channel.
-        window: The window.
         now: ms since 1970.
         clock_skew: ms by which the clocks of two brokers may differ.
         patience: ms that open Kafka transactions are waited for.
@@ -169,12 +165,7 @@ def _spans(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[int, 
 
 
 def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
-    """Return what is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete.
-
-    Raises:
-        ConfigurationError: The half topic is another one by now.
-        SourceError: Kafka does not answer.
-    """
+    """Return what is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete."""
     channel = Channel(inputs.channel)
     recorded = {
         channel.half_topic: inputs.halves,

@@ -62,7 +62,6 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
 
     Args:
         spark: Session with Spark's Kafka source.
-        settings: What to audit.
 
     Returns:
         OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
@@ -97,12 +96,7 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
 
 
 class Audit:
-    """The reading part of one audit.
-
-    Args:
-        spark: Session with Spark's Kafka source.
-        settings: What to audit.
-    """
+    """The reading part of one audit."""
 
     def __init__(self, spark: SparkSession, settings: AuditSettings) -> None:
         self._spark = spark
@@ -214,7 +208,6 @@ def began_in(window: Window, databases: Sequence[Database]) -> Began:
     """Return which messages of table mode are in question: all of the window, and those that no transaction made.
 
     Args:
-        window: The window.
         databases: Their states after the real topics' ends were taken.
     """
     now = max((database.tables.now for database in databases if database.tables), default=_NEVER)

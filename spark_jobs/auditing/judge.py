@@ -47,11 +47,8 @@ class Circumstances:
 
     Args:
         grace: ms that a message has to be decided.
-        databases: The databases of the producer groups.
-        groups: The producer groups that have halves in the window.
         incomplete: Topics that could not be read as they should, real ones and those of the channel.
         shortened: Real topics that begin inside the window.
-        channel: The channel.
     """
 
     grace: int
@@ -80,7 +77,6 @@ def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
 
     Args:
         evidence: As `spark_jobs.records.evidence.evidence` makes it.
-        circumstances: What must be known besides.
 
     Returns:
         A frame with `COLUMNS`.

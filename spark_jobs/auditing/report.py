@@ -53,12 +53,7 @@ class _Latency(NamedTuple):
 
 
 def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
-    """Return the page.
-
-    Args:
-        summary: What was found.
-        samples: Some findings of each verdict.
-    """
+    """Return the page."""
     window, counts = summary.inputs.window, summary.counts()
     return _template().render(
         summary=summary,

@@ -73,15 +73,7 @@ def take_snapshot(
 
     Args:
         connection: In a snapshot of the database.
-        name: The database's name in the settings.
-        database: Where its tables are.
-        half_topic_id: Id of the half topic.
         window: Spans of half offsets.
-        file: The file to write.
-
-    Raises:
-        CallbackTableError: The tables are missing or wrong.
-        psycopg.Error: The database does not answer.
     """
     table = CallbackTable(database.tables())
     table.verify(connection)
@@ -98,10 +90,6 @@ def take_snapshot(
 @contextmanager
 def open_snapshot(name: str, database: AuditedDatabase) -> Iterator[psycopg.Connection[Any]]:
     """Connect to a database's primary, and read one snapshot of it in the block.
-
-    Args:
-        name: The database's name in the settings.
-        database: How to reach it.
 
     Raises:
         ConfigurationError: The database does not answer, or refuses, also in the block.
@@ -137,13 +125,6 @@ def write_rows(
 
     Args:
         connection: In a transaction.
-        query: The query.
-        parameters: Its parameters.
-        schema: The columns that it returns.
-        file: The file to write.
-
-    Raises:
-        psycopg.Error: The database does not answer, or refuses.
     """
     with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, schema) as writer:
         cursor.execute(query, parameters)

@@ -31,11 +31,7 @@ class AuditedDatabase(BaseModel):
         return self
 
     def connection_string(self) -> str:
-        """Return the connection string.
-
-        Raises:
-            ConfigurationError: Its file cannot be read.
-        """
+        """Return the connection string."""
         if self.dsn is not None:
             return self.dsn.get_secret_value()
         return read_secret(f"dsn_file {self.dsn_file}", Path(str(self.dsn_file)))
@@ -108,20 +104,13 @@ class AuditSettings(PostgresSettings, JobSettings):
 
         Args:
             now: ms since 1970.
-
-        Raises:
-            ConfigurationError: A time is malformed.
         """
         if not self.window_start:
             return last_window(self.last, now, self.grace_ms)
         return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace_ms)
 
     def all_databases(self) -> dict[str, AuditedDatabase]:
-        """Return the databases by name.
-
-        Raises:
-            ConfigurationError: There is none.
-        """
+        """Return the databases by name."""
         found = dict(self.databases)
         if self.postgres_url is not None or self.postgres_url_file is not None:
             single = {

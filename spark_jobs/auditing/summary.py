@@ -93,8 +93,6 @@ def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) 
 
     Args:
         judged: As `spark_jobs.auditing.judge.judge` gives it.
-        inputs: What was read.
-        databases: The states of the databases.
     """
     counts = [f.count_if(f.col("verdict") == str(verdict)).alias(verdict) for verdict in Verdict]
     levels = f.array(*map(f.lit, PERCENTILES))

@@ -79,15 +79,9 @@ def read_progress(
 
     Args:
         connection: In a snapshot of the database.
-        table: The table.
-        window: The window.
 
     Returns:
         None if the database has no message table.
-
-    Raises:
-        ConfigurationError: The tables are incomplete, or the role may not read them.
-        psycopg.Error: The database does not answer.
     """
     if not _exists(connection, table):
         return None
@@ -104,14 +98,7 @@ def write_table_rows(
 
     Args:
         connection: In a snapshot of the database.
-        table: The table.
-        window: The window.
         progress: How far it was delivered before the ends of the real topics were taken.
-        file: The file to write.
-
-    Raises:
-        ConfigurationError: The tables are incomplete, or the role may not read them.
-        psycopg.Error: The database does not answer.
     """
     with _explained(table):
         incarnation, now, purged_until = connection.execute(table.compose(_STATE)).fetchone() or ("", 0, None)

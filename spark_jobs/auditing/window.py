@@ -41,11 +41,7 @@ class Window:
         return f"{_compact(self.start)}-{_compact(self.end)}"
 
     def check_closed(self, now: int) -> None:
-        """See that the window is closed: its last message has had `grace` ms to be delivered.
-
-        Raises:
-            ConfigurationError: It is not, or it is empty.
-        """
+        """See that the window is closed: its last message has had `grace` ms to be delivered."""
         if self.start >= self.end:
             raise ConfigurationError(
                 f"The window is empty: {text_of(self.start)} is not before {text_of(self.end)}. Choose a later end."
@@ -71,11 +67,7 @@ def last_window(period: str, now: int, grace: int) -> Window:
 
 
 def parse_time(text: str) -> int:
-    """Return a time as ms since 1970, from ISO 8601 (UTC if it names no zone) or from ms since 1970.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
+    """Return a time as ms since 1970, from ISO 8601 (UTC if it names no zone) or from ms since 1970."""
     if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:
@@ -117,16 +109,10 @@ class Inputs:
     """Everything of Kafka that an audit reads, so that it can be read again.
 
     Args:
-        channel: Name of the channel.
-        half_topic_id: Id of its half topic.
-        window: The window.
         halves: The window itself, by half partition.
         half_ends: Ends of the half partitions, taken after those of the real topics; no real record that is read
             can come from beyond.
         ops: Spans of the op topic, by partition.
-        verdicts: Spans of the verdict topic.
-        discards: Spans of the discard topic.
-        reals: Spans of the real topics.
         checkpoints: The relay's, by half partition.
         incomplete: Why a topic could not be read as it should, by topic.
         shortened: Real topics that begin inside the window, and where: retention by age explains that, and so does a
@@ -165,11 +151,7 @@ class Inputs:
 
     @classmethod
     def parse(cls, text: str) -> Inputs:
-        """Read inputs that an audit has recorded: its `spans.json`.
-
-        Raises:
-            ConfigurationError: They are none, or of a newer format.
-        """
+        """Read inputs that an audit has recorded: its `spans.json`."""
         try:
             content = json.loads(text)
             if content.pop("format") > FORMAT_VERSION:

@@ -38,18 +38,12 @@ class BatchWriter:
     """Writes the batches of one query; to be called by `foreachBatch`.
 
     Args:
-        job_id: The job.
-        output: Its output.
-        checkpoint: The query's checkpoint.
-        sink: Where rows go.
         topic_ids: Returns the ids of the topics by name, as they are now.
         schemas: Schemas of values by topic, for those that are parsed.
 
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
         gone: Whether that was because Kafka does not have the records any more.
-        batches: Batches written.
-        rows: Records written.
     """
 
     def __init__(
@@ -74,13 +68,7 @@ class BatchWriter:
         self.rows = 0
 
     def prepare(self) -> None:
-        """Look at the topics, make the output's folders, and remove what killed runs left.
-
-        Raises:
-            OutputError: Output and checkpoint do not belong together, or the output cannot be written.
-            LostRecordsError: A topic was deleted and recreated.
-            SourceError: Kafka does not answer, or a topic is missing.
-        """
+        """Look at the topics, make the output's folders, and remove what killed runs left."""
         self._topics = dict(self._topic_ids())
         check_pair(self._output, self._checkpoint, self._topics, self._sink.name)
         self._sink.prepare()
@@ -91,7 +79,6 @@ class BatchWriter:
 
         Args:
             batch: Its rows, with the columns of the table of records.
-            batch_id: Its number.
         """
         try:
             self._land(batch, batch_id)
@@ -114,11 +101,7 @@ class BatchWriter:
         self._land_rest(self._sink.write(RECORDS, batch_id, batch), batch_id, began)
 
     def finish(self) -> None:
-        """Land the planned batch without Kafka, if a killed run has written its records for good.
-
-        Raises:
-            LostRecordsError: A topic was deleted and recreated: whose records they are is not known.
-        """
+        """Land the planned batch without Kafka, if a killed run has written its records for good."""
         last = last_manifest(self._output)
         batch_id = 0 if last is None else last.batch_id + 1
         if self._checkpoint.planned(batch_id) is None:

@@ -24,14 +24,7 @@ log = structlog.get_logger()
 
 
 class GapWriter:
-    """Writes such batches; no query may run on the checkpoint meanwhile.
-
-    Args:
-        job_id: The job.
-        output: Its output.
-        checkpoint: The query's checkpoint.
-        sink: Where rows go.
-    """
+    """Writes such batches; no query may run on the checkpoint meanwhile."""
 
     def __init__(self, job_id: str, output: Folder, checkpoint: Checkpoint, sink: Sink) -> None:
         self._job_id = job_id
@@ -56,7 +49,6 @@ class GapWriter:
         """Record that a topic is not landed any more.
 
         Args:
-            topic: The topic.
             topics: Ids of the job's other topics.
         """
         needed = self._needed()

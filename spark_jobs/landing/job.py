@@ -46,7 +46,6 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
 
     Args:
         spark: Session with Spark's Kafka source.
-        settings: What to land, and where.
         stop: Set when the job is asked to stop.
 
     Raises:
@@ -105,10 +104,6 @@ def accept_gaps(
     """Record what Kafka removed from the beginning of topics, so that the job goes on behind it.
 
     Args:
-        kafka: The topics.
-        gap_writer: Records it.
-        output: The output of the job.
-        checkpoint: The checkpoint.
         topics: Topics of which a gap is accepted.
 
     Raises:
@@ -124,11 +119,7 @@ def accept_gaps(
 
 
 def refuse_lost(kafka: KafkaView, output: Folder, checkpoint: Checkpoint) -> None:
-    """Check that Kafka still has all that is not landed.
-
-    Raises:
-        LostRecordsError: Some of it is gone; the message names the offsets.
-    """
+    """Check that Kafka still has all that is not landed."""
     if needed := needed_offsets(output, checkpoint):
         beginnings, ends = kafka.offsets()
         _refuse(with_added(needed, beginnings), beginnings, ends, partial(way_without, output, checkpoint))
@@ -155,11 +146,6 @@ def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> Strea
 
     Args:
         rows: A stream with the columns of the table of records.
-        settings: Trigger, names and checkpoint.
-        writer: What writes the batches.
-
-    Raises:
-        JobFailedError: Spark refuses to start it.
     """
     sink = rows.writeStream.foreachBatch(writer).queryName(settings.name)
     sink = sink.option("checkpointLocation", settings.checkpoint_path)

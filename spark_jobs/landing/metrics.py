@@ -24,13 +24,8 @@ def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterab
     """Write the file.
 
     Args:
-        file: The file.
-        job_id: The job.
         topics: Topics that the job lands; one without a gap has the figure 0.
         gaps: All accepted gaps of its output, also of retired topics.
-
-    Raises:
-        ConfigurationError: It cannot be written.
     """
     ACCEPTED_GAP_OFFSETS.clear()
     for topic in topics:

@@ -30,16 +30,7 @@ class ValueProblem(enum.StrEnum):
 
 
 def parse_schema(spark: SparkSession, topic: str, text: str) -> StructType:
-    """Read a schema in Spark's words, as in `order_id bigint NOT NULL, amount decimal(10,2)`.
-
-    Args:
-        spark: Session whose parser reads it.
-        topic: The topic that it is for.
-        text: The schema.
-
-    Raises:
-        ConfigurationError: It is malformed, or has a field with a name that Spark uses itself.
-    """
+    """Read a schema in Spark's words, as in `order_id bigint NOT NULL, amount decimal(10,2)`."""
     try:
         schema = spark.createDataFrame([], text).schema
     except JAVA_ERRORS as error:

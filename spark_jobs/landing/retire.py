@@ -26,8 +26,6 @@ def retire(spark: SparkSession, settings: RetireSettings, topic: str) -> None:
 
     Args:
         spark: Session whose file systems are used.
-        settings: Output and checkpoint of the job.
-        topic: The topic.
 
     Raises:
         OutputError: Output and checkpoint do not belong together, the topic is not landed there, or is the only one.

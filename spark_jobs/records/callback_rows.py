@@ -27,7 +27,6 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
 
     Args:
         rows: A frame of `COLUMNS`.
-        half_topic_id: Id of the half topic.
         window: Spans of half offsets.
     """
     here = f.col("half_topic_id") == half_topic_id

@@ -18,7 +18,6 @@ def discard_evidence(records: DataFrame, half_topic_id: str) -> DataFrame:
 
     Args:
         records: Records of the discard topic, from its beginning, as Spark's Kafka source gives them.
-        half_topic_id: Id of the half topic.
     """
     key = f.try_validate_utf8(f.col("key").cast("string"))
     newest = (

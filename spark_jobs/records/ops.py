@@ -34,7 +34,6 @@ def op_evidence(records: DataFrame, half_topic_id: str, window: Mapping[int, Spa
 
     Args:
         records: Records of the op and verdict topic as Spark's Kafka source gives them.
-        half_topic_id: Id of the half topic.
         window: Spans of half offsets.
     """
     texts = records.select(

@@ -42,15 +42,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A replay that can begin, or go on.
-
-    Args:
-        rows: The selected records with their lanes.
-        parts: What of them goes where.
-        plan: What is to be written.
-        entries: The entries of the ledger.
-        targets: The topics that it writes to.
-    """
+    """A replay that can begin, or go on."""
 
     rows: DataFrame
     parts: list[Part]
@@ -64,7 +56,6 @@ class ReplayJob:
 
     Args:
         spark: Session; it needs no Kafka source.
-        settings: What to replay.
     """
 
     def __init__(self, spark: SparkSession, settings: ReplaySettings) -> None:
@@ -74,12 +65,7 @@ class ReplayJob:
         self._channel = settings.channel_names()
 
     def prepare(self) -> Prepared:
-        """Select, look at the topics, and compare with what an earlier run has planned; nothing is written.
-
-        Raises:
-            ConfigurationError: Nothing is selected, a topic is missing, or Kafka would refuse some of it.
-            UnsafeError: The replay was begun with other records, or a target topic is another one than then.
-        """
+        """Select, look at the topics, and compare with what an earlier run has planned; nothing is written."""
         with Ledger(self._kafka, self._channel, self._settings.replay_id) as ledger:
             entries = ledger.read()
         chosen = self._chosen(entries.plan).persist(StorageLevel.DISK_ONLY)  # one selection, however often it is used
@@ -232,7 +218,6 @@ def write_lanes(replay: Replay, rows: Iterable[Row]) -> Iterator[int | str]:
     """Yield what one task does: write the lanes that it is given, one after another.
 
     Args:
-        replay: The replay.
         rows: Lane by lane, in the order of `spark_jobs.replaying.lanes.ORDER`.
 
     Returns:
@@ -261,7 +246,6 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
 
     Args:
         spark: Session; it needs no Kafka source.
-        settings: What to replay.
         terminal: Where the progress is shown; None: a log line every minute.
 
     Returns:

@@ -73,12 +73,10 @@ class KafkaTransaction:
     """A producer for one Kafka transaction; a context manager.
 
     Args:
-        kafka: librdkafka properties for the connection.
         transactional_id: The id that it takes over.
         max_message_bytes: The largest record batch that the topics take.
 
     Raises:
-        ConfigurationError: Properties do not go together.
         TransactionFailedError: The coordinator was not reached. Every method raises it, and `FencedError`.
     """
 

@@ -29,12 +29,8 @@ class LandedRecord(NamedTuple):
     """A record as it was landed.
 
     Args:
-        place: Where it was.
         hashed: The hash of its place.
         size: Bytes of key, value and headers.
-        key: Its key.
-        value: Its value.
-        headers: Its headers.
         timestamp: ms since 1970.
     """
 
@@ -52,9 +48,7 @@ class Replay:
     """What all lanes of a replay have in common.
 
     Args:
-        id: Its id.
         channel: The channel whose ledger it keeps.
-        kafka: librdkafka properties for the connection.
         rows: Most records in a Kafka transaction.
         size: Most bytes in one, but for a single record that is larger.
         shares: What each lane is to have in the end.
@@ -74,8 +68,6 @@ class LaneWriter:
     """Writes one lane.
 
     Args:
-        replay: The replay.
-        lane: The lane.
         ledger: The replay's ledger; lanes that are written one after another may share it.
     """
 
@@ -94,10 +86,6 @@ class LaneWriter:
 
         Returns:
             How many were written now.
-
-        Raises:
-            JobFailedError: Kafka did not take them, another process writes this replay, or what was written is not what
-                the plan has.
         """
         self._progress = self._ledger.read().progress.get(self._lane)
         before = self._rows()
@@ -183,7 +171,6 @@ def split_records(records: Iterable[LandedRecord], rows: int, size: int) -> Iter
     """Yield records in parts, in their order.
 
     Args:
-        records: The records.
         rows: Most of them in a part.
         size: Most bytes in a part, but for a single record that is larger.
     """

@@ -37,7 +37,6 @@ def with_lanes(records: DataFrame, target: str, partitions: Mapping[str, int], b
     """Add where each record goes, and what is counted of it.
 
     Args:
-        records: Landed records.
         target: The topic that all go to; empty: each goes to its own.
         partitions: How many partitions each target topic has.
         by: Whether the key chooses the partition, as in a Java producer, or it is the original one. A record without
@@ -102,12 +101,7 @@ def _part(row: Row) -> Part:
 
 
 def in_order(laned: DataFrame, lanes: int) -> DataFrame:
-    """Return records as the tasks write them: each lane whole, in one task, in its order.
-
-    Args:
-        laned: Records with their lanes.
-        lanes: How many lanes there are.
-    """
+    """Return records as the tasks write them: each lane whole, in one task, in its order."""
     # The number is given, so that Spark neither joins nor splits partitions on its own.
     tasks = max(min(lanes, MOST_TASKS), 1)
     return laned.select(*OUTGOING).repartition(tasks, "_target", "_lane").sortWithinPartitions(*ORDER)

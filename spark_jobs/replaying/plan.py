@@ -55,17 +55,14 @@ class Part:
     """What goes from one landed partition to one lane.
 
     Args:
-        lane: Where it goes.
         topic: Where it was landed from.
         partition: Likewise.
-        rows: How many records.
         first: Offset of the first one.
         last: Offset of the last one.
         oldest: The earliest timestamp, ms since 1970.
         newest: The latest.
         size: Bytes of keys, values and headers.
         largest: Bytes of the largest record.
-        keyless: Records without a key.
         checksum: Of the places.
     """
 
@@ -96,9 +93,7 @@ class Plan:
     """What a replay is to write.
 
     Args:
-        targets: The topics that it writes to.
         lasts: The last offset that it takes of each landed partition.
-        lanes: What goes where.
     """
 
     targets: Mapping[str, Target]
@@ -136,11 +131,7 @@ class Plan:
 
     @classmethod
     def parse(cls, value: bytes) -> Plan:
-        """Read what the ledger keeps.
-
-        Raises:
-            ConfigurationError: It is no plan, or one of a newer version.
-        """
+        """Read what the ledger keeps."""
         fields = _from_json(value, "a plan")
         try:
             return cls(
@@ -159,13 +150,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class LaneProgress:
-    """What of a lane is written.
-
-    Args:
-        rows: How many records.
-        checksum: Of their places.
-        last: Where the last one is.
-    """
+    """What of a lane is written."""
 
     rows: int
     checksum: Checksum
@@ -178,11 +163,7 @@ class LaneProgress:
 
     @classmethod
     def parse(cls, value: bytes) -> LaneProgress:
-        """Read what the ledger keeps.
-
-        Raises:
-            ConfigurationError: It is no progress, or of a newer version.
-        """
+        """Read what the ledger keeps."""
         fields = _from_json(value, "the progress of a lane")
         try:
             return cls(int(fields["rows"]), Checksum.parse(fields["checksum"]), LandedPlace(*fields["last"]))

@@ -51,12 +51,7 @@ def make_ledger(kafka: Mapping[str, str], channel: Channel, replication: int) ->
     """Make the ledger's topic, if it is not there.
 
     Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
         replication: Its replicas: as many as the topics have that are written to.
-
-    Raises:
-        ConfigurationError: Kafka does not answer, or refuses.
     """
     admin, name = admin_client(kafka), channel.replay_ledger_topic
     if describe_topics(admin, [name]):
@@ -91,16 +86,7 @@ class Entries:
 
 
 class Ledger:
-    """Reads the ledger for one replay; a context manager.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        replay_id: The replay.
-
-    Raises:
-        ConfigurationError: librdkafka does not know a property, or its value.
-    """
+    """Reads the ledger for one replay; a context manager."""
 
     def __init__(self, kafka: Mapping[str, str], channel: Channel, replay_id: str) -> None:
         self._admin = admin_client(kafka)
@@ -126,24 +112,13 @@ class Ledger:
         self._reader.__exit__(kind, error, traceback)
 
     def read(self) -> Entries:
-        """All that was committed before this call.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            UnsafeError: A Kafka transaction stays open in the ledger.
-            ConfigurationError: Kafka refuses, or the ledger holds what this process cannot read.
-        """
+        """All that was committed before this call."""
         if self._reader.partitions(self._topic):
             self._take(self.wait_until_decided(self._topic, PARTITION))
         return self._entries
 
     def glance(self) -> None:
-        """Read what a reader of committed records sees at this moment: for people who wait.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: Kafka refuses, or the ledger holds what this process cannot read.
-        """
+        """Read what a reader of committed records sees at this moment: for people who wait."""
         self._take(self._reader.whole(self._topic, PARTITION).stop)
 
     def wait_until_decided(self, topic: str, partition: int) -> int:
@@ -151,10 +126,6 @@ class Ledger:
 
         Where a broker has lost the end of an aborted transaction (KAFKA-20734), the next commit of the same producer
         would show its records. They are below the end, and what readers see stops before them.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
-            UnsafeError: A Kafka transaction stays open there.
         """
         end = self._end(topic, partition)
         deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -22,7 +22,6 @@ class Selection:
     Args:
         ids: Message ids, and transaction ids, which select all their messages.
         where: A condition in SQL over the columns of the table.
-        verdicts: Verdicts that an audit gave.
         include_replays: Whether what an earlier replay has sent, and was landed, is sent once more.
     """
 
@@ -36,12 +35,7 @@ def select(records: DataFrame, selection: Selection, findings: DataFrame | None 
     """Return the records that are selected.
 
     Args:
-        records: The table of records.
-        selection: What is selected.
         findings: The findings of an audit, if verdicts select.
-
-    Raises:
-        ConfigurationError: The condition is none.
     """
     chosen = records if selection.include_replays else records.where(header_value(REPLAY_HEADER).isNull())
     if selection.ids:

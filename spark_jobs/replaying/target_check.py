@@ -19,9 +19,7 @@ def internal_topics(topics: Iterable[str], described: Mapping[str, TopicDescript
     """Return those of some topics that belong to Kafka or to a channel, or perhaps do: their records are no messages.
 
     Args:
-        topics: The topics.
         described: Those of them that exist, as `describe_targets` returns them.
-        channel: The job's channel.
     """
     others = {name for name, topic in described.items() if topic.of_channel or _is_sibling_hidden(topic)}
     return sorted(name for name in set(topics) if name in others or is_internal_topic(name, channel))
@@ -41,8 +39,6 @@ def problems(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now
     """Why Kafka would refuse some of it, or keep it otherwise than it was.
 
     Args:
-        parts: What is to be written.
-        targets: The topics that it goes to.
         now: ms since 1970.
     """
     for part in parts:

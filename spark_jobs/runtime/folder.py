@@ -16,12 +16,7 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
 
 
 def read_texts(spark: SparkSession, path: str) -> Iterator[str]:
-    """Yield the contents of all visible files of a folder, read by Spark in groups; none if it is absent.
-
-    Args:
-        spark: Session to read with.
-        path: The folder.
-    """
+    """Yield the contents of all visible files of a folder, read by Spark in groups; none if it is absent."""
     try:
         files = spark.read.text(path, wholetext=True)
     except AnalysisException as error:

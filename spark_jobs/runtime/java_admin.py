@@ -20,10 +20,6 @@ _REFUSALS = {"TopicAuthorizationException", "GroupAuthorizationException"}
 class JavaAdmin:
     """Belongs to one job; a context manager.
 
-    Args:
-        spark: Session with Kafka's classes.
-        settings: How to reach Kafka.
-
     Raises:
         SourceError: Kafka does not answer or refuses, or Spark has no Kafka source. Every method raises it.
     """
@@ -92,11 +88,7 @@ class JavaAdmin:
         """Return what a Java future returns.
 
         Args:
-            future: The Java future.
             needed: The right that the request needs, with its resource.
-
-        Raises:
-            SourceError: This right is missing.
         """
         try:
             return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)

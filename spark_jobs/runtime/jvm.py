@@ -18,7 +18,6 @@ JAVA_ERRORS = (Py4JJavaError, PySparkException)
 """What a call into the JVM raises: PySpark turns some of its errors into its own."""
 
 JVM_GONE = (Py4JNetworkError, ConnectionError)
-"""What a call raises when the JVM has died."""
 
 
 def jvm(spark: SparkSession) -> Any:

@@ -19,13 +19,7 @@ LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now.
-
-    Args:
-        name: Its name.
-        id: Its id, as a UUID.
-        partitions: How many it has.
-    """
+    """A topic as it is now."""
 
     name: str
     id: str
@@ -41,9 +35,6 @@ class KeptTopic(Topic):
     """A topic, and how long Kafka keeps its records.
 
     Args:
-        name: Its name.
-        id: Its id, as a UUID.
-        partitions: How many it has.
         compacted: Whether Kafka may remove a record because a later one has its key.
         retention: ms after which it removes records by age; None: never.
         by_size: Whether it removes records because they are many.
@@ -94,10 +85,6 @@ class KafkaOffsets(JavaAdmin):
 
     def committed_ends(self, places: Iterable[Place], patience_ms: int) -> tuple[dict[Place, int], set[Place]]:
         """Return the ends as they are now, once no Kafka transaction is open below them.
-
-        Args:
-            places: Partitions.
-            patience_ms: How long to wait for open transactions.
 
         Returns:
             The ends, and the partitions where a transaction stayed open; their ends are where it began.

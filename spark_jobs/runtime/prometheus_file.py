@@ -10,15 +10,7 @@ from outbox.errors import ConfigurationError
 
 
 def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
-    """Write the file, so that readers see all of it or the one before.
-
-    Args:
-        file: The file.
-        registry: The metrics.
-
-    Raises:
-        ConfigurationError: It cannot be written.
-    """
+    """Write the file, so that readers see all of it or the one before."""
     try:
         write_to_textfile(str(file), registry)
     except OSError as error:

@@ -71,7 +71,6 @@ def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (
     """Start a session for one job, and stop it at the end of the block.
 
     Args:
-        name: Name of the application.
         spark: More settings (`spark.…`), over the defaults.
         locks: The jars that the job needs, if it is to bring them itself.
 
@@ -91,12 +90,8 @@ def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> 
     """Return a session in this process and a JVM of its own, which ends when this process does, however it ends.
 
     Args:
-        name: Name of the application.
         jars: Jars besides Spark's own.
         spark: More settings (`spark.…`), over the defaults.
-
-    Raises:
-        SetupError: There is no Java, or Spark does not start.
     """
     settings = {**LOCAL, "spark.app.name": name, **spark}
     settings[_JAVA_OPTIONS] = f'"-Dlog4j2.configurationFile={_LOG4J}" {spark.get(_JAVA_OPTIONS, "")}'.strip()

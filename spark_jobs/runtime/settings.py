@@ -83,11 +83,7 @@ class JobSettings(SparkSettings, KafkaSettings):
         return properties
 
     def java_connection(self) -> dict[str, str]:
-        """Properties for any Java client of this job, with the secrets of files.
-
-        Raises:
-            ConfigurationError: A file cannot be read.
-        """
+        """Properties for any Java client of this job, with the secrets of files."""
         return {"bootstrap.servers": self.bootstrap_servers, **with_secrets(self.kafka_java)}
 
 

@@ -47,28 +47,14 @@ def refuse_missing(wanted: Iterable[str], found: Container[str], more: More = no
     """Name the topics that do not exist.
 
     Args:
-        wanted: Topics that the job needs.
-        found: Topics that exist.
         more: What else to do about them.
-
-    Raises:
-        SourceError: There are some.
     """
     if missing := [name for name in wanted if name not in found]:
         raise SourceError(f"Topic {', '.join(missing)} does not exist. Create it, or correct its name{more(missing)}.")
 
 
 class KafkaView(JavaAdmin):
-    """The topics of a job and their offsets.
-
-    Args:
-        spark: Session with Kafka's classes.
-        settings: How to reach Kafka.
-        topics: The topics of the job.
-
-    Raises:
-        SourceError: As `JavaAdmin`, or a topic is missing.
-    """
+    """The topics of a job and their offsets."""
 
     def __init__(self, spark: SparkSession, settings: JobSettings, topics: Sequence[str]) -> None:
         super().__init__(spark, settings)
@@ -79,14 +65,7 @@ class KafkaView(JavaAdmin):
         return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
     def check_topics(self, more: More) -> None:
-        """Check that all topics exist.
-
-        Args:
-            more: What else to do about those that do not.
-
-        Raises:
-            SourceError: One does not.
-        """
+        """Check that all topics exist."""
         refuse_missing(self._topics, self.topic_ids(), more)
 
     def offsets(self) -> tuple[Offsets, Offsets]:

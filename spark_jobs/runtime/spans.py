@@ -17,14 +17,7 @@ Offsets = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets of a Kafka partition that are not landed, and never will be: an operator accepted their loss.
-
-    Args:
-        topic: Topic.
-        partition: Partition.
-        first_offset: First offset of the gap.
-        last_offset: Last offset of the gap.
-    """
+    """Offsets of a Kafka partition that are not landed, and never will be: an operator accepted their loss."""
 
     topic: str
     partition: int
@@ -81,9 +74,7 @@ def gaps_at_beginnings(needed: Offsets, beginnings: Offsets, ends: Offsets, topi
 
     Args:
         needed: The first offset that is not landed, by topic and partition.
-        beginnings: The first offsets that Kafka has.
         ends: The first offsets that Kafka has not yet written.
-        topics: Topics to look at.
     """
     return tuple(
         Gap(topic, int(partition), offset, beginning - 1)
@@ -112,7 +103,6 @@ def lost_spans(needed: Offsets, beginnings: Offsets, ends: Offsets) -> str:
 
     Args:
         needed: The first offset that is not landed, by topic and partition.
-        beginnings: The first offsets that Kafka has.
         ends: The first offsets that Kafka has not yet written.
     """
     spans = []

@@ -19,15 +19,6 @@ def check_topics(settings: JobSettings, topics: Sequence[str], more: More) -> No
 
     A job that has properties for Kafka's Java client only, such as passwords, is not looked at: librdkafka would be
     refused where Spark is not.
-
-    Args:
-        settings: How to reach Kafka.
-        topics: The topics.
-        more: What else to do about topics that do not exist.
-
-    Raises:
-        SourceError: Kafka does not answer, or a topic does not exist.
-        ConfigurationError: librdkafka does not know a property.
     """
     if settings.kafka_java and not settings.kafka:
         return

@@ -12,11 +12,7 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
 
 
 def upload(spark: SparkSession, file: Path, folder: Folder, name: str) -> None:
-    """Copy a local file into a folder; what bears its name there is replaced.
-
-    Raises:
-        OutputError: The file system refuses.
-    """
+    """Copy a local file into a folder; what bears its name there is replaced."""
     path = jvm(spark).org.apache.hadoop.fs.Path
     try:
         target = path(folder.path(name))

@@ -26,9 +26,7 @@ class Compaction:
 
     Args:
         number: Its number, from 1; its folder is `batch_id=-<number>`.
-        unit: What was compacted.
         replaces: Batch ids of the folders that it replaces.
-        rows: How many rows.
         checksum: Sum of `xxhash64` over all columns of the rows, modulo 2^64, in 16 hex digits.
     """
 
@@ -49,11 +47,7 @@ class Compaction:
 
     @classmethod
     def parse(cls, text: str) -> Compaction:
-        """Read what was written.
-
-        Raises:
-            OutputError: It is no compaction, or one of a newer format.
-        """
+        """Read what was written."""
         try:
             content = json.loads(text)
             check_format(content.pop("format"))
@@ -87,7 +81,6 @@ def due(folders: Folders, before: date, fewest: int) -> dict[TableDay, tuple[int
     """Return what is to be compacted.
 
     Args:
-        folders: The folders that count.
         before: Days before this one are closed.
         fewest: So many folders of a unit are worth a compaction.
     """

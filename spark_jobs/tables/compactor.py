@@ -59,8 +59,6 @@ def compact(spark: SparkSession, settings: CompactSettings, today: date, stop: C
     """Compact all closed days of Delta tables, or of Parquet tables.
 
     Args:
-        spark: Session to read and write with.
-        settings: What is closed, and how large files are to be.
         today: The day that it is, by UTC.
         stop: Returns whether the job is asked to stop; it is asked before each table or unit.
 
@@ -129,15 +127,7 @@ class Compactor:
     """Compacts units of one output; one at a time for an output.
 
     Args:
-        spark: Session to read and write with.
         output: The output of `land`.
-        target_file_bytes: Size that a file is to have, bytes.
-
-    Raises:
-        OutputError: Manifests or compactions cannot be read, or are missing.
-
-    Attributes:
-        folders: The folders that count.
     """
 
     def __init__(self, spark: SparkSession, output: Folder, target_file_bytes: int) -> None:
@@ -170,7 +160,6 @@ class Compactor:
         """Compact one unit.
 
         Args:
-            unit: The unit.
             ids: Batch ids of its folders.
 
         Raises:

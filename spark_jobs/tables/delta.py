@@ -39,11 +39,7 @@ def is_version(name: str) -> bool:
 
 
 def require_delta(spark: SparkSession) -> None:
-    """Check that a session can use Delta tables.
-
-    Raises:
-        ConfigurationError: It cannot; the message has the options of `spark-submit`.
-    """
+    """Check that a session can use Delta tables."""
     has_jars = not isinstance(jvm(spark).io.delta.tables.DeltaTable, JavaPackage)
     lacking = {name: value for name, value in DELTA_SETTINGS.items() if value not in (spark.conf.get(name, None) or "")}
     if has_jars and not lacking:
@@ -59,10 +55,8 @@ def optimize(spark: SparkSession, path: str, before: date, file_bytes: int) -> t
     """Rewrite the small files of a Delta table into few; its readers and streams notice nothing.
 
     Args:
-        spark: Session with Delta.
         path: The table, partitioned by `day`.
         before: Days before this one.
-        file_bytes: Size that files are to have, bytes.
 
     Returns:
         How many files were replaced, and how many took their place. Delta's VACUUM deletes replaced files.
@@ -83,11 +77,7 @@ class DeltaSink:
 
     Args:
         spark: Session with `DELTA_SETTINGS` and Delta's jars.
-        output: The output of the job.
         application: Gives the writer's name. It must differ when batches are counted from 0 again.
-
-    Raises:
-        ConfigurationError: The session has no Delta.
     """
 
     name: ClassVar = SinkName.DELTA

@@ -34,7 +34,6 @@ PARTITIONED_BY = ("topic", "day")
 """Columns that are folders inside a batch."""
 
 COLUMNS = f"{RAW_COLUMNS}, {OUTBOX_COLUMNS}, {PROBLEM_COLUMN}, {DAY_COLUMN}"
-"""What one batch of records holds."""
 
 QUARANTINE_COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, missing_from string, reason string, "
@@ -50,7 +49,6 @@ class TableDay(NamedTuple):
 
     Args:
         table: The table, such as `records`.
-        topic: Topic.
         day: Day in UTC, `2026-11-21`.
     """
 

@@ -57,15 +57,10 @@ class PartitionRows:
     """The records of one Kafka partition and one day in one batch, as read back from what was written.
 
     Args:
-        topic: Topic.
-        partition: Partition.
         day: Day in UTC, `2026-11-21`.
         rows: How many rows; offsets of markers and aborted records have none.
-        first_offset: Offset of the first row.
-        last_offset: Offset of the last row.
         identified: Rows that have a message id.
         problems: Rows whose headers have a problem.
-        checksum: Checksum of these, as written.
     """
 
     topic: str
@@ -85,9 +80,7 @@ class UnitRows:
 
     Args:
         table: The table, such as `quarantine`.
-        topic: Topic.
         day: Day in UTC.
-        rows: How many rows.
     """
 
     table: str
@@ -103,13 +96,10 @@ class Manifest:
     A batch with gaps or retired topics lands nothing. Its end is behind the gaps, and without the retired topics.
 
     Args:
-        job_id: The job.
         query_id: Id of the checkpoint that counted the batch.
-        batch_id: Number of the batch.
         start: First offset that was to be read, by topic and partition; a partition that was new is absent.
         end: First offset that was not to be read any more.
         topics: Ids of the topics, as Kafka's Java client writes them.
-        partitions: The records by Kafka partition and day.
         beside: The rows of the other tables.
         gaps: Offsets from `start` to `end` whose loss was accepted.
         retired: Topics whose landing ended: the first offsets that were not landed, by topic and partition.
@@ -164,11 +154,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, text: str) -> Manifest:
-        """Read a manifest.
-
-        Raises:
-            OutputError: It is malformed, or of a newer format.
-        """
+        """Read a manifest."""
         try:
             content = json.loads(text)
             check_format(content["format"])
@@ -183,10 +169,6 @@ class Manifest:
 
 
 def check_format(version: int) -> None:
-    """Refuse what a newer version has written.
-
-    Raises:
-        OutputError: It is of a newer format.
-    """
+    """Refuse what a newer version has written."""
     if version > FORMAT_VERSION:
         raise OutputError(f"A manifest is of format {version}, and this job reads {FORMAT_VERSION}. Upgrade it.")

@@ -21,7 +21,6 @@ class Owner:
     """Who writes an output.
 
     Args:
-        sink: What its tables are.
         query_id: Id of the checkpoint that counts its batches.
     """
 
@@ -34,11 +33,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Read what was written.
-
-        Raises:
-            OutputError: It is no owner, or one of a newer format.
-        """
+        """Read what was written."""
         try:
             content = json.loads(text)
             check_format(content["format"])

@@ -26,14 +26,7 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
     """Refuse a table and a checkpoint of which one does not know what the other has done.
 
     Args:
-        output: The output of the job.
-        checkpoint: The checkpoint.
         topics: Ids of the topics by name.
-        sink: What the job's tables are.
-
-    Raises:
-        OutputError: They do not belong together; the message names the remedy.
-        LostRecordsError: A topic is not the one that was landed.
     """
     last = last_manifest(output)
     landed = -1 if last is None else last.batch_id
@@ -60,11 +53,7 @@ def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str]
 
 
 def check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Manifest | None) -> None:
-    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet.
-
-    Raises:
-        OutputError: It is one.
-    """
+    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet."""
     found = sink_of(output, last)
     if found not in (None, sink):
         raise OutputError(
@@ -103,13 +92,7 @@ def retirement(topics: Sequence[str]) -> str:
 
 
 def way_without(output: Folder, checkpoint: Checkpoint, topics: Sequence[str]) -> str:
-    """Return for people how a job goes on without some of its topics.
-
-    Args:
-        output: The output of the job.
-        checkpoint: The checkpoint.
-        topics: The topics.
-    """
+    """Return for people how a job goes on without some of its topics."""
     last = last_manifest(output)
     landed = set() if last is None else set(last.topics)
     # Spark reads a planned batch with all its topics, also with those that are not named any more.
@@ -139,9 +122,6 @@ def check_ids(
         landed: Ends of what is landed of the topics as they were.
         when: Since when, for people.
         way_on: Returns the remedy for topics, for people.
-
-    Raises:
-        LostRecordsError: One has another id; the message names what was not landed.
     """
     if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
         found = [name for name in gone if name in now]

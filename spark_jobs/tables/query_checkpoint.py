@@ -32,11 +32,7 @@ class Checkpoint:
         return str(self._folder)
 
     def query_id(self) -> str | None:
-        """Return the query's id, which stays the same as long as the checkpoint does; None before the first start.
-
-        Raises:
-            OutputError: Its content is no checkpoint.
-        """
+        """Return the query's id, which stays the same as long as the checkpoint does; None before the first start."""
         text = self._folder.text("metadata")
         try:
             return None if text is None else str(json.loads(text)["id"])
@@ -50,11 +46,7 @@ class Checkpoint:
         return max((int(name) for name in self._folder.names("commits") if name.isdigit()), default=None)
 
     def end(self, batch_id: int) -> Offsets:
-        """First offsets that a batch does not read any more.
-
-        Raises:
-            OutputError: The batch is not planned.
-        """
+        """First offsets that a batch does not read any more."""
         offsets = self.planned(batch_id)
         if offsets is None:
             raise OutputError(f"{self} has no plan of batch {batch_id}. Name a new checkpoint and another output.")

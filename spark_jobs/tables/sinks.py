@@ -42,8 +42,6 @@ class Sink(Protocol):
         """Write a batch's rows of one table, in place of all that an earlier try wrote.
 
         Args:
-            table: The table.
-            batch_id: The batch.
             rows: Its rows, which are the same at each try.
 
         Returns:
@@ -54,7 +52,6 @@ class Sink(Protocol):
         """Put the rows where they stay.
 
         Args:
-            batch_id: The batch.
             tables: The tables of which it has rows; what else was written for it vanishes.
         """
 
@@ -66,12 +63,7 @@ class Sink(Protocol):
 
 
 class ParquetSink:
-    """Directories: rows are written to a folder without readers, and renamed to the batch's name.
-
-    Args:
-        spark: Session that reads back.
-        output: The output of the job.
-    """
+    """Directories: rows are written to a folder without readers, and renamed to the batch's name."""
 
     name: ClassVar = SinkName.PARQUET
 

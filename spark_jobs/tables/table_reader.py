@@ -79,7 +79,6 @@ def read_table(spark: SparkSession, path: str, table: str = RECORDS) -> DataFram
     it is used after `compact` has removed a folder that it was to read.
 
     Args:
-        spark: Session to read with.
         path: Output of the job, on any file system that Spark supports.
         table: `records`, `quarantine` or `parsed/<topic>`.
 
@@ -103,7 +102,6 @@ def accepted_gaps(spark: SparkSession, path: str) -> list[Gap]:
     """Return the offsets that the tables will never have, because an operator accepted their loss; in order of batches.
 
     Args:
-        spark: Session to read with.
         path: Output of the job.
     """
     manifests = map(Manifest.parse, read_texts(spark, f"{path.rstrip('/')}/{MANIFESTS}"))
@@ -114,13 +112,7 @@ def read_folders(spark: SparkSession, root: str, table: str, folders: Folders) -
     """Return the rows of one table in some folders, as a frame.
 
     Args:
-        spark: Session to read with.
-        root: Output of the job.
-        table: The table.
         folders: The units of all tables, and under which batch ids each is.
-
-    Raises:
-        ConfigurationError: There are no parsed values of the topic.
     """
     paths = [f"{root}/{unit_folder(unit, id_)}" for unit, ids in folders.items() if unit.table == table for id_ in ids]
     if table in _SCHEMAS:

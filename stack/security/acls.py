@@ -40,13 +40,7 @@ def printed_rights(user: str, channel: str, roles: Iterable[Role], names: Mappin
     """Return the rights that `outbox acl print --format json` prints for a user.
 
     Args:
-        user: Name of the user.
-        channel: Name of the channel.
-        roles: The roles.
         names: Topics, groups and sources: the options of the command, with several values each.
-
-    Raises:
-        SystemExit: The command fails; it has printed why on standard error.
     """
     words = [word for role in roles for word in ("--role", role)]
     words += [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
@@ -68,12 +62,7 @@ class Acls:
         self._admin = admin
 
     def grant(self, rules: Iterable[Rule]) -> None:
-        """Give rights, and wait until the broker applies them.
-
-        Raises:
-            KafkaException: Kafka refuses.
-            StartError: The broker does not apply them within 20 s.
-        """
+        """Give rights, and wait until the broker applies them."""
         given = list(rules)
         if not given:
             return
@@ -82,12 +71,7 @@ class Acls:
         _wait(lambda: all(map(self._is_granted, given)), "has not applied new ACLs")
 
     def revoke(self, rule: Rule) -> None:
-        """Take one right away, and wait until the broker applies that.
-
-        Raises:
-            KafkaException: Kafka refuses.
-            StartError: There is no such right, or the broker does not apply it within 20 s.
-        """
+        """Take one right away, and wait until the broker applies that."""
         for future in self._admin.delete_acls([_filter(rule)]).values():
             if len(future.result(_SECONDS)) != 1:
                 raise StartError(f"there is no ACL {dict(rule)}: grant it first")

@@ -23,8 +23,6 @@ class Certificate(NamedTuple):
     """Files of a certificate, all in PEM.
 
     Attributes:
-        certificate: The certificate.
-        key: Its private key.
         both: Key and certificate in one file, as Kafka's brokers take them.
     """
 
@@ -34,11 +32,7 @@ class Certificate(NamedTuple):
 
 
 class Authority:
-    """Issues certificates. Its own key is never written.
-
-    Args:
-        folder: For the files.
-    """
+    """Issues certificates. Its own key is never written."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

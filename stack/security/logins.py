@@ -51,7 +51,6 @@ def with_secret_files(properties: Mapping[str, str], folder: Path, owner: str) -
 
     Args:
         properties: Properties, of librdkafka or of the Java client.
-        folder: For the files.
         owner: Whose login it is: the names of the files begin with it.
     """
     found = dict(properties)

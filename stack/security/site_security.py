@@ -17,7 +17,6 @@ class Security:
 
     Attributes:
         authority: What issued the servers' certificates, and issues those of clients.
-        tokens: What issues tokens.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -22,9 +22,6 @@ _VALID_SECONDS = 3_600
 class TokenIssuer:
     """Signs tokens. Its private key is never written.
 
-    Args:
-        folder: For the file with the public key.
-
     Attributes:
         keys: That file, a JSON Web Key Set.
     """

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tests.attacks.teams import Teams
 
 DONE = "done"
-"""The code of an attack that nothing refused."""
 
 
 class By(enum.StrEnum):
@@ -30,8 +29,6 @@ class Attack(NamedTuple):
     """An attack.
 
     Args:
-        what: What team-a's application tries; a line of the documents.
-        by: Who stops it.
         code: With which code, as Kafka, Postgres or the discard topic name it.
         run: Tries it; returns the code.
         effect: What it does nevertheless; empty: nothing.

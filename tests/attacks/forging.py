@@ -34,16 +34,7 @@ def send(
     """Write one record, and return its offset.
 
     Args:
-        kafka: librdkafka properties.
-        topic: The topic.
-        value: Value.
-        key: Key.
-        headers: Headers.
-        partition: Partition.
         properties: More librdkafka properties, with `_` in place of `.`.
-
-    Raises:
-        KafkaException: Kafka refuses it.
     """
     reports: list[tuple[Any, int]] = []
 
@@ -90,11 +81,7 @@ def send_half(
     headers: Headers = (),
     incarnation: str = "",
 ) -> OpEntry:
-    """Write a half into team-a's own channel, and return the COMMIT that its application may claim.
-
-    Raises:
-        KafkaException: Kafka refuses it.
-    """
+    """Write a half into team-a's own channel, and return the COMMIT that its application may claim."""
     id_ = transaction_id or new_id()
     control = half(teams, topic, group=group, partition=partition, transaction_id=id_, incarnation=incarnation)
     half_topic = teams.a.site.channel.half_topic
@@ -182,7 +169,6 @@ def rows(teams: Teams, statement: str) -> list[Any]:
     """Run a statement as team-a's application, in one transaction; its rows.
 
     Args:
-        teams: The teams.
         statement: With `{a}` and `{b}` for the teams' names, which are prefixes of tables, roles and topics.
     """
     with psycopg.connect(teams.a.url("application")) as connection:

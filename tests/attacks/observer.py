@@ -15,12 +15,7 @@ from outbox.testing import VisibleRecord
 
 
 class Observer:
-    """Reads what becomes visible, as an administrator.
-
-    Args:
-        kafka: librdkafka properties.
-        topics: The topics.
-    """
+    """Reads what becomes visible, as an administrator."""
 
     def __init__(self, kafka: Mapping[str, str], topics: Sequence[str]) -> None:
         self._consumer = Consumer(

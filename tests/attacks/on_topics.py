@@ -36,11 +36,7 @@ def _reads(topic: str) -> Callable[[Teams], str]:
 
 
 def read(teams: Teams, topic: str) -> bytes | None:
-    """Read one record as team-a's application, in the one consumer group that it may join.
-
-    Raises:
-        KafkaException: Kafka refuses it.
-    """
+    """Read one record as team-a's application, in the one consumer group that it may join."""
     group = teams.a.site.channel.listener_group(teams.a.group)
     consumer = Consumer({**teams.a.kafka(), "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])

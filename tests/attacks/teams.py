@@ -40,12 +40,7 @@ RELAY = {
 
 @dataclass
 class Team:
-    """One team: its channel, tables, topics, users, roles, relay and checker.
-
-    Args:
-        stack: The servers.
-        name: Its name, and that of its channel.
-    """
+    """One team: its channel, tables, topics, users, roles, relay and checker."""
 
     stack: Stack
     name: str
@@ -135,11 +130,6 @@ class Teams:
     """Both teams while they work. team-a is the attacker.
 
     Args:
-        stack: The servers.
-        a: The attacker's team.
-        b: The other team.
-        observer: Reads real topics and discard topics.
-        witness: Publishes for team-b.
         relay: team-b's relay.
     """
 

@@ -21,14 +21,7 @@ KEYS = 3
 
 
 class Witness:
-    """Publishes numbered messages in half mode and in table mode, until it is stopped.
-
-    Args:
-        site: The team's site.
-        kafka: librdkafka properties of its application.
-        dsn: Connection string of its application.
-        group: Its producer group.
-    """
+    """Publishes numbered messages in half mode and in table mode, until it is stopped."""
 
     def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, group: str) -> None:
         self._dsn = dsn

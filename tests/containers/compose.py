@@ -28,11 +28,7 @@ _PROJECT_LABEL = f"label=com.docker.compose.project={PROJECT}"
 
 
 def prove_compose(engine: Engine, steps: Steps, rows: int) -> None:
-    """Build the product's images and bring everything up until `reconcile` has ended; it must end with 0.
-
-    Raises:
-        StepError: Something failed, a service is not healthy, or the reconciliation is not clean.
-    """
+    """Build the product's images and bring everything up until `reconcile` has ended; it must end with 0."""
     project = _Project(engine, steps, {**engine.environ, **_variables(rows)})
     with steps.step("compose: images built"):
         project.compose("build", "relay", "demo", "spark")
@@ -88,22 +84,14 @@ class _Project:
         self.steps.run(command, f"compose-{arguments[0]}", self.environ)
 
     def up(self) -> None:
-        """Bring everything up in the order of its conditions; `reconcile`, the last, has begun then.
-
-        Raises:
-            StepError: Something did not come up, or ended with an error; with the logs.
-        """
+        """Bring everything up in the order of its conditions; `reconcile`, the last, has begun then."""
         try:
             self.compose("up", "--detach", "--no-build", "reconcile")
         except StepError as error:
             raise StepError(f"{error}\n{self._all_logs()}") from None
 
     def require_that_a_phantom_is_found(self) -> None:
-        """Make the application forget one message: a proof that cannot fail is none.
-
-        Raises:
-            StepError: The reconciliation does not mind.
-        """
+        """Make the application forget one message: a proof that cannot fail is none."""
         postgres = self.container("postgres")
         if self.engine.output("exec", postgres, "psql", "--username=outbox", "--command", _FORGET_ONE) != "DELETE 1\n":
             raise StepError("the application's word could not be changed in Postgres")
@@ -147,11 +135,7 @@ class _Project:
         return "did not run"
 
     def health(self, service: str) -> str:
-        """Whether a service that stays up is healthy.
-
-        Raises:
-            StepError: It is not.
-        """
+        """Whether a service that stays up is healthy."""
         status: str = self._state(service).get("Health", {}).get("Status", "not there")
         if status != "healthy":
             raise StepError(f"{service} is {status}:\n{self.engine.logs(self.container(service), 40)}")

@@ -35,12 +35,7 @@ _PUBLISHED = {"TESTCONTAINERS_CONNECTION_MODE": "docker_host", "TESTCONTAINERS_H
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that answers.
-
-    Args:
-        environ: Variables for every program that talks to it.
-        compose: How compose is called.
-    """
+    """An engine that answers."""
 
     environ: Mapping[str, str]
     compose: tuple[str, ...]
@@ -68,17 +63,7 @@ class Engine:
 
 @contextmanager
 def engine(folder: Path, steps: Steps, *, debootstrap: bool, fresh: bool) -> Iterator[Engine]:
-    """The engine that answers, else one with its data in a folder, which ends with the block.
-
-    Args:
-        folder: Keeps the images from run to run.
-        steps: Where it is told.
-        debootstrap: Whether debootstrap is needed too.
-        fresh: Forget the images of earlier runs.
-
-    Raises:
-        StepError: There is none, and it cannot be installed or started; the text says what is missing.
-    """
+    """The engine that answers, else one with its data in a folder, which ends with the block."""
     # The reaper of testcontainers is an image of a registry; what is left behind is removed here without it.
     environ = {"TESTCONTAINERS_RYUK_DISABLED": "true", **os.environ}
     answers = bool(_output(["docker", "info", "--format", "{{.ServerVersion}}"], environ).strip())

@@ -34,8 +34,6 @@ def build_images(engine: Engine, steps: Steps, base_image: str | None) -> None:
     """Make the base image, Python's, Postgres' and Kafka's; what did not change is not made again.
 
     Args:
-        engine: Where they are made.
-        steps: Where it is told.
         base_image: A Debian image to begin with; None: one is made by debootstrap.
     """
     base = base_image or _base(engine, steps)

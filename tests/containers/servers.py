@@ -35,12 +35,7 @@ _POSTGRES_COMMAND = "postgres -c max_connections=200 -c max_prepared_transaction
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """Servers in containers.
-
-    Args:
-        bootstrap_servers: Kafka.
-        postgres_url: Postgres.
-    """
+    """Servers in containers."""
 
     bootstrap_servers: str
     postgres_url: str

@@ -21,11 +21,7 @@ class StepError(Exception):
 
 @dataclass(slots=True)
 class Steps:
-    """What was done so far.
-
-    Args:
-        logs: Folder in which the output of commands is kept.
-    """
+    """What was done so far."""
 
     logs: Path
     console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
@@ -52,11 +48,7 @@ class Steps:
         self._say(f"{what}: {outcome}")
 
     def run(self, command: Sequence[str | Path], name: str, environ: Mapping[str, str]) -> None:
-        """Run a command; its output goes to a file.
-
-        Raises:
-            StepError: It ended with an error; with the end of its output.
-        """
+        """Run a command; its output goes to a file."""
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
             code = subprocess.run(

@@ -26,11 +26,8 @@ def gather(site: Site, topics: Sequence[str], sink: str, table: Path, committed:
     """Look at everything; nothing may run meanwhile.
 
     Args:
-        site: Kafka.
         topics: Full names of the topics.
         sink: `parquet`, `delta` or `naive`.
-        table: The table's folder.
-        committed: How many records were committed.
     """
     batches: Counter[int] = Counter()
     landed = list(_landed(sink, table, batches))

@@ -18,11 +18,7 @@ class Row(NamedTuple):
     """A record, and where it is.
 
     Args:
-        topic: Topic.
-        partition: Partition.
-        offset: Offset.
         digest: Of key, value and headers.
-        message_id: As the headers have it.
     """
 
     topic: str
@@ -33,12 +29,7 @@ class Row(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """An invariant that does not hold.
-
-    Args:
-        invariant: Its name.
-        detail: What contradicts it.
-    """
+    """An invariant that does not hold."""
 
     invariant: str
     detail: str
@@ -49,9 +40,6 @@ class Evidence:
     """What was found.
 
     Args:
-        visible: What a read_committed reader of the topics sees.
-        committed: How many records were committed.
-        landed: The rows of the table.
         batches: How many of them each batch has.
         manifests: All manifests, in the order of batches.
         leftovers: Names of what still lies where nothing is being written.

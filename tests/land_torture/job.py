@@ -74,11 +74,7 @@ class Job:
         }
 
     def kill_at(self, point: Point, chance: random.Random) -> None:
-        """Start it, and kill it there.
-
-        Raises:
-            UnexpectedEndError: It ended by itself, or did not come there.
-        """
+        """Start it, and kill it there."""
         if point.kind is Kind.FAILPOINT:
             with self._started(**{FAILPOINT: f"{point.place}:{chance.randint(1, MOST_HITS)}"}) as process:
                 self._await_end(process, -signal.SIGKILL)
@@ -111,11 +107,7 @@ class Job:
             (self.folder / COMMITS / name).unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Land what is there.
-
-        Raises:
-            UnexpectedEndError: It failed.
-        """
+        """Land what is there."""
         wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
         with self._started(
             OUTBOX_AVAILABLE_NOW="true", OUTBOX_MAX_OFFSETS_PER_TRIGGER=str(OFFSETS_AT_THE_END)

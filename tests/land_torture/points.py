@@ -30,8 +30,6 @@ class Point:
     """Where to kill.
 
     Args:
-        name: For the report.
-        kind: How the moment is found.
         place: The failpoint, or the folder to look into, below the folder of the job.
         pattern: What the names there look like.
     """

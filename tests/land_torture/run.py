@@ -38,19 +38,9 @@ class Result:
     """What came of a run.
 
     Args:
-        sink: `parquet`, `delta` or `naive`.
-        seed: Of its choices.
         kills: How often it was killed, by point.
         commits_deleted: How often the last file of `commits` was.
-        partitions_added: How often a topic got one more partition.
         replayed: Batches that Spark handed over again after their manifest stood.
-        batches: Batches that have a manifest.
-        committed: Records of committed transactions.
-        aborted: Records of aborted ones.
-        lingering: Transactions that stayed open for a while.
-        checks: How often the table was checked.
-        seconds: How long it took.
-        violations: What must not be.
     """
 
     sink: str
@@ -93,11 +83,7 @@ class Run:
     """One run with one sink.
 
     Args:
-        site: Kafka; its topics are made here.
-        sink: `parquet`, `delta` or `naive`.
-        seed: Of all choices.
         folder: For table, checkpoint and log; it must not exist yet.
-        say: Takes lines about the progress.
     """
 
     def __init__(self, site: Site, sink: str, seed: int, folder: Path, say: Say) -> None:
@@ -115,7 +101,6 @@ class Run:
         """Rounds until the job was killed so many times, or something is found.
 
         Args:
-            kills: How often.
             stopped: Whether to end sooner; what was killed until then is checked.
         """
         began = time.monotonic()

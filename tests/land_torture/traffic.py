@@ -26,14 +26,11 @@ class Traffic:
     """Writes to topics while it is on.
 
     Args:
-        site: Where they are.
         topics: Their full names.
-        seed: Of all choices.
 
     Attributes:
         committed: Records of transactions that committed.
         aborted: Records of those that were aborted.
-        lingering: Transactions that stayed open for a while.
     """
 
     def __init__(self, site: Site, topics: Sequence[str], seed: int) -> None:

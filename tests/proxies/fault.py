@@ -28,7 +28,6 @@ class Fault:
     """One fault.
 
     Args:
-        kind: What happens.
         seconds: How long a delay takes; how long the client of a late request keeps its connection.
     """
 

@@ -28,7 +28,6 @@ class KafkaLink(Link):
 
     Attributes:
         cut_at: Number of the request before whose reply the link ends.
-        kept: The request that was kept, if one was.
     """
 
     cut_at: int | None = None
@@ -46,8 +45,6 @@ class Kept:
 
     Args:
         message: The request with its size.
-        correlation: Its number.
-        link: Where it came, and where it will go on.
         moment: Before which request of its producer it is let go.
     """
 
@@ -121,10 +118,7 @@ class KafkaProxy(Proxy[KafkaLink]):
     """The proxy before one node.
 
     Args:
-        cluster: The proxies before all nodes.
         target: Port of the node.
-        port: Port to listen on.
-        choose: What a request meets.
     """
 
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:

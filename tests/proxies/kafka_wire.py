@@ -31,7 +31,6 @@ class KafkaRequest(NamedTuple):
     """What the beginning of a request says.
 
     Args:
-        name: Of the API, or its number as text.
         correlation: Number that the reply repeats.
         transactional_id: The producer's, where the request carries one.
     """
@@ -46,9 +45,6 @@ def parse_request(frame: bytes) -> KafkaRequest:
 
     Args:
         frame: The request without its size.
-
-    Raises:
-        ValueError: It is too short for what it claims.
     """
     if len(frame) < 8:
         raise ValueError(f"a request of {len(frame)} bytes")

@@ -28,12 +28,7 @@ class PostgresLink(Link):
 
 
 class PostgresProxy(Proxy[PostgresLink]):
-    """The proxy before Postgres.
-
-    Args:
-        url: Where Postgres is.
-        choose: What a COMMIT meets.
-    """
+    """The proxy before Postgres."""
 
     def __init__(self, url: str, choose: Choose) -> None:
         self._url = url
@@ -115,7 +110,6 @@ class LossyProxy:
     """Passes everything between clients and Postgres, but for the reply of COMMIT: then the connection is cut.
 
     Args:
-        url: Where Postgres is.
         arrives: Whether COMMIT itself arrives; if not, the connection is cut before it.
     """
 

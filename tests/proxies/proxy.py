@@ -21,12 +21,7 @@ class Cut(Exception):  # noqa: N818 - it is no error, it is what was wanted
 
 
 class Link:
-    """A client's connection and the one that was made to the server for it.
-
-    Args:
-        client: Reader and writer.
-        server: Reader and writer.
-    """
+    """A client's connection and the one that was made to the server for it."""
 
     def __init__(
         self,
@@ -66,7 +61,6 @@ class Proxy(ABC, Generic[LinkT]):
     Args:
         target: Host and port of the server.
         port: Port to listen on; 0: any.
-        choose: What a request meets.
     """
 
     def __init__(self, target: tuple[str, int], port: int, choose: Choose) -> None:

@@ -42,7 +42,6 @@ def _texts(source: str, *, docstrings: bool) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each string of a module; one word alone is a name, not prose.
 
     Args:
-        source: The module.
         docstrings: Whether docstrings are wanted, and strings behind constants, or all other strings.
     """
     tree = ast.parse(source)

@@ -227,12 +227,7 @@ def test_compact_of_delta_tables_writes_one_file_a_day(tmp_path: Path) -> None:
 
 
 class Stream:
-    """A stream over a Delta table, as a user has it.
-
-    Args:
-        path: The table.
-        checkpoint: Of the stream.
-    """
+    """A stream over a Delta table, as a user has it."""
 
     def __init__(self, path: str, checkpoint: Path) -> None:
         self._path = path

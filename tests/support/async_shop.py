@@ -19,7 +19,6 @@ class AsyncShop:
     """An asyncio application on the site, the tables and the topics of a shop, with the same outbox.
 
     Args:
-        shop: The shop.
         options: Of its engine.
     """
 

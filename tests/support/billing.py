@@ -20,7 +20,6 @@ class Billing:
     """An example consumer.
 
     Args:
-        site: Where it runs.
         topic: Short name of what it consumes.
         program: Its file in `examples`.
     """

@@ -36,9 +36,6 @@ def publish_bulk(
     """Commit messages in their order, so many of them in a transaction.
 
     Args:
-        site: Where.
-        outbox: The library's connection to Kafka.
-        messages: Of all transactions.
         ops: Whether the op markers are sent; else the checker must decide.
         each: Messages in a transaction.
 

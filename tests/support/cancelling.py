@@ -19,9 +19,7 @@ class Cancelling:
     """An awaitable that runs a coroutine and cancels its task whenever it suspends for one of the chosen times.
 
     Args:
-        coroutine: What to run.
         suspensions: Which suspensions of the task are cancelled, counted from 1.
-        when: At which end of them.
     """
 
     def __init__(

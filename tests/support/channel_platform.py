@@ -38,7 +38,6 @@ class Platform:
 
     Args:
         sites: The sites; the first one keeps the logs.
-        folder: Of the configuration file.
     """
 
     def __init__(self, sites: Sequence[Site], folder: Path) -> None:
@@ -92,10 +91,6 @@ class Platform:
         """Send SIGHUP, and wait until the channel of a site has acted on it.
 
         Args:
-            service: Relay or checker.
-            port: Its port.
-            name: relay or checker.
-            site: The site.
             outcome: taken or refused.
             times: How often it has had this outcome then.
         """
@@ -106,13 +101,7 @@ class Platform:
 
 @contextmanager
 def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator[Platform]:
-    """Open a platform; its sites are not created yet.
-
-    Args:
-        servers: Kafka and Postgres.
-        folder: Of the configuration file.
-        channels: How many.
-    """
+    """Open a platform; its sites are not created yet."""
     with ExitStack() as stack:
         sites = [stack.enter_context(Site(servers.bootstrap_servers, servers.postgres_url)) for _ in range(channels)]
         yield Platform(sites, folder)
@@ -122,9 +111,6 @@ def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str
     """Commit numbered messages of a site; return their ids.
 
     Args:
-        site: Where.
-        first: The first number.
-        count: How many messages.
         ops: Whether op markers are sent; else the checker must decide.
     """
     with site.outbox(publish_timeout_seconds=20.0) as outbox:

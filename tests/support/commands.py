@@ -20,10 +20,7 @@ def run_command(
     """Run `outbox …` on a site; no traceback is ever shown.
 
     Args:
-        site: Where.
-        words: The command line.
         environ: Variables over the site's.
-        typed: What the user types.
     """
     result = subprocess.run(
         [sys.executable, "-m", "outbox", *words],
@@ -44,11 +41,7 @@ def call_command(
     """Run a subcommand in this process, which is much faster.
 
     Args:
-        app: The subcommand.
-        site: Where.
-        words: The command line behind its name.
         environ: Variables over the site's; None: not set.
-        typed: What the user types.
 
     Returns:
         Exit code, and what it printed.

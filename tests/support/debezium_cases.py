@@ -113,16 +113,8 @@ class Case:
     """How a connector is set, and how a source.
 
     Args:
-        name: Of the table, the slot and so on.
-        key: Column with the key.
-        payload: Column with the payload.
-        key_converter: Of the connector.
-        value_converter: Of the connector.
         header_converter: Of the connector; empty: Connect's own, which is SimpleHeaderConverter.
-        placed: Columns that become headers.
-        expand: Whether Debezium makes a structure of the payload.
         source_columns: Of the source, over those of the connector.
-        differs: What is not the same on both sides.
     """
 
     name: str
@@ -247,13 +239,8 @@ class Example(NamedTuple):
     """What both sides write of one value.
 
     Args:
-        case: Name of the case.
         row: Number of the row; 1 has NULL in each column.
         part: `key`, `value`, or the name of a header.
-        converter: For people.
-        column: For people.
-        debezium: What Debezium writes.
-        relay: What the relay writes.
     """
 
     case: str

@@ -26,9 +26,6 @@ class Opened:
 
     Args:
         target: What `publish()` takes.
-        execute: Runs a statement in the transaction.
-        commit: Commits it.
-        rollback: Rolls it back.
     """
 
     target: Any

@@ -38,7 +38,6 @@ class Kind:
 
     Args:
         layout: `debezium` or `mapping`.
-        id: Type of its ids.
         after: `delete` or `mark`.
     """
 

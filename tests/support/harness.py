@@ -261,11 +261,7 @@ def doubled(records: Sequence[VisibleRecord]) -> list[str]:
 def wait_until(
     condition: Callable[[], bool], timeout: float = WAIT_SECONDS, explain: Callable[[], str] = lambda: ""
 ) -> None:
-    """Look again and again until a condition holds.
-
-    Raises:
-        AssertionError: It did not hold in time.
-    """
+    """Look again and again until a condition holds."""
     deadline, pause = time.monotonic() + timeout, 0.05
     while not condition():
         if time.monotonic() > deadline:

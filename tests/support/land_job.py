@@ -30,9 +30,6 @@ class Land:
     """One topic of a site, and a job that lands it in a folder of the test.
 
     Args:
-        site: Where the topic is.
-        folder: Of the test.
-        partitions: Of the topic.
         sink: Of the job; None: the default of `outbox land`.
     """
 

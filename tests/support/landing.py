@@ -58,7 +58,6 @@ class Landing:
         """Spark plans a batch.
 
         Args:
-            batch_id: The batch.
             end: Where it ends in partition 0 of orders.
             others: Where it ends in partition 0 of other topics.
         """

@@ -194,9 +194,7 @@ class World:
     """Everything around one ledger.
 
     Args:
-        parking: When undecided transactions are parked.
         patience: How long transactions wait for a missing topic, ms.
-        bodies: When bodies are let go.
         batch_bytes: What closes a batch, beside the number of messages.
     """
 

@@ -21,11 +21,7 @@ from outbox.transactional_producer import TransactionalProducer
 
 
 class Stock(TransactionListener):
-    """Inserts a row; a transaction committed if its row is there.
-
-    Args:
-        table: The business table.
-    """
+    """Inserts a row; a transaction committed if its row is there."""
 
     def __init__(self, table: str) -> None:
         self._table = table

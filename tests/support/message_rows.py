@@ -42,9 +42,7 @@ def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **m
     """Return the variables of a relay that delivers from the message table of a site.
 
     Args:
-        site: The site.
         table: More settings of the table.
-        more: More variables.
     """
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
@@ -69,10 +67,8 @@ def publish(
 
     Args:
         connection: In a transaction.
-        site: The site.
         topic: Short name of the real topic.
         keys: The keys, ascending, so that two transactions never wait for each other.
-        insert: Inserts one message.
     """
     for key in keys:
         row = connection.execute(
@@ -87,7 +83,6 @@ def insert_rows(site: Site, messages: Sequence[Message]) -> None:
     """Publish messages by plain SQL, each in a transaction of its own.
 
     Args:
-        site: The site, with a message table.
         messages: With key and value as text.
     """
     statement = f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES ('g', %s, %s, %s)"
@@ -101,12 +96,7 @@ class Writers:
     """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back.
 
     Args:
-        site: The site.
         topic: Short name of the real topic.
-        threads: How many.
-        keys: How many keys.
-        seed: Of the random choices.
-        insert: Inserts one message.
     """
 
     def __init__(

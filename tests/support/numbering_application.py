@@ -39,9 +39,6 @@ class _Writers:
     """Threads that write to one topic.
 
     Args:
-        engine: Of the database.
-        made: Publishes.
-        prefix: Of the names of the application's tables.
         topic: Full name of the real topic.
     """
 

@@ -16,11 +16,8 @@ class Owner(NamedTuple):
     """One kind of owner.
 
     Args:
-        group: Returns the consumer group of its checkpoint.
-        transactional_id: Returns its transactional id.
         publish: Publishes messages, each in a transaction of its own, that wait for the owner.
         relay: Starts a relay, with a failpoint and variables.
-        wait: Waits until nothing is pending any more.
         first: Number of the first Kafka transaction with messages.
     """
 

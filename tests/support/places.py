@@ -24,13 +24,7 @@ PARTITIONS = 3
 
 
 class Place(ABC):
-    """An application with its database and its outbox.
-
-    Args:
-        engine: Of its database.
-        outbox: Its outbox.
-        table: Its table.
-    """
+    """An application with its database and its outbox."""
 
     def __init__(self, engine: Engine, outbox: Outbox, table: str) -> None:
         self.engine = engine
@@ -85,7 +79,6 @@ class Place(ABC):
         """The values of all that is published on a topic, in its order, once nothing more can come.
 
         Args:
-            topic: The topic.
             outbox: Through which it was published; None: the application's.
         """
 
@@ -94,8 +87,6 @@ class MemoryPlace(Place):
     """On an `InMemoryOutbox`.
 
     Args:
-        engine: Of its database.
-        async_url: The same database for an async engine.
         url: For psycopg, if it is Postgres.
     """
 
@@ -140,11 +131,7 @@ class MemoryPlace(Place):
 
 
 class RealPlace(Place):
-    """On the real one, with relay and checker.
-
-    Args:
-        shop: The application.
-    """
+    """On the real one, with relay and checker."""
 
     def __init__(self, shop: Shop) -> None:
         super().__init__(shop.engine, shop.outbox, shop.table)

@@ -28,10 +28,6 @@ NO_PARTITION = 99
 class Planter:
     """Plants at least one message of each verdict but DELIVERED_ONCE.
 
-    Args:
-        audited: The window.
-        shop: An application there.
-
     Attributes:
         expected: Verdicts by message id.
     """

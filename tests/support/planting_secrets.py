@@ -24,11 +24,7 @@ def secret(name: str) -> str:
 
 
 class Planted:
-    """Secrets of all settings, and the files that hold them.
-
-    Args:
-        folder: For the files.
-    """
+    """Secrets of all settings, and the files that hold them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -11,11 +11,7 @@ PROGRAM = UNPACKED / "usr/bin/promtool"
 
 
 def promtool() -> str:
-    """Return its path: that of the system, or that of Debian's package, which is unpacked into `build`.
-
-    Raises:
-        RuntimeError: There is none, and apt does not give it.
-    """
+    """Return its path: that of the system, or that of Debian's package, which is unpacked into `build`."""
     if found := shutil.which("promtool"):
         return found
     if not PROGRAM.exists():

@@ -36,7 +36,6 @@ class RawLog:
 
     Args:
         site: Its channel exists.
-        topic_id: Id of the half topic.
     """
 
     def __init__(self, site: Site, topic_id: str) -> None:
@@ -50,8 +49,6 @@ class RawLog:
         """Write the halves of a transaction; `flush` commits it.
 
         Args:
-            messages: Its messages.
-            group: Its producer group.
             listed: How many messages its commit lists, if not all of these.
 
         Returns:

@@ -18,10 +18,8 @@ class RelayedTopics:
     """Real topics, and one transactional producer that writes to them.
 
     Args:
-        site: Where the topics are.
         topics: Their full names; records go to them by chance.
         number: Of the producer; two with one number fence each other.
-        seed: Of the choice of topics.
     """
 
     def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0) -> None:

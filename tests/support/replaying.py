@@ -30,11 +30,6 @@ def landed(
     """A record as the relay has written it; its transaction is known by partition and offset.
 
     Args:
-        topic: Its topic.
-        offset: Its offset.
-        partition: Its partition.
-        key: Its key.
-        value: Its value.
         headers: The user's headers.
         place: Its position in the transaction.
     """
@@ -51,8 +46,6 @@ def landed_row(topic: str, offset: int, row: int) -> Record:
     """A record of table mode as the relay has written it.
 
     Args:
-        topic: Its topic.
-        offset: Its offset.
         row: Id of the row of the message table.
     """
     id_ = f"{transaction(0, offset)}/{row}".encode()
@@ -66,12 +59,7 @@ def transaction(partition: int, offset: int) -> str:
 
 
 class Replaying:
-    """A table that `land` has written, and replays from it.
-
-    Args:
-        site: Where they go.
-        folder: Where the table is.
-    """
+    """A table that `land` has written, and replays from it."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site

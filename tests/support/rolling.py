@@ -60,7 +60,6 @@ class Restarts:
     Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
 
     Args:
-        kafka: The nodes.
         site: A site with a topic `plain`.
     """
 
@@ -73,11 +72,7 @@ class Restarts:
         self._thread = threading.Thread(target=self._write, daemon=True)
 
     def restart(self, step: Step) -> None:
-        """End a node and start it again; return when all replicas are in sync, as an operator waits for each time.
-
-        Raises:
-            AssertionError: The replicas were not in sync within a minute.
-        """
+        """End a node and start it again; return when all replicas are in sync, as an operator waits for each time."""
         self._kafka.stop(step.node)  # it hands its partitions over before it ends
         time.sleep(step.away_seconds)
         self._kafka.start(step.node)
@@ -141,7 +136,6 @@ class Seen(NamedTuple):
     Args:
         owner: Its half partition, or the table source.
         committed: When its COMMIT returned, monotonic s.
-        visible: When a reader got it.
     """
 
     owner: str
@@ -158,7 +152,6 @@ class Visibility:
     """When each message was committed, and when a reader got it.
 
     Args:
-        site: Where the topics are.
         topics: Their short names.
     """
 
@@ -234,7 +227,6 @@ def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[No
 
     Args:
         site: The site, with a message table.
-        visibility: Takes the times of commits.
         threads: Of each mode.
     """
     stop = threading.Event()
@@ -278,8 +270,6 @@ def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, re
 
     Args:
         steps: Each with the times at which it began and ended.
-        visibility: What was seen.
-        restarts: What Kafka did.
     """
     seen = visibility.seen()
     lines = []

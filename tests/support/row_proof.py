@@ -56,8 +56,6 @@ class RowProof:
 
     Args:
         site: Its channel, its message table and its topics are created here.
-        seed: Of what is written.
-        threads: That write.
     """
 
     def __init__(self, site: Site, seed: int, threads: int = 3) -> None:
@@ -155,11 +153,7 @@ class RowProof:
         wait_until(lambda: not self._rows_of(WAITING), timeout, self.site.logs)
 
     def violations(self) -> list[Violation]:
-        """Return what contradicts the invariants of the torture; the message table is empty.
-
-        Raises:
-            RuntimeError: A writer has failed.
-        """
+        """Return what contradicts the invariants of the torture; the message table is empty."""
         if self._failure is not None:
             raise RuntimeError("a writer has failed") from self._failure
         records, ends = read_to_end(self.site.bootstrap_servers, dict.fromkeys(self.places, 0))

@@ -58,10 +58,7 @@ class Schema(NamedTuple):
     """An order in one format.
 
     Args:
-        name: The format.
         serializer: Makes a serializer, given a registry and its configuration.
-        deserializer: Makes what reads it back.
-        value: An order.
         wrong: Something that the schema does not allow; it holds the word "secret".
     """
 

@@ -35,7 +35,6 @@ class SecuredSite(Site):
 
     Args:
         stack: A secured stack.
-        login: How its clients prove who they are.
     """
 
     stack: Stack = field(kw_only=True)
@@ -105,7 +104,6 @@ class SecuredSite(Site):
         """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
 
         Args:
-            roles: The roles.
             names: Topics, groups and sources: the options of the command, with several values each.
         """
         name = f"{self.name}-{'-'.join(roles)}"

@@ -23,7 +23,6 @@ class Shop:
 
     Args:
         site: Its channel, callback tables and topics exist.
-        publish_timeout_seconds: Of its outbox.
         options: Further arguments of its outbox.
     """
 

@@ -117,12 +117,7 @@ class Coordinator:
 
 
 class Producer:
-    """A transactional producer of a coordinator; it has the methods of confluent-kafka's that the relay calls.
-
-    Args:
-        coordinator: Of its cluster.
-        config: Its properties.
-    """
+    """A transactional producer of a coordinator; it has the methods of confluent-kafka's that the relay calls."""
 
     def __init__(self, coordinator: Coordinator, config: dict[str, Any]) -> None:
         self._coordinator = coordinator

@@ -66,10 +66,6 @@ class Application:
     Args:
         name: Prefix of its tables and topics.
         topics: Real topics; the last one has keys of its own.
-        engine: Its database.
-        outbox: Its outbox.
-        diary: Takes what it was told about its transactions.
-        seed: Of its choices.
         short_share: Share of local transactions whose messages all go to the last topic.
     """
 

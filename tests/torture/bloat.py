@@ -66,7 +66,6 @@ class Size:
 
     Args:
         delivered: Rows that were delivered before it.
-        waiting: Rows in the message table.
         table_bytes: The message table with its TOAST table, bytes.
         index_bytes: Its indexes, bytes.
         evidence_bytes: The evidence of delivered messages, with its indexes, bytes.
@@ -84,10 +83,7 @@ class Phase:
     """What one part of the run did.
 
     Args:
-        name: What was special about it.
-        rows: Rows that were inserted and delivered.
         seconds: From its first insert until the table was empty.
-        end: The sizes at its end.
     """
 
     name: str
@@ -107,10 +103,6 @@ class BloatResult:
 
     Args:
         rows: Rows of the first two phases together.
-        naptime: Postgres's autovacuum_naptime.
-        phases: The parts of the run, in their order.
-        wrong: What must not be, one sentence each.
-        environment: Machine, versions, command and commit.
     """
 
     rows: int
@@ -131,13 +123,7 @@ class BloatResult:
 
 
 class _Traffic:
-    """Inserts rows by plain SQL while a relay delivers them.
-
-    Args:
-        site: The site, with a relay.
-        table: Its message table.
-        say: Takes lines about the progress.
-    """
+    """Inserts rows by plain SQL while a relay delivers them."""
 
     def __init__(self, site: Site, table: MessageTable, say: Say) -> None:
         self._site, self._table, self._say = site, table, say
@@ -206,12 +192,6 @@ def bloat(rows: int, naptime: str, say: Say) -> BloatResult:
 
     Args:
         rows: Rows of the first two phases; each of the other two has a tenth of them.
-        naptime: Postgres's autovacuum_naptime.
-        say: Takes lines about the progress.
-
-    Raises:
-        TimeoutError: Rows were not delivered in time; with the ends of the logs.
-        RuntimeError: The writer failed.
     """
     settings = {"autovacuum_naptime": naptime}
     with Stack(postgres_settings=settings) as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:

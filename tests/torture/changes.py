@@ -63,14 +63,10 @@ class TableChanges:
     """Faults that change tables. Relays may halt meanwhile; they double and lose nothing, and go on afterwards.
 
     Args:
-        world: Where.
-        processes: The relays.
         source: Its operator waits until a change is taken back.
-        chance: What decides.
 
     Attributes:
         faults: What was done, by name.
-        outcomes: What came of it.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty, chance: random.Random) -> None:
@@ -144,11 +140,7 @@ class TableChanges:
         return True
 
     def _until_done(self, what: LiteralString | Callable[[psycopg.Connection[Any]], object]) -> None:
-        """Repeat while the server is away, or somebody else has the lock.
-
-        Raises:
-            psycopg.Error: It failed for another reason, or until the deadline.
-        """
+        """Repeat while the server is away, or somebody else has the lock."""
         deadline = time.monotonic() + _TAKEN_BACK_SECONDS
         while True:
             try:

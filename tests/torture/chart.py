@@ -21,7 +21,6 @@ def draw_faults(faults: Mapping[str, int], path: Path) -> None:
 
     Args:
         faults: Counts by name.
-        path: The SVG.
     """
     names = sorted(faults, key=lambda name: faults[name])
     picture, axes = plt.subplots(figsize=(8, 0.8 + 0.2 * len(names)), layout="constrained")

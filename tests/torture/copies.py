@@ -57,13 +57,8 @@ class CopyCruelty:
     operator resumes the source. What only the copy has is delivered, or waits there.
 
     Args:
-        world: Where.
         processes: The relays, which are down while the copy is made.
         source: Its operator waits until the copy has ended.
-
-    Attributes:
-        faults: What was done, by name.
-        outcomes: What came of it.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty) -> None:

@@ -47,10 +47,6 @@ class Cruelty:
     """Chooses the faults of a run.
 
     Args:
-        world: Whom they hit.
-        processes: Likewise.
-        diary: What applications write down.
-        chance: What decides.
         longest: How long strangers hold something at most, and the database is away, in seconds.
 
     Attributes:
@@ -217,11 +213,7 @@ class Cruelty:
     # --- healing ------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Let nothing more happen, and wait until all servers are there again.
-
-        Raises:
-            StartError: One did not come back.
-        """
+        """Let nothing more happen, and wait until all servers are there again."""
         self._world.armed.disarm()
         self._end_what_lasts()
         for future in self._hurt.values():

@@ -34,12 +34,7 @@ class DatabaseCruelty:
     """Faults of the database. Each runs to its end, or until `heal()`; one at a time for each kind of server.
 
     Args:
-        world: Whom they hit.
-        chance: What decides.
         longest: How long something is held at most, in seconds.
-
-    Attributes:
-        faults: What was done, by name.
     """
 
     def __init__(self, world: World, chance: random.Random, longest: float) -> None:

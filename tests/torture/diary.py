@@ -20,13 +20,10 @@ class Entry(NamedTuple):
     """A line.
 
     Args:
-        kind: See above.
-        mode: The application's mode.
         told: Its own id of the transaction; empty if it did not get so far.
         transaction_id: The transaction id; empty if it is not known.
         topic: The last part of the name of the first real topic.
         at: When it was written, seconds since 1970.
-        detail: What failed, or the answer.
     """
 
     kind: str
@@ -39,11 +36,7 @@ class Entry(NamedTuple):
 
 
 class Diary:
-    """The file. The page cache survives the death of the process that wrote there.
-
-    Args:
-        path: Where it is.
-    """
+    """The file. The page cache survives the death of the process that wrote there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

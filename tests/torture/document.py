@@ -28,7 +28,6 @@ def document(reports: Sequence[Mapping[str, Any]], charts: Path) -> str:
     """Return the document, and draw its charts.
 
     Args:
-        reports: Of the runs that are kept.
         charts: Folder for the charts, beside the document.
     """
     runs = sorted((report for report in reports if not _is_of_outage(report)), key=lambda report: str(report["date"]))

@@ -13,7 +13,6 @@ ID_HEADER = "told"
 """Header with the application's own id of a message: an id of its own for the transaction, and a number."""
 
 SOURCE = "shop"
-"""Name of the table source."""
 
 SHORT = "short"
 TOPICS = ("a", "b", SHORT)
@@ -24,10 +23,7 @@ class Told(NamedTuple):
     """A message that the application told, by the word of its own database.
 
     Args:
-        topic: Real topic.
         digest: Hash of key, value and headers.
-        mode: The application's mode.
-        message_id: Its message id.
     """
 
     topic: str
@@ -42,12 +38,7 @@ class Seen(NamedTuple):
     Args:
         id: The application's own id, in its header, or an empty text.
         message_id: In its header, or an empty text.
-        topic: Real topic.
-        partition: Its partition.
-        offset: Its offset.
-        key: Its key.
         digest: Hash of key, value and the user's own headers.
-        number: The counter in the message.
         origin: Half partition and half offset, or table source and row id, by its header.
         late: Whether it says that it is out of its order.
         appended: When the broker appended it, ms since 1970.
@@ -80,8 +71,6 @@ class HalfSeen(NamedTuple):
     """A half in the half topic.
 
     Args:
-        partition: Half partition.
-        offset: Its offset.
         transaction_id: Its transaction; empty if it cannot be parsed.
     """
 
@@ -94,8 +83,6 @@ class DeliveredRow(NamedTuple):
     """A row of the message table that was delivered, by the relay's evidence.
 
     Args:
-        message_id: Its message id.
-        topic: Real topic.
         at: When the evidence was inserted, ms since 1970.
     """
 
@@ -105,13 +92,7 @@ class DeliveredRow(NamedTuple):
 
 
 class DiscardedRow(NamedTuple):
-    """A row that the relay could not deliver.
-
-    Args:
-        id: Its id.
-        message_id: Its message id.
-        reason: Why.
-    """
+    """A row that the relay could not deliver."""
 
     id: int
     message_id: str
@@ -123,8 +104,6 @@ class Answer(NamedTuple):
 
     Args:
         told: The application's own id of it.
-        transaction_id: The transaction.
-        outcome: The answer.
         when: Who asked, and when.
     """
 
@@ -142,22 +121,13 @@ class Evidence:
         told: What the application's database says was told, by the application's own id.
         rows: States of the callback table, by transaction id.
         acknowledged: Transactions whose COMMIT returned to the application, by its own ids.
-        answers: What `outcome()` said of those that ended with an error.
-        log: The records of the real topics, read anew.
-        reader: What the reader saw that was running all the time.
         early: Messages (own ids) that this reader saw before their local transaction was committed.
-        halves: The half topic.
-        ops: The op topic.
         fenced: Transactions of which the checker said there that they are rolled back.
-        manifests: Every manifest that came into the discard topic.
         alive: Transactions that lie in the discard topic now, with their manifests.
-        delivered: The evidence of delivered rows.
-        discarded: The rows that could not be delivered.
         poison: Rows that nobody can deliver, by the word of the applications' database.
         waiting: Message ids of rows that are still in the message table.
         unsettled: What was not settled when time was up: half partitions, as text.
         claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by its origin.
-        partitions: Partition counts of the real topics.
         watched: What those who watched found, by invariant.
         strangers: Places of records that the hostile application of another channel wrote.
     """

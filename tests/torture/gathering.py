@@ -43,12 +43,6 @@ _READER_SECONDS = 60.0
 class Gathering:
     """Knows up to where the rounds before have looked.
 
-    Args:
-        world: Where to look.
-        reader: The reader that is always there.
-        observers: Those who watch.
-        diary: What applications wrote down.
-
     Attributes:
         outcomes: What was answered about transactions that ended with an error, and what was special about them.
     """
@@ -97,14 +91,7 @@ class Gathering:
         return [message_id for (message_id,) in self._rows_of(WAITING)]
 
     def gather(self, unsettled: list[str]) -> Evidence:
-        """The evidence of a round that has healed; the next round begins.
-
-        Args:
-            unsettled: What was not settled when time was up.
-
-        Raises:
-            AssertionError: The reader did not see the ends of the real topics.
-        """
+        """The evidence of a round that has healed; the next round begins."""
         servers = self._world.site.bootstrap_servers
         channel = self._world.channel.channel
         alive, manifests = self._discards()
@@ -192,7 +179,6 @@ class Gathering:
         """What applications were answered, and what is answered now about all of the same transactions.
 
         Args:
-            diary: What they wrote down.
             there: The transactions that are in the database, by the application's ids.
         """
         answers = []

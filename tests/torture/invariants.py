@@ -18,12 +18,7 @@ from tests.torture.evidence import Evidence, Seen, transaction_of
 
 
 class Violation(NamedTuple):
-    """Something that must not be.
-
-    Args:
-        invariant: Its name.
-        detail: What was found.
-    """
+    """Something that must not be."""
 
     invariant: str
     detail: str

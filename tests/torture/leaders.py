@@ -21,10 +21,6 @@ class Leaders:
     Once all replicas of a partition are away, Kafka waits for those that had everything (KIP-966, eligible leader
     replicas). A change of the topic's min.insync.replicas lets the controller forget which ones these are
     (ClearElrRecord). Then only an unclean election, which may lose records, gives the topic a leader again.
-
-    Args:
-        admin: Client of the brokers.
-        topics: The real topics.
     """
 
     def __init__(self, admin: AdminClient, topics: Collection[str]) -> None:
@@ -34,11 +30,7 @@ class Leaders:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let no other fault of this kind run beside the block; all partitions have leaders before and after it.
-
-        Raises:
-            TimeoutError: A partition got none.
-        """
+        """Let no other fault of this kind run beside the block; all partitions have leaders before and after it."""
         with self._lock:
             self._wait()
             yield

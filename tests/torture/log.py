@@ -47,9 +47,6 @@ def read_to_end(bootstrap_servers: str, starts: Places, timeout: float = 120.0) 
 
     Returns:
         The records, and where the partitions ended.
-
-    Raises:
-        TimeoutError: The ends were not seen in time.
     """
     found: list[Message] = []
     ends: Places = {}
@@ -116,7 +113,6 @@ class Reader(threading.Thread):
 
     Args:
         bootstrap_servers: Of the brokers themselves.
-        places: The partitions of the real topics.
     """
 
     def __init__(self, bootstrap_servers: str, places: Sequence[tuple[str, int]]) -> None:
@@ -156,11 +152,7 @@ class Reader(threading.Thread):
         return dict(self._arrived)
 
     def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:
-        """Whether it has read up to given offsets.
-
-        Raises:
-            RuntimeError: It has failed.
-        """
+        """Whether it has read up to given offsets."""
         if self.failure is not None:
             raise RuntimeError("the reader has failed") from self.failure
         return all(self._at[place] >= end for place, end in ends.items())

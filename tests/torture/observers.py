@@ -27,8 +27,6 @@ class Observers:
 
     Args:
         bootstrap_servers: Of the brokers themselves.
-        channel: The channel.
-        places: The partitions of the real topics.
         services: Who runs now: kind and process id.
         channels: How many channels each of them serves.
     """
@@ -103,11 +101,7 @@ class Observers:
                 self.resources.saw(kind, figures)
 
     def found(self) -> list[tuple[str, str]]:
-        """What contradicts an invariant, by its name.
-
-        Raises:
-            RuntimeError: A thread has failed.
-        """
+        """What contradicts an invariant, by its name."""
         if self.failure is not None:
             raise RuntimeError("an observer has failed") from self.failure
         return [*self.checkpoints.found, *self.stalls.found, *self.resources.found]

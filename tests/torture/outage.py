@@ -56,16 +56,11 @@ class OutageResult:
     """What came of an outage.
 
     Args:
-        seconds: How long the database was down.
         halves: Halves that waited for it, one for each transaction.
-        unreachable: Times that a transaction was asked about in vain.
         bills_before: How long a transaction of the other database took from its half until it was visible, before, s.
-        bills_meanwhile: The same during the outage.
         decided_seconds: From the start of the database until everything was decided.
         late: Messages of it that came out of their order: their transactions were parked while decisions came in, for
             the checkpoint's string could not say which of them were settled (R20).
-        wrong: What must not be, one sentence each.
-        environment: Machine, versions, command and commit.
     """
 
     seconds: float
@@ -101,8 +96,6 @@ class _Outage:
         stack: Kafka, and the database that goes away.
         orders: The site with that database.
         bills: The same channel and tables with the other database.
-        say: Takes lines about the progress.
-        halves: Halves that wait.
     """
 
     def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
@@ -208,10 +201,6 @@ def outage(seconds: float, halves: int, say: Say) -> OutageResult:
     Args:
         seconds: How long it is down, at least.
         halves: Halves that wait for it; half of them belong to committed transactions.
-        say: Takes lines about the progress.
-
-    Raises:
-        AssertionError: Something did not happen in time; with the ends of the logs.
     """
     with _world() as (stack, orders, bills):
         return _Outage(stack, orders, bills, say, halves).run(seconds)

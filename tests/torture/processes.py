@@ -112,15 +112,11 @@ class Processes:
     """All of them.
 
     Args:
-        site: Where they run.
         settings: More settings for their environment: addresses of proxies, for one.
-        chance: What decides.
-        diary: Takes what applications are told.
         services: More settings of relays and checkers, over those; None: not set.
 
     Attributes:
         faults: What was done to them, by name.
-        outcomes: What they did of themselves.
         short_share: Share of local transactions for the topic of two replicas, in applications that start from now on.
     """
 
@@ -163,7 +159,6 @@ class Processes:
         """Start what does not run, wake who slept long enough.
 
         Args:
-            faults: Whether there are failpoints.
             applications: Whether there are applications; if not, relays and checkers only.
         """
         self._running = [process for process in self._running if self._lives(process)]

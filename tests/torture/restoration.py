@@ -62,14 +62,8 @@ class SourceCruelty:
     A relay must halt once the database does not know batches any more that it called delivered (I15). So the operator
     waits for that halt, and looks whether anything was served before.
 
-    Args:
-        world: Where.
-        processes: The relays.
-        chance: What decides.
-
     Attributes:
         faults: What was done, by name.
-        outcomes: What came of it, and what commands answered.
         found: What contradicts I15.
     """
 

@@ -55,26 +55,15 @@ class Result:
     """What came of a run.
 
     Args:
-        seed: Of its choices.
-        environment: Where and when.
-        rounds: Rounds that were checked.
-        transactions: Local transactions that committed.
-        messages: Messages that they told.
         rows: Messages that were rows of the message table.
         rolled_back: Transactions that the checker fenced.
-        halves: Halves in the half topic.
         late: Messages that were delivered out of their order, and say so.
         seconds: How long it took, without starting the servers.
         longest_stall: The longest time (s) for which readers of a real partition were held up.
         slowest_healing: The longest time (s) from the end of the faults until all was settled.
         pauses: The slowest messages (s) while brokers went away one after the other, by step, mode and kind of topic.
-        checkpoints: Checkpoints that were looked at.
-        most: The most memory, threads and files of a relay or a checker.
-        faults: What was done, by kind.
         outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
         attacks: What the hostile application of the second channel did; empty: there is no second channel.
-        hurts: What became of that channel.
-        violations: What must not be.
         ended_early: Why it ended before its time, in a round that was not checked: a server did not start again on a
             machine that is too busy. Empty: it did not.
     """
@@ -143,10 +132,7 @@ class Run:
     """One run.
 
     Args:
-        world: The servers, with their proxies.
-        seed: Of all choices.
         folder: For the logs of processes that ended badly.
-        say: Takes lines about the progress.
         round_seconds: For the faults of one round.
         kinds: Kinds of rounds, in turn; None: all faults at random.
     """
@@ -355,13 +341,8 @@ def torture(
 
     Args:
         seconds: For all rounds; the last one heals after that.
-        seed: Of all choices.
-        folder: For logs, if something goes wrong.
-        say: Takes lines about the progress.
-        round_seconds: For the faults of one round.
         loses_commits: Fail over, again and again, to a standby that commits do not wait for, and do nothing else:
             what is lost then must be found.
-        hostile: Let relays and checkers serve a second channel, whose application is hostile.
         kinds: Kinds of rounds, in turn; None: all faults at random. Beside a hostile channel there are no others.
     """
     folder.mkdir(parents=True, exist_ok=True)

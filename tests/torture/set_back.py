@@ -12,10 +12,8 @@ class SetBack:
     """What the database holds after it was set back.
 
     Args:
-        batch: The newest batch.
         delivered: The last batch that it calls delivered.
         proven: The last batch that it called delivered before. Kafka has this number or a higher one.
-        before: Halts that relays logged before.
     """
 
     batch: int
@@ -29,11 +27,7 @@ class SetBack:
         return max(0, self.proven - self.batch)
 
     def halts(self, logged: Collection[str]) -> bool:
-        """Return whether a relay has halted because of it.
-
-        Args:
-            logged: All halts that relays logged.
-        """
+        """Return whether a relay has halted because of it."""
         batch = re.compile(rf"database (is )?at batch {self.batch}\b")
         return any(batch.search(line) for line in set(logged) - set(self.before))
 
@@ -53,9 +47,7 @@ class Doubled:
     """What the original holds whose batch was named, while a copy's batch of that number was delivered.
 
     Args:
-        batch: The newest batch.
         delivered: The last batch that it calls delivered, one less.
-        before: Halts that relays logged before.
     """
 
     batch: int

@@ -28,7 +28,6 @@ class Kind(NamedTuple):
     """A kind of round.
 
     Args:
-        name: Its name.
         ways: How brokers leave, one after the other; the order is chosen.
         away: How long each is away, in seconds.
         longest: So much slower than without a step a message may be, in seconds.
@@ -53,13 +52,7 @@ class Steps:
     """Runs such rounds.
 
     Args:
-        world: Whose brokers they are.
-        chance: What decides.
         meanwhile: Is called all the time; it takes a while itself.
-
-    Attributes:
-        faults: What was done, by name.
-        pauses: How long messages took.
     """
 
     def __init__(self, world: World, chance: random.Random, meanwhile: Callable[[], None]) -> None:
@@ -71,11 +64,7 @@ class Steps:
         self._steps: list[Step] = []
 
     def run(self, kind: Kind) -> None:
-        """Let brokers leave and come back, one at a time.
-
-        Raises:
-            StartError: One did not come back.
-        """
+        """Let brokers leave and come back, one at a time."""
         self._steps = [Step(f"before a {kind.name}", time.time(), math.inf)]
         self._let_pass(QUIET_SECONDS)
         nodes = self._chance.sample(range(BROKERS), len(kind.ways))
@@ -94,7 +83,6 @@ class Steps:
         """What was too slow in the last round, now that all is settled; nothing if it was of another kind.
 
         Args:
-            diary: What applications wrote down in it.
             arrived: When the last message of a transaction was seen, by the application's id.
         """
         steps, self._steps = self._steps, []

@@ -32,11 +32,7 @@ def is_away(error: psycopg.Error) -> bool:
 
 @contextmanager
 def table_locked(url: str, name: str) -> Iterator[None]:
-    """A migration has locked a table: nobody reads or writes it. While it waits for its lock, nobody does either.
-
-    Raises:
-        psycopg.Error: The lock was not to be had, or the server ends.
-    """
+    """A migration has locked a table: nobody reads or writes it. While it waits for its lock, nobody does either."""
     with _transaction(url) as connection:
         connection.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE".encode())
         yield
@@ -44,11 +40,7 @@ def table_locked(url: str, name: str) -> Iterator[None]:
 
 @contextmanager
 def rows_locked(url: str, name: str) -> Iterator[None]:
-    """Somebody is about to change all rows of a table: nobody else can.
-
-    Raises:
-        psycopg.Error: The lock was not to be had, or the server ends.
-    """
+    """Somebody is about to change all rows of a table: nobody else can."""
     with _transaction(url) as connection:
         connection.execute(f"SELECT FROM {name} FOR UPDATE".encode())
         yield
@@ -71,11 +63,7 @@ def _connection(url: str) -> psycopg.Connection[Any] | None:
 
 @contextmanager
 def lock_table_full(url: str) -> Iterator[None]:
-    """The memory for locks is used up, as by somebody who drops thousands of tables at once.
-
-    Raises:
-        psycopg.Error: The server ends.
-    """
+    """The memory for locks is used up, as by somebody who drops thousands of tables at once."""
     with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_SECONDS) as connection:
         numbers = f"generate_series(1, {_MORE_THAN_ANY_TABLE_HOLDS}) AS numbers (number)"
         with suppress(psycopg.errors.OutOfMemory):  # until it is full; what was locked stays so

@@ -35,14 +35,7 @@ class TopicCruelty:
     """Faults of topics and groups. Each runs to its end, or until `heal()`.
 
     Args:
-        world: Where.
         processes: The relays, which are held down while their offsets are gone.
-        chance: What decides.
-        leaders: Of the real topics.
-
-    Attributes:
-        faults: What was done, by name.
-        outcomes: What commands answered.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random, leaders: Leaders) -> None:
@@ -128,12 +121,7 @@ class TopicCruelty:
 
     @staticmethod
     def _until_done(step: Callable[[], object]) -> None:
-        """Repeat a step while a broker that another fault hit does not answer.
-
-        Raises:
-            KafkaException: It failed until the deadline.
-            ConfigurationError: As above.
-        """
+        """Repeat a step while a broker that another fault hit does not answer."""
         deadline = time.monotonic() + _RESTORE_SECONDS
         while True:
             try:

@@ -20,11 +20,7 @@ brokers, and 10 threads of its own: 136. Up to two clients may be replaced at a 
 
 
 class CheckpointWatch:
-    """I6 and I12: checkpoints never go back, can be read, fit, and what they call settled is written down.
-
-    Args:
-        topic_id: Of the half topic.
-    """
+    """I6 and I12: checkpoints never go back, can be read, fit, and what they call settled is written down."""
 
     def __init__(self, topic_id: str) -> None:
         self.found: list[tuple[str, str]] = []
@@ -38,9 +34,6 @@ class CheckpointWatch:
         """A committed checkpoint was there at a time.
 
         Args:
-            partition: Half partition.
-            offset: The committed offset.
-            metadata: Its string.
             now: When it had been read, ms since 1970.
         """
         self.samples += 1
@@ -85,8 +78,6 @@ class StallWatch:
         """The last stable offset and the end of a partition at a time.
 
         Args:
-            place: Topic and partition.
-            stable: Last stable offset.
             end: High watermark.
             now: Monotonic, seconds.
         """

@@ -46,13 +46,7 @@ class World:
     """Everything but the tortured processes.
 
     Args:
-        stack: The servers.
         site: Channel, tables and topics; its own clients go past the proxies.
-        channel: The channel.
-        loop: Where the proxies run.
-        kafka: The proxies before the brokers.
-        postgres: The proxy before Postgres.
-        armed: What requests meet there.
         loses_commits: Whether commits do not wait for the standby.
         hostile: The second channel of all relays and checkers; None: there is none.
     """
@@ -115,12 +109,7 @@ def _create_short(site: Site) -> None:
 
 @contextmanager
 def started(*, loses_commits: bool = False, hostile: bool = False) -> Iterator[World]:
-    """Start the world; nothing of it is left after the block.
-
-    Args:
-        loses_commits: Whether commits do not wait for the standby.
-        hostile: Whether relays and checkers serve a second channel, whose application is hostile.
-    """
+    """Start the world; nothing of it is left after the block."""
     armed = Armed()
     postgres_settings = {**_POSTGRES, **(_ASYNCHRONOUS if loses_commits else {})}
     with (

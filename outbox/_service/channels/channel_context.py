@@ -28,11 +28,7 @@ def enter_channel(name: str) -> None:
 
 @contextmanager
 def in_channel(name: str) -> Iterator[None]:
-    """Let this thread work for a channel within the block.
-
-    Args:
-        name: Name of the channel.
-    """
+    """Let this thread work for a channel within the block."""
     token = _channel.set(name)
     try:
         with structlog.contextvars.bound_contextvars(channel=name):
@@ -47,9 +43,5 @@ def current_channel() -> str:
 
 
 def thread_pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool whose threads work for the channel of this thread.
-
-    Args:
-        threads: How many at most.
-    """
+    """Return a pool whose threads work for the channel of this thread."""
     return ThreadPoolExecutor(threads, initializer=enter_channel, initargs=(current_channel(),))

@@ -25,12 +25,7 @@ def load_settings(settings_type: type[S], given: Mapping[str, Any]) -> S:
     """Return the settings of one channel.
 
     Args:
-        settings_type: Their type.
         given: Settings from the command line; None is not given.
-
-    Raises:
-        ValidationError: One is wrong or missing.
-        ConfigurationError: The TOML file is missing or malformed, or it has several channels and none is chosen.
     """
     return settings_type(**{name: value for name, value in given.items() if value is not None})
 
@@ -39,12 +34,10 @@ def load_all(settings_type: type[S], given: Mapping[str, Any]) -> dict[str, S]:
     """Return the settings of all channels that a command works for, by name; of a single one under an empty name.
 
     Args:
-        settings_type: Their type.
         given: Settings from the command line; None is not given.
 
     Raises:
         ValidationError: One is wrong or missing, and there is one channel.
-        ConfigurationError: One is wrong or missing, or settings of several channels do not go together.
     """
     names = served_channels(given)
     return _load_several(settings_type, given, names) if names else {"": load_settings(settings_type, given)}
@@ -56,12 +49,7 @@ def load_channel(settings_type: type[S], given: Mapping[str, Any], name: str) ->
     What is wrong with another channel is not looked at: it must not keep this one back.
 
     Args:
-        settings_type: Their type.
         given: Settings from the command line; None is not given.
-        name: The channel.
-
-    Raises:
-        ConfigurationError: One is wrong or missing, or another channel has a table of this one.
     """
     settings = _load(settings_type, given, name)
     own = list(settings.exclusive_tables())
@@ -94,9 +82,6 @@ def served_channels(given: Mapping[str, Any]) -> list[str]:
 
     Args:
         given: Settings from the command line; None is not given.
-
-    Raises:
-        ConfigurationError: The file is missing or malformed.
     """
     return [] if "channel" in _above_the_file(given) else sorted(channel_tables(_file()))
 

@@ -32,14 +32,7 @@ OF_A_CHANNEL = frozenset(
 
 
 def channel_tables(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the tables of the channels by name; none: the file is that of one channel.
-
-    Args:
-        values: The configuration file.
-
-    Raises:
-        ConfigurationError: They are no tables, a name is not valid, or the file names a channel beside them.
-    """
+    """Return the tables of the channels by name; none: the file is that of one channel."""
     if CHANNELS not in values:
         return {}
     tables = values[CHANNELS]
@@ -63,12 +56,7 @@ def values_of_channel(values: Mapping[str, Any], name: str, rivals: Iterable[Col
     The properties in `kafka` are inherited one by one.
 
     Args:
-        values: The configuration file.
-        name: The channel.
         rivals: Settings of which one replaces the others.
-
-    Raises:
-        ConfigurationError: The file has no such channel, or the channel a setting that it may not have.
     """
     tables = channel_tables(values)
     if name not in tables:
@@ -113,12 +101,7 @@ def refuse_hidden(name: str, own: Collection[str], given: Mapping[str, str]) -> 
     """Refuse settings of a channel that the command line or the environment would replace for all channels.
 
     Args:
-        name: The channel.
-        own: Its settings.
         given: The settings above the file, by name, with where each comes from.
-
-    Raises:
-        ConfigurationError: There is one.
     """
     for key in sorted(given.keys() & set(own)):
         raise ConfigurationError(
@@ -140,9 +123,6 @@ def refuse_shared(places: Mapping[str, Iterable[tuple[str, Hashable]]], origin: 
     Args:
         places: Of each channel: what it has, in words, and where each is.
         origin: What above the file names the default database of every channel; empty: nothing does.
-
-    Raises:
-        ConfigurationError: Two channels have the same.
     """
     owners: dict[Hashable, list[tuple[str, str]]] = defaultdict(list)
     for channel, found in places.items():

@@ -34,10 +34,6 @@ class ChannelThread(threading.Thread):
     An error ends nothing but this channel, and not for good: the cause may be mended while the process runs.
 
     Args:
-        channel: Name of the channel.
-        make: Makes the service of the channel.
-        stop: Set when the process is asked to stop.
-        health: Of the channel.
         metrics: Of the service: they count how often the channel stopped.
     """
 
@@ -89,11 +85,7 @@ class ChannelThreads:
     """The channels of a process.
 
     Args:
-        threads: The thread of each channel.
         reloads: The event of each channel that asks it to read its settings again.
-        health: Of the process.
-        stop: Set when the process is asked to stop.
-        reload: Set when the process is asked to read its configuration again.
         names_now: Returns the names of the channels that the configuration has now.
     """
 

@@ -24,10 +24,7 @@ class ServiceControl(Generic[S]):
     """What a service is given beside its settings.
 
     Args:
-        stop: Set when it is asked to stop.
         reload: Set when it is asked to read its settings again (SIGHUP).
-        read_again: Reads them.
-        health: Its health, for probes and metrics.
     """
 
     stop: threading.Event

@@ -13,14 +13,7 @@ _admins: dict[ConnectionKey, AdminClient] = {}
 
 
 def shared_admin(settings: KafkaSettings) -> AdminClient:
-    """Return the admin client of this process for the connection of a channel; any thread may use it.
-
-    Args:
-        settings: Of the channel.
-
-    Raises:
-        ConfigurationError: librdkafka does not know a property, or its value; or the file of a secret cannot be read.
-    """
+    """Return the admin client of this process for the connection of a channel; any thread may use it."""
     key = connection_key(settings)
     if key not in _admins:  # it may wait for a token: no lock, which others would wait for
         _admins.setdefault(key, admin_client(settings.connection()))
@@ -28,10 +21,6 @@ def shared_admin(settings: KafkaSettings) -> AdminClient:
 
 
 def connection_key(settings: KafkaSettings) -> ConnectionKey:
-    """Return what is equal for all channels that connect to Kafka in the same way.
-
-    Raises:
-        ConfigurationError: The file of a secret cannot be read.
-    """
+    """Return what is equal for all channels that connect to Kafka in the same way."""
     # A token provider is another function after each load, so its name counts; a secret of a file counts as it is now.
     return tuple(sorted((name, str(settings.kafka.get(name, value))) for name, value in settings.connection().items()))

@@ -64,11 +64,7 @@ class AnyConnection(LocalConnection):
         )
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        """Refuse to run a statement.
-
-        Raises:
-            UsageError: Always: the library runs statements on psycopg only.
-        """
+        """Refuse to run a statement."""
         del statement, parameters
         raise UsageError(
             f"The library runs no statements on a connection of {type(self._driver).__module__}. Use psycopg 3."

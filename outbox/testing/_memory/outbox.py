@@ -37,7 +37,6 @@ class InMemoryOutbox(Outbox):
     Eager sending has no effect: no half is sent, and no lock is taken.
 
     Args:
-        group: Producer group.
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
         mode: As for `Outbox`. Table mode refuses what it refuses there, and gives messages the ids of rows. It takes no

@@ -39,12 +39,7 @@ class MemoryDraft(Draft):
 
 
 class TableMemoryDraft(MemoryDraft):
-    """A draft of table mode with readable messages, each with the id of a row.
-
-    Args:
-        transaction_id: The id of table mode.
-        memory: Gives ids to rows.
-    """
+    """A draft of table mode with readable messages, each with the id of a row."""
 
     def __init__(self, transaction_id: str, memory: Memory) -> None:
         super().__init__(transaction_id)
@@ -64,13 +59,7 @@ class TableMemoryDraft(MemoryDraft):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryStarter:
-    """Creates the participants of one in-memory outbox in local transactions.
-
-    Args:
-        settings: Settings of the outbox.
-        sender: Has the declared topics.
-        memory: Stores the messages of committed transactions.
-    """
+    """Creates the participants of one in-memory outbox in local transactions."""
 
     settings: Settings
     sender: MemorySender
@@ -93,13 +82,7 @@ class MemoryStarter:
 
 
 class MemoryPart:
-    """An in-memory outbox's participant in one local transaction.
-
-    Args:
-        starter: The outbox's starter.
-        connection: Connection on which COMMIT will run.
-        draft: The messages.
-    """
+    """An in-memory outbox's participant in one local transaction."""
 
     writes_rows = False
 
@@ -119,14 +102,7 @@ class MemoryPart:
         """Add a message.
 
         Args:
-            message: The message.
             eager: Ignored.
-
-        Raises:
-            MessageRefused: The message cannot be published.
-            TransactionsRejected: `reject_transactions` is on.
-            PublishFailed: The test requested this failure.
-            UsageError: The outbox is closed.
         """
         del eager
         message = with_trace(message)
@@ -147,12 +123,6 @@ class MemoryPart:
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
-
-        Raises:
-            PublishFailed: The test requested this failure.
-            TransactionFenced: The test requested this failure, or `outcome()` was called for this transaction.
-            CommitOutcomeUnknown: The test requested this failure.
-            UsageError: The transaction failed, or was ended.
         """
         if marked and self._connection.execute(_MARK).row != (self._id,):
             raise UsageError(

@@ -39,11 +39,7 @@ class MemorySender(Sender):
 
     @property
     def channel(self) -> ChannelDescription:
-        """The channel with the settings of `outbox channel create`.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
+        """The channel with the settings of `outbox channel create`."""
         names = self._settings.channel
         self.require_open()
         half, op, verdict = (_topic(name, 1) for name in (names.half_topic, names.op_topic, names.verdict_topic))
@@ -51,11 +47,7 @@ class MemorySender(Sender):
         return ChannelDescription(names, half, op, verdict, check, discard, 1)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Return the description of a real topic; None if topics are declared and this one is not.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
+        """Return the description of a real topic; None if topics are declared and this one is not."""
         del budget
         self.require_open()
         if self._declared is None:
@@ -69,11 +61,7 @@ class MemorySender(Sender):
         return self.real_topic(name, budget)
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
-        """Check only that the outbox is open.
-
-        Raises:
-            UsageError: The outbox is closed.
-        """
+        """Check only that the outbox is open."""
         del waiting
         self.require_open()
 

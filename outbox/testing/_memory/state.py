@@ -59,7 +59,6 @@ class Memory:
         """Remove a participant, and store its outcome and its messages; without messages there is no row to prove it.
 
         Args:
-            transaction_id: Id of the transaction.
             published: Messages of the participant if it committed; None if it did not.
         """
         with self._lock:

@@ -61,12 +61,7 @@ class CurrentAllowList:
 
 
 class AllowListChange(NamedTuple):
-    """How one allow-list differs from another, as lines `group: topic`, both patterns.
-
-    Args:
-        added: What the new list has and the old one has not.
-        removed: What the old list has and the new one has not.
-    """
+    """How one allow-list differs from another, as lines `group: topic`, both patterns."""
 
     added: list[str]
     removed: list[str]
@@ -77,7 +72,6 @@ def compare(old: Mapping[str, Sequence[str]] | None, new: Mapping[str, Sequence[
 
     Args:
         old: Patterns of topics by pattern of producer group; None: every group may write to every topic.
-        new: As `old`.
     """
     before, after = _lines(old), _lines(new)
     return AllowListChange(sorted(after - before), sorted(before - after))

@@ -48,7 +48,6 @@ class RealTopic:
     """What pre-flight must know of a real topic.
 
     Args:
-        partitions: How many it has.
         max_message_bytes: The largest record batch that it takes.
         key_required: Whether it is compacted.
         oldest: How far a timestamp may be behind the broker's time, ms.
@@ -77,7 +76,6 @@ def real_topic(description: TopicDescription, unavailable: str = "", lost: Abstr
     """Return what pre-flight must know of a topic that the cluster describes.
 
     Args:
-        description: The topic.
         unavailable: Why nothing can be written to it now, if so.
         lost: Brokers that count as dead, also where the description lists them.
     """
@@ -120,11 +118,9 @@ def inspect(
     """Return the first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
     Args:
-        transaction: A transaction that has committed.
         topics: The real topics that exist, by name.
         channel: The channel, whose own topics can never be targets.
         now: The broker's time, ms; without it timestamps are not looked at.
-        allowed: Who may write where.
         more: Bytes by which the longest origin header may be longer than that of a half.
     """
     counted, group = transaction.counted(), transaction.group
@@ -144,8 +140,6 @@ def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], loo
     described once more (R83).
 
     Args:
-        transactions: The transactions.
-        judge: Returns what is against one, by what is known of its topics.
         look_again: Brings that up to date.
     """
     found = {transaction: finding for transaction in transactions if (finding := judge(transaction))}

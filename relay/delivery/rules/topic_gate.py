@@ -77,7 +77,6 @@ class _Closed:
         since: When the waiting began, monotonic ms.
         due: When to describe it again, monotonic ms.
         asked: When a transaction last had to wait for it, monotonic ms.
-        describes: How many times it was described.
     """
 
     condition: object
@@ -93,8 +92,6 @@ class Gate:
     It holds no transaction: those that wait are elsewhere.
 
     Args:
-        policy: How long to wait for a topic.
-        channel: The channel.
         owner: The half partition or the table source; it spreads the requests of several.
         in_force: Who may write where. None: every producer group may write to every topic.
     """
@@ -211,9 +208,7 @@ class Gate:
         """Take new metadata of topics.
 
         Args:
-            names: The topics that were described.
             found: Those of them that exist.
-            waited_for: Those of them for which a transaction waits.
         """
         change = GateChange(set(), set())
         for name in names:

@@ -18,12 +18,7 @@ BATCH_BYTES = 16_777_216
 
 @dataclass(frozen=True, slots=True)
 class BatchPolicy:
-    """What closes a batch, whichever comes first.
-
-    Args:
-        messages: So many messages, about.
-        bytes: So many bytes, about.
-    """
+    """What closes a batch, whichever comes first."""
 
     messages: int = 5_000
     bytes: int = BATCH_BYTES
@@ -33,7 +28,6 @@ class Volume:
     """What the batches of one owner may hold. It outlasts a take-over, which follows every failure.
 
     Args:
-        policy: What closes a batch on a connection that can carry it.
         request_seconds: Time-out of one request. A larger batch follows only one that took less than half of it.
     """
 
@@ -54,7 +48,6 @@ class Volume:
         """Make the next batch half as large as one that timed out.
 
         Args:
-            messages: Its messages.
             size: Its bytes.
             is_single: Whether it was one transaction, which cannot be halved.
         """
@@ -71,7 +64,6 @@ class Volume:
         """Let the next batch be twice as large if this one filled at least half of its limit in a short time.
 
         Args:
-            messages: Its messages.
             size: Its bytes.
             seconds: Duration of its Kafka transaction.
         """

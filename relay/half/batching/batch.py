@@ -28,7 +28,6 @@ class Batch:
         removed: Transactions that leave the discard topic undelivered.
         ready: Transactions that go to their real topics, unless pre-flight refuses them.
         moves: Halves that go to the discard topic undecided.
-        malformed: Halves that cannot be parsed.
     """
 
     removed: Sequence[Transaction]
@@ -91,9 +90,6 @@ def take_ready(ledger: Ledger, gate: Gate, messages: int, size: int) -> list[Tra
     A transaction whose real topic cannot take it waits in the ledger, and those of its ordering key behind it.
 
     Args:
-        ledger: The ledger.
-        gate: What is known of real topics.
-        messages: How many messages.
         size: How many bytes.
     """
     taken = ledger.discards.take_resumed(messages)
@@ -133,8 +129,6 @@ class Outcome:
 
     Args:
         records: What the Kafka transaction writes, in this order.
-        delivered: Transactions that become visible with it.
-        refused: Transactions that cannot be delivered, and why.
         messages: How many become visible with it.
     """
 
@@ -161,11 +155,8 @@ def settle_batch(
 
     Args:
         batch: With its bodies put in.
-        ledger: Where it was taken from.
         topics: The real topics that exist, by name.
-        channel: The channel.
         now: The broker's time, ms.
-        allowed: Who may write where.
         look_again: Brings `topics` up to date.
     """
     findings = refused(batch.ready, lambda found: inspect(found, topics, channel, now, allowed), look_again)

@@ -18,10 +18,7 @@ class Written(NamedTuple):
 
     Args:
         record: The record, as it could be written once more.
-        offset: Its offset.
-        transaction_id: Its transaction.
         half_partition: Partition of its half; the half may be of another channel.
-        half_offset: Offset of its half.
     """
 
     record: Record

@@ -46,8 +46,6 @@ def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Reco
 
     Args:
         move: The halves, with their bodies; none if all are there already.
-        manifest: What is known of the transaction.
-        topic: The discard topic.
     """
     keys = record_keys(move.transaction)
     for half in move.halves:
@@ -59,8 +57,6 @@ def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Rec
     """Yield the tombstones that remove a transaction from the discard topic.
 
     Args:
-        transaction: A transaction that is there.
-        topic: The discard topic.
         partition: Its half partition, which is the discard partition's number too.
     """
     yield from _tombstones(all_keys(transaction), transaction, topic, partition)

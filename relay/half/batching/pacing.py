@@ -22,7 +22,6 @@ class Pacing:
     """Decides when the next batch leaves.
 
     Args:
-        policy: What closes it.
         age: Time after its first message was ready to be written, ms; later messages do not prolong it.
     """
 

@@ -21,7 +21,6 @@ def keepable(half: Half, most: int) -> Half:
     """Return a half, or a stub in its place if the discard topic could not take it.
 
     Args:
-        half: A half as it was read.
         most: `max.message.bytes` of the discard topic.
     """
     if half.is_small(most) or (size := _kept_size(half)) <= most:

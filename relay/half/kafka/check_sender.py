@@ -18,12 +18,7 @@ log = structlog.get_logger()
 
 
 class CheckSender:
-    """The producer of the check topic, shared by all partitions of a process.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-    """
+    """The producer of the check topic, shared by all partitions of a process."""
 
     def __init__(self, kafka: Mapping[str, str], channel: Channel) -> None:
         self._topic = channel.check_topic

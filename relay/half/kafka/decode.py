@@ -75,7 +75,6 @@ def decode_envelope(value: bytes | None) -> Half:
 
     Raises:
         NewerFormatError: It is of a newer format; the partition must stop.
-        ProtocolError: It is no envelope.
     """
     found = parse_envelope(value)
     return _half(found.offset, found.timestamp, found.key, found.value, found.headers)

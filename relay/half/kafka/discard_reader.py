@@ -28,13 +28,7 @@ log = structlog.get_logger()
 
 
 class DiscardReader:
-    """The records of one discard partition.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        partition: Its number.
-    """
+    """The records of one discard partition."""
 
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription, partition: int) -> None:
         self.newest_append = 0
@@ -48,12 +42,7 @@ class DiscardReader:
         self._reader = OffsetReader(kafka, self._topic, partition, channel.channel.relay_group)
 
     def read_manifests(self) -> list[Manifest]:
-        """Read the partition to its end: the manifests of all that is there.
-
-        Raises:
-            NewerFormatError: There is one of a newer format.
-            KafkaUnreachable: Kafka does not answer.
-        """
+        """Read the partition to its end: the manifests of all that is there."""
         for message in self._reader.read_on(self._next):
             self._note(message)
             self._note_manifest(message)
@@ -82,9 +71,6 @@ class DiscardReader:
 
         Returns:
             The halves, by half offset.
-
-        Raises:
-            KafkaUnreachable: Kafka does not answer.
         """
         deadline = time.monotonic() + TIMEOUT_SECONDS
         found: dict[int, Half] = {}

@@ -15,14 +15,7 @@ AT_ONCE = 1_000
 
 
 class HalfReader:
-    """The halves of one partition.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        partition: Its number.
-        decoder: Reads its records.
-    """
+    """The halves of one partition."""
 
     def __init__(self, kafka: Mapping[str, str], channel: Channel, partition: int, decoder: Decoder) -> None:
         self._decoder = decoder
@@ -30,13 +23,7 @@ class HalfReader:
         self._reader = OffsetReader(kafka, channel.half_topic, partition, channel.relay_group)
 
     def read(self, offsets: Iterable[int]) -> Iterator[list[Half]]:
-        """Halves at ascending offsets, some at a time.
-
-        Raises:
-            ConfigurationError: One is not there, although it was read before and is not settled.
-            NewerFormatError: One is of a newer format.
-            KafkaUnreachable: Kafka does not answer.
-        """
+        """Halves at ascending offsets, some at a time."""
         ahead = iter(offsets)
         while wanted := list(islice(ahead, AT_ONCE)):
             found = [self._decoder.half(message) for message in self._reader.read_at(wanted)]
@@ -54,12 +41,7 @@ class HalfReader:
         return {half.offset: half for some in self.read(sorted(offsets)) for half in some}
 
     def find(self, offsets: Iterable[int]) -> dict[int, Half]:
-        """Those halves that are there, by offset; `offsets` may be in any order, and are outside the partition.
-
-        Raises:
-            NewerFormatError: One is of a newer format.
-            KafkaUnreachable: Kafka does not answer.
-        """
+        """Those halves that are there, by offset; `offsets` may be in any order, and are outside the partition."""
         wanted = sorted(set(offsets))
         if not wanted:
             return {}

@@ -19,7 +19,6 @@ class LogEnds:
     They count what an open Kafka transaction hides from the relay, too.
 
     Args:
-        admin: Client of the cluster.
         partitions: The topics, with the number of partitions of each.
     """
 

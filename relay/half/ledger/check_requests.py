@@ -9,13 +9,7 @@ from relay.half.state.message_transaction import Transaction
 
 
 def check_request(transaction: Transaction, topic_id: str, partition: int) -> CheckRequest:
-    """Return the next check request of a transaction; one to a listener carries the first half, if its body is here.
-
-    Args:
-        transaction: The transaction.
-        topic_id: Id of the half topic.
-        partition: Its half partition.
-    """
+    """Return the next check request of a transaction; one to a listener carries the first half, if its body is here."""
     positions, lowest, highest = transaction.seen()
     first = transaction.by_offset()[0][1]
     return CheckRequest(
@@ -38,7 +32,6 @@ def first_half(transaction: Transaction | None, discards: Discards) -> tuple[byt
 
     Args:
         transaction: The transaction; None if it is settled.
-        discards: What is in the discard topic.
 
     Returns:
         The key is None for a half that is not in the discard topic. None: it cannot be read now.

@@ -20,16 +20,7 @@ _FREED = Event.FREED
 
 
 class Deliveries:
-    """Transactions from their decision until they are settled.
-
-    Args:
-        progress: Positions and unsettled offsets.
-        pending: The pending transactions.
-        discards: What is in the discard topic.
-        deferred: The deferred halves.
-        decisions: Remembers decisions of settled transactions.
-        counts: Counts what became of transactions.
-    """
+    """Transactions from their decision until they are settled."""
 
     def __init__(
         self,

@@ -38,12 +38,7 @@ class Ledger:
     `deliveries` and `discards` hand out.
 
     Args:
-        topic_id: Id of the half topic, as a UUID.
         partition: Partition number of all three.
-        checkpoints: Where they were left.
-        policy: When to ask about undecided transactions.
-        parking: When to park undecided transactions.
-        bodies: When the bodies of pending halves are dropped from memory.
     """
 
     def __init__(
@@ -101,11 +96,7 @@ class Ledger:
         self._drop_lost_ops()
 
     def deferred_wanted(self, most: int) -> list[int]:
-        """Return offsets of deferred halves that are to be read again now, ascending, and all of one producer group.
-
-        Args:
-            most: How many at most.
-        """
+        """Return offsets of deferred halves that are to be read again now, ascending, and all of one producer group."""
         for group in self.deferred.groups():
             room = (
                 most
@@ -164,11 +155,7 @@ class Ledger:
             self.deliveries.queue.give_up([found for found in waiting if self._parking.crowds(found[1], room)])
 
     def refuse(self, transaction: Transaction, finding: Finding) -> Manifest:
-        """Move a transaction that was handed out and cannot be delivered to the discard topic, or leave it there.
-
-        Returns:
-            Its manifest.
-        """
+        """Move a transaction that was handed out and cannot be delivered to the discard topic, or leave it there."""
         transaction.move(Event.REFUSED)
         if transaction.discarded is None:
             transaction.copies = ()  # they do not count by its decision
@@ -183,7 +170,6 @@ class Ledger:
 
         Args:
             now: The broker's time, ms.
-            messages: How many.
         """
         moves = self.discards.take_followers()
         for move in moves:

@@ -31,11 +31,6 @@ class Decisions:
 
     Args:
         place: Id of the half topic, and the partition number.
-        counts: Counts what became of the entries.
-        discards: What is in the discard topic.
-        deferred: The deferred halves.
-        parking: Is informed of answers.
-        overdue: Asks about a transaction at once.
     """
 
     def __init__(
@@ -61,7 +56,6 @@ class Decisions:
         """Apply an op entry; return whether its transaction may be settled or handed out now.
 
         Args:
-            op: The entry.
             transaction: Its transaction, if it is pending or parked.
             head: Offset of the half that is read next.
         """

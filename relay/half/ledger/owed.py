@@ -9,9 +9,7 @@ def is_owed(ledger: Ledger, transaction_id: str, offset: int) -> bool:
     """Return whether a half that was read is not settled yet, or is in the discard topic.
 
     Args:
-        ledger: The ledger of its half partition.
         transaction_id: Its transaction, of which stragglers may pend when all else of it is settled.
-        offset: The half.
     """
     transaction = ledger.find(transaction_id)
     if transaction is not None:

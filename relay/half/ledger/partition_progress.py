@@ -11,13 +11,7 @@ from relay.half.state.unsettled import Unsettled
 
 
 class Checkpoints(NamedTuple):
-    """The checkpoints of one partition number.
-
-    Args:
-        half: Of the half partition.
-        op: Of the op partition.
-        verdict: Of the verdict partition.
-    """
+    """The checkpoints of one partition number."""
 
     half: HalfCheckpoint
     op: OpCheckpoint
@@ -25,11 +19,7 @@ class Checkpoints(NamedTuple):
 
 
 class OpProgress:
-    """The position in an op or verdict partition.
-
-    Args:
-        checkpoint: Its checkpoint.
-    """
+    """The position in an op or verdict partition."""
 
     def __init__(self, checkpoint: OpCheckpoint) -> None:
         self.next = checkpoint.offset
@@ -46,11 +36,7 @@ class OpProgress:
 
 
 class Progress:
-    """Positions in the partitions of one number, and the unsettled halves below them.
-
-    Args:
-        checkpoints: Where to begin.
-    """
+    """Positions in the partitions of one number, and the unsettled halves below them."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         half = checkpoints.half
@@ -73,12 +59,7 @@ class Progress:
         return True
 
     def read_op(self, offset: int, *, verdict: bool) -> bool:
-        """Move past a record of the op or verdict partition; return whether it was not read before.
-
-        Args:
-            offset: Its offset.
-            verdict: Whether it is in the verdict partition, or in the op partition.
-        """
+        """Move past a record of the op or verdict partition; return whether it was not read before."""
         position = self.verdicts if verdict else self.ops
         if offset < position.next:
             return False

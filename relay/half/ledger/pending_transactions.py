@@ -19,8 +19,6 @@ class Pending:
 
     Args:
         unsettled: The unsettled offsets; runs are reserved for scattered transactions.
-        parking: Counts what pends of each producer group.
-        bodies: Counts the bodies in memory.
     """
 
     def __init__(self, unsettled: Unsettled, parking: Parking, bodies: Bodies) -> None:
@@ -42,8 +40,6 @@ class Pending:
         """Add the transaction of its first half.
 
         Args:
-            half: The half.
-            control: Its headers.
             due: When it is asked about first, ms of broker time.
         """
         group, incarnation = sys.intern(control.group), control.options.incarnation  # the same for very many

@@ -74,7 +74,6 @@ class ReadyQueue:
         """Queue the transactions that wait for real topics.
 
         Args:
-            topics: The topics.
             give_up: Mark the transactions: they wait for no topic any more, and pre-flight decides on them.
         """
         for topic in topics:
@@ -101,11 +100,7 @@ class ReadyQueue:
                     yield topic, transaction
 
     def topics(self, among: Collection[str]) -> set[str]:
-        """Return the topics for which a committed transaction waits; transactions decided otherwise are removed.
-
-        Args:
-            among: The topics to look at.
-        """
+        """Return the topics for which a committed transaction waits; transactions decided otherwise are removed."""
         found: set[str] = set()
         for topic in among:
             transactions = self._held.get(topic, {}).values()

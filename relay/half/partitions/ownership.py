@@ -25,7 +25,6 @@ class Fenced(NamedTuple):
 
     Args:
         since: When, seconds of monotonic time.
-        generation: Of the group, at that time.
     """
 
     since: float

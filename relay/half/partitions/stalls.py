@@ -19,7 +19,6 @@ class _Progress:
     Args:
         most: The highest value of its checkpoints.
         since: Time of that value, or of the last moment without work, seconds.
-        has_work: Whether there is.
     """
 
     most: int
@@ -39,7 +38,6 @@ class Stalls:
         Only more than ever before is progress: a batch that fails again and again begins at the same checkpoint.
 
         Args:
-            partition: Its number.
             settled: Its committed checkpoints, as one number that grows.
             now: Seconds of any clock that never goes back.
             has_work: Whether there are records to read or transactions to write.

@@ -42,12 +42,7 @@ class Arrivals:
         return self._ends_wanted[verdict] and not self._ops[verdict]
 
     def add_op_end(self, broker_time: int, *, verdict: bool) -> None:
-        """Add the fact that everything in the op or verdict partition at this broker time (ms) is here.
-
-        Args:
-            broker_time: The time, ms.
-            verdict: Whether in the verdict partition, or in the op partition.
-        """
+        """Add the fact that everything in the op or verdict partition at this broker time (ms) is here."""
         with self._wake:
             self._ops[verdict].append(broker_time)
             self._ends_wanted[verdict] = False
@@ -80,7 +75,6 @@ class Arrivals:
         """Take halves.
 
         Args:
-            most: How many at most.
             limit: Offset from which on none is taken.
         """
         taken: list[Message] = []
@@ -89,12 +83,7 @@ class Arrivals:
         return taken
 
     def take_ops(self, most: int, *, verdict: bool) -> list[Message | int]:
-        """Take records of the op or verdict partition, and between them the times at which its end was seen.
-
-        Args:
-            most: How many at most.
-            verdict: Whether of the verdict partition, or of the op partition.
-        """
+        """Take records of the op or verdict partition, and between them the times at which its end was seen."""
         waiting = self._ops[verdict]
         return [waiting.popleft() for _ in range(min(len(waiting), most))]
 

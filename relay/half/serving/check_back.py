@@ -15,13 +15,7 @@ from relay.half.serving.readers import PartitionReaders
 
 
 class CheckBack:
-    """Sends the check requests that a ledger makes.
-
-    Args:
-        ledger: The ledger.
-        checks: Sends check requests.
-        readers: Fetch messages for listeners that are not in memory.
-    """
+    """Sends the check requests that a ledger makes."""
 
     def __init__(self, ledger: Ledger, checks: CheckSender, readers: PartitionReaders) -> None:
         self._ledger = ledger

@@ -25,8 +25,6 @@ class Commits:
     """Commits what a ledger hands out.
 
     Args:
-        ledger: The ledger.
-        channel: The channel.
         delivery: The transactional producer, already initialised.
         group_metadata: Returns the newest metadata of the subscribed consumer.
     """

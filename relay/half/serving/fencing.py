@@ -21,7 +21,6 @@ class Fenced(NamedTuple):
     """The result of a take-over's first step.
 
     Args:
-        number: Of the half partition.
         delivery: An initialised producer, or why there is none.
     """
 
@@ -51,11 +50,7 @@ class Fencing:
         pool.shutdown(wait=False)
 
     def take_done(self, seconds: float = 0.0) -> Iterator[Fenced]:
-        """Yield what is done, all at the latest after so many seconds.
-
-        Raises:
-            ConfigurationError: A right is missing.
-        """
+        """Yield what is done, all at the latest after so many seconds."""
         wait(self._begun.values(), seconds)
         for number in [number for number, future in self._begun.items() if future.done()]:
             future = self._begun.pop(number)

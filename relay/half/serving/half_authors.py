@@ -22,12 +22,7 @@ FETCHED_AT_ONCE = 20
 
 
 class HalfAuthor:
-    """Recognises the records of a half partition.
-
-    Args:
-        ledger: Of the half partition.
-        halves: Reads its halves.
-    """
+    """Recognises the records of a half partition."""
 
     def __init__(self, ledger: Ledger, halves: HalfReader) -> None:
         self._ledger = ledger
@@ -56,14 +51,7 @@ class HalfAuthor:
 
 
 class CheckpointAuthor:
-    """Recognises the records of a half partition that a checkpoint owes.
-
-    Args:
-        kafka: librdkafka properties for the connection.
-        channel: The channel.
-        number: Number of the half partition.
-        checkpoint: Its checkpoint.
-    """
+    """Recognises the records of a half partition that a checkpoint owes."""
 
     def __init__(
         self, kafka: Mapping[str, str], channel: ChannelDescription, number: int, checkpoint: HalfCheckpoint
@@ -77,12 +65,7 @@ class CheckpointAuthor:
     def of(
         cls, kafka: Mapping[str, str], channel: ChannelDescription, number: int, committed: TopicPartition | None
     ) -> Self:
-        """Return what recognises the records that a committed checkpoint owes.
-
-        Raises:
-            UndecidedError: There is no checkpoint.
-            ProtocolError: It cannot be read.
-        """
+        """Return what recognises the records that a committed checkpoint owes."""
         if committed is None:
             raise UndecidedError(
                 f"{channel.half.name}/{number} has no checkpoint older than the one that hangs, so the relay "

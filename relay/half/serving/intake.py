@@ -38,7 +38,6 @@ class Unreadable(NamedTuple):
 
     Args:
         offset: The record that would be read next.
-        why: librdkafka's words.
         since: When that was seen first, seconds of monotonic time.
     """
 
@@ -51,8 +50,6 @@ class Intake:
     """Sorts what the consumer hands over to the workers; used by the consumer's thread only.
 
     Args:
-        consumer: The subscribed consumer.
-        channel: The channel.
         odd: Called when Kafka reports an event of the channel's topics that is no record.
     """
 
@@ -74,7 +71,6 @@ class Intake:
         """Begin reading a partition number at these offsets; what an earlier worker read does not count.
 
         Args:
-            number: The partition number.
             offsets: Of the half, the op and the verdict partition.
         """
         for place, offset in zip(self._places(number), offsets, strict=True):
@@ -85,12 +81,7 @@ class Intake:
             self._unreadable.pop(place, None)
 
     def hand_over(self, messages: Iterable[Message], arrivals: Mapping[int, Arrivals]) -> None:
-        """Hand records over to the workers.
-
-        Raises:
-            ConfigurationError: A right on the group or a topic is missing.
-            KafkaException: The consumer cannot go on.
-        """
+        """Hand records over to the workers."""
         found: dict[Place, list[Message]] = defaultdict(list)
         ends: dict[Place, int] = {}
         events: list[tuple[Message, KafkaError]] = []
@@ -194,12 +185,7 @@ class Intake:
         return found
 
     def is_at_op_end(self, number: int, *, verdict: bool) -> bool:
-        """Return whether everything that the op or verdict partition holds now was handed over.
-
-        Args:
-            number: The partition number.
-            verdict: Whether of the verdict partition, or of the op partition.
-        """
+        """Return whether everything that the op or verdict partition holds now was handed over."""
         topic = self._op_topics[verdict]
         try:
             _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, number), _TIMEOUT)
@@ -212,7 +198,6 @@ class Intake:
         """Return whether a topic of a partition number has records that were not handed over.
 
         Args:
-            number: The partition number.
             end_of: Returns the log end offset of a topic's partition.
         """
         return any(

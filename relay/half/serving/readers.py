@@ -14,8 +14,6 @@ class PartitionReaders:
     """The readers of one half partition.
 
     Args:
-        halves: Reads single halves.
-        discards: Reads its discard partition.
         decoder: Decodes its records; shared with `halves`.
     """
 

@@ -41,12 +41,9 @@ def read_checkpoints(
 
     Args:
         consumer: Of the relay's group, `read_committed`.
-        channel: The channel.
-        number: Partition number of all three.
         deliver_again: Whether a missing one is accepted; `verify_checkpoints` then replaces it.
 
     Raises:
-        KafkaException: They cannot be read now.
         UnsafeError: There is none of the half or op partition: starting at a guess would lose or double (R22).
     """
     places = [TopicPartition(topic.name, number) for topic in (channel.half, channel.op, channel.verdict)]
@@ -75,12 +72,7 @@ def restore_ledger(
     deliver_again: bool = False,
     skip_lost: bool = False,
 ) -> Ledger:
-    """Return the ledger that the checkpoints of a partition number describe; see `verify_checkpoints`.
-
-    Raises:
-        KafkaException: The end of the half partition cannot be seen now.
-        UnsafeError: A checkpoint cannot be trusted; the message names the reason.
-    """
+    """Return the ledger that the checkpoints of a partition number describe; see `verify_checkpoints`."""
     half, op, verdict = verify_checkpoints(
         consumer, channel, number, committed, deliver_again=deliver_again, skip_lost=skip_lost
     )
@@ -101,18 +93,11 @@ def verify_checkpoints(
     """Return the checkpoints of the committed offsets of a half, an op and a verdict partition.
 
     Args:
-        consumer: Of the relay's group.
-        channel: The channel.
-        number: Partition number of all three.
         committed: As `read_checkpoints()` returns them.
         deliver_again: Whether one that cannot be trusted is replaced by one without anything settled, at the
             beginning of the topic. It doubles what the topic still has; its offset is not believed, for that was
             perhaps moved forward by hand, and what is before it would be lost.
         skip_lost: Whether to go on without halves that were not settled and are gone from the topic.
-
-    Raises:
-        KafkaException: The ends of the half partition cannot be seen now.
-        UnsafeError: A checkpoint cannot be trusted; the message names the reason.
     """
     half, op, verdict = committed
     start, end = consumer.get_watermark_offsets(TopicPartition(channel.half.name, number), CHECKPOINT_SECONDS)
@@ -149,11 +134,7 @@ def _op_checkpoint(consumer: Consumer, place: TopicPartition, topic_id: str, *, 
 def _without_lost_halves(
     topic: str, number: int, checkpoint: HalfCheckpoint, start: int, *, skip_lost: bool
 ) -> HalfCheckpoint:
-    """Return a checkpoint that begins where the topic does, if an operator wants that (R38).
-
-    Raises:
-        UnsafeError: It is not wanted: halves that were not settled are gone.
-    """
+    """Return a checkpoint that begins where the topic does, if an operator wants that (R38)."""
     kept, lost = checkpoint.without(start)
     if not skip_lost:
         raise UnsafeError(
@@ -169,11 +150,7 @@ def _without_lost_halves(
 
 
 def lost_ops(consumer: Consumer, topic: str, number: int, checkpoint: OpCheckpoint) -> int:
-    """Return how many ops were removed from the op or verdict topic that the checkpoint still needs.
-
-    Raises:
-        KafkaException: The beginning of the partition cannot be seen now.
-    """
+    """Return how many ops were removed from the op or verdict topic that the checkpoint still needs."""
     start, _ = consumer.get_watermark_offsets(TopicPartition(topic, number), CHECKPOINT_SECONDS)
     return max(start - checkpoint.offset, 0)
 
@@ -196,11 +173,7 @@ def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkp
 
 
 def _string(place: TopicPartition) -> str:
-    """Return the string beside a committed offset.
-
-    Raises:
-        CheckpointError: No offset is committed.
-    """
+    """Return the string beside a committed offset."""
     if place.offset == OFFSET_INVALID:
         raise CheckpointError(f"Topic {place.topic} has no checkpoint of partition {place.partition}.")
     return place.metadata or ""
@@ -209,12 +182,7 @@ def _string(place: TopicPartition) -> str:
 def _begin_anew(
     error: ProtocolError, place: TopicPartition, number: int, consumer: Consumer, *, deliver_again: bool
 ) -> int:
-    """Where to begin in a partition whose checkpoint cannot be trusted, if an operator wants that.
-
-    Raises:
-        KafkaException: The beginning of the topic cannot be seen now.
-        UnsafeError: It is not wanted, or the checkpoint is of a newer format: a newer relay can read it.
-    """
+    """Where to begin in a partition whose checkpoint cannot be trusted, if an operator wants that."""
     if isinstance(error, NewerFormatError):
         raise UnsafeError(f"Partition {number}: {error}") from error
     if not deliver_again:
@@ -234,12 +202,7 @@ def _begin_anew(
 
 
 def verify_discards(admin: AdminClient, channel: ChannelDescription, number: int) -> None:
-    """See that readers see all of a discard partition: only its owner writes there, and it has ended what was open.
-
-    Raises:
-        HeldBackError: They do not: the content is not known.
-        KafkaUnreachable: Kafka does not answer.
-    """
+    """See that readers see all of a discard partition: only its owner writes there, and it has ended what was open."""
     topic = channel.channel.discard_topic
     end = end_offset(admin, topic, number, CHECKPOINT_SECONDS)
     stable = end_offset(admin, topic, number, CHECKPOINT_SECONDS, stable=True)

@@ -41,13 +41,6 @@ class ServedPartitions:
     """The workers, and the half partitions that wait for one.
 
     Args:
-        take_over: Takes half partitions over.
-        consumer: The subscribed consumer.
-        intake: Hands the consumer's records to the workers.
-        group: The consumer's metadata.
-        commits: Commits offsets with `delivery = at_least_once`.
-        contract: Looks at the channel's topics; soon, after a failure.
-        topics: Descriptions of real topics, dropped after a failure.
         stopping: Returns whether the process is to end: nothing more is taken over then.
     """
 
@@ -82,7 +75,6 @@ class ServedPartitions:
         """Fence the former owners, read the checkpoints, and serve; those that Kafka lets wait are served later.
 
         Args:
-            numbers: Partition numbers.
             assign: Whether the consumer waits for its assignment, and cannot seek yet.
 
         Returns:
@@ -188,7 +180,6 @@ class ServedPartitions:
         """Stop workers.
 
         Args:
-            numbers: Partition numbers.
             seconds: Time for their open Kafka transactions.
         """
         workers = [self.workers.pop(number) for number in list(numbers) if number in self.workers]

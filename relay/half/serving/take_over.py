@@ -35,18 +35,7 @@ from relay.settings import RelaySettings
 
 
 class TakeOver:
-    """The steps of a take-over; each may fail, and the caller decides what follows.
-
-    Args:
-        settings: The relay's settings.
-        admin: Client of the cluster.
-        channel: The channel.
-        consumer: The subscribed consumer.
-        group: Its metadata.
-        commits: Commits offsets with `delivery = at_least_once`.
-        checks: Sends check requests.
-        lookups: Make gates and look-ups of real topics.
-    """
+    """The steps of a take-over; each may fail, and the caller decides what follows."""
 
     def __init__(
         self,
@@ -81,11 +70,7 @@ class TakeOver:
         self._feedback.pop(number, None)
 
     def fence(self, number: int) -> Delivery:
-        """Return an initialised producer for a half partition; a former owner cannot write any more.
-
-        Raises:
-            DeliveryError: Kafka does not answer, or the former owner's transaction is still being ended.
-        """
+        """Return an initialised producer for a half partition; a former owner cannot write any more."""
         kafka, channel = self._settings.polled_connection(), self._channel.channel
         transactional_id, patience = channel.transactional_id(number), self.feedback_of(number).volume.patience
         if self._settings.delivery == "at_least_once":
@@ -97,12 +82,6 @@ class TakeOver:
         """Return the ledger of the committed checkpoints, and where to go on reading its three partitions.
 
         Unsettled halves below that place are read by the worker.
-
-        Raises:
-            KafkaException: The checkpoints cannot be read now.
-            KafkaUnreachable: As above.
-            ProtocolError: A checkpoint is of a newer format.
-            UnsafeError: A checkpoint cannot be trusted.
         """
         failpoint("relay.fenced")
         settings, channel = self._settings, self._channel
@@ -134,12 +113,7 @@ class TakeOver:
         return why_unreadable(error, self._settings.connection(), owner.group, owner.place)
 
     def worker(self, ledger: Ledger, delivery: Delivery) -> PartitionWorker:
-        """Return the worker of a half partition, not started.
-
-        Args:
-            ledger: Its ledger.
-            delivery: Its producer.
-        """
+        """Return the worker of a half partition, not started."""
         kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
         feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes, channel.verdict.name)
         halves = HalfReader(kafka, channel.channel, number, decoder)
@@ -162,12 +136,7 @@ class TakeOver:
         return OwnHangingTransactions(kafka, self._admin, group, HalfAuthor(ledger, halves), delivery)
 
     def end_hanging(self, number: int) -> None:
-        """End a hanging transaction that hides the checkpoint of a half partition (R51).
-
-        Raises:
-            DeliveryError: It was not ended.
-            OutboxError: As above.
-        """
+        """End a hanging transaction that hides the checkpoint of a half partition (R51)."""
         settings, channel = self._settings, self._channel
         kafka, owner = settings.connection(), Checkpointed.half_partition(channel.channel, number)
         author_of = partial(CheckpointAuthor.of, kafka, channel, number)

@@ -131,7 +131,6 @@ def set_waiting_figures(ledger: Ledger, now: int) -> None:
     """Set the figures of what waits in a half partition.
 
     Args:
-        ledger: Its ledger.
         now: The broker's time, ms.
     """
     partition, oldest = ledger.partition, ledger.oldest_pending()

@@ -59,10 +59,6 @@ class PartitionWorker(threading.Thread):
 
     Args:
         ledger: Made from the committed checkpoint.
-        readers: Read the topics beside the consumer.
-        lookup: Looks at real topics.
-        commits: Writes Kafka transactions.
-        check_back: Sends check requests.
         feedback: Batch size and closed topics that failed batches of former workers taught.
     """
 

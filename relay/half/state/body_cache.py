@@ -25,15 +25,10 @@ class BodyPolicy:
 
 
 KEEP = BodyPolicy()
-"""The default."""
 
 
 class Bodies:
-    """The bodies in memory.
-
-    Args:
-        policy: When they are let go.
-    """
+    """The bodies in memory."""
 
     def __init__(self, policy: BodyPolicy) -> None:
         self._policy = policy

@@ -18,7 +18,6 @@ class CheckPolicy:
     Args:
         transaction_timeout_ms: Age at the first check, ms, unless the message has an immunity time of its own.
         check_interval_ms: Pause after the first check, ms; it doubles from check to check.
-        check_interval_max_ms: The longest pause, ms.
     """
 
     transaction_timeout_ms: int = 6_000
@@ -39,7 +38,6 @@ class Overdue:
     relay that catches up asks nothing needlessly.
 
     Args:
-        policy: When to ask.
         find: Each finds transactions by id, as long as they may be asked about. They are not kept here: very
             many may pend.
     """
@@ -65,7 +63,6 @@ class Overdue:
 
         Args:
             broker_time: The time, ms of broker time.
-            verdict: Whether of the verdict partition.
         """
         self._read_until[verdict] = max(self._read_until[verdict], broker_time)
 

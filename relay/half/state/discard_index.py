@@ -92,8 +92,6 @@ class Discards:
         """Keep a partition's checkpoint before the first op on a transaction, until its decision has its effect.
 
         Args:
-            transaction_id: The transaction.
-            offset: Offset of the op.
             verdict: Whether it is in the verdict partition, or in the op partition.
         """
         self._pins[verdict].setdefault(transaction_id, offset)
@@ -175,14 +173,7 @@ def all_keys(transaction: Transaction) -> list[bytes]:
 
 
 def to_manifest(transaction: Transaction, finding: Finding, topic_id: str, partition: int) -> Manifest:
-    """Return the manifest of a transaction that goes to the discard topic, or stays there.
-
-    Args:
-        transaction: The transaction.
-        finding: Why.
-        topic_id: Id of the half topic.
-        partition: Its half partition.
-    """
+    """Return the manifest of a transaction that goes to the discard topic, or stays there."""
     decision = None if finding.reason is DiscardReason.UNDECIDED else transaction.decision
     return Manifest(
         transaction.id,

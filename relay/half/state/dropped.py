@@ -14,12 +14,7 @@ EACH_MS = 60_000
 
 
 class Report(NamedTuple):
-    """Which records were dropped since the last report because their source does not write to their topic.
-
-    Args:
-        records: How many.
-        newest: The last one of them.
-    """
+    """Which records were dropped since the last report because their source does not write to their topic."""
 
     records: int
     newest: OpRecord

@@ -17,11 +17,7 @@ class EarlyOp:
     """A decision that came before its half.
 
     Args:
-        offset: Offset of its record in the op or verdict partition.
-        source: Who wrote it.
-        entry: The decision.
         append_time: The broker's time of its record's append, ms since 1970.
-        is_verdict: Whether its record is in the verdict partition.
     """
 
     offset: Final[int]

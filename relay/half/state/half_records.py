@@ -30,13 +30,9 @@ class Half:
     """A half message as it was read.
 
     Args:
-        offset: Its offset in the half partition.
         append_time: The broker's time of its append, ms since 1970.
-        key: The user's key.
-        value: The user's value.
         headers: All headers, control headers too.
         control: The parsed control headers; None if they cannot be parsed.
-        error: Why they cannot be parsed.
         aim: Without control headers: where it shall go, if that is known.
     """
 
@@ -91,11 +87,8 @@ class OpRecord:
     """An op record as it was read.
 
     Args:
-        offset: Its offset in the op partition.
         append_time: The broker's time of its append, ms since 1970.
-        source: Who wrote it.
         entries: Its decisions; empty if it cannot be parsed.
-        error: Why it cannot be parsed.
         is_verdict: Whether it is in the verdict partition; its offset is one of that partition then.
         is_misplaced: Whether it is dropped because its source does not write to its topic (R65).
     """

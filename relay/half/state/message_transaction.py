@@ -77,7 +77,6 @@ class Single(Mapping[int, Half]):
     A dict and a `Half` take seven times its room.
 
     Args:
-        position: The position.
         half: The half; its body is not kept.
     """
 
@@ -115,11 +114,8 @@ class Transaction:
     """The halves of one transaction in one half partition, and what is known of its decision.
 
     Args:
-        id: Transaction id.
-        group: Producer group.
         truth: Who answers check requests.
         ordering_key: Its order is kept among those of its group with the same key; None for one without order.
-        incarnation: Database incarnation that its halves name.
         due: When it is to be asked about next, ms of broker time.
         appended: Append time of the half that was read first, ms of broker time.
         halves: The halves that were read, by position.
@@ -130,9 +126,6 @@ class Transaction:
         copies: Further halves, with the positions that were read before; the decision's offsets select one.
         is_first: Whether none of its group and ordering key is before it.
         behind: The next one of its group and ordering key.
-        state: Its state.
-        decision: The op entry that decided it.
-        decided_by: Who wrote that.
         decided_at: Append time of that, ms of broker time.
         disputed: Op markers contradicted each other: only a role that has the truth decides it from now on.
         asked: Check requests so far.
@@ -222,8 +215,6 @@ class Transaction:
         """Take a decision. One of a role that read the row stays its own when others repeat it.
 
         Args:
-            entry: The decision.
-            source: Who wrote it.
             at: Its append time, ms of broker time.
         """
         if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:

@@ -20,14 +20,7 @@ _OPPOSITES = {OpKind.COMMIT: OpKind.ROLLBACK, OpKind.ROLLBACK: OpKind.COMMIT}
 
 
 class Contradiction(NamedTuple):
-    """An op entry that contradicts a decision that was obeyed.
-
-    Args:
-        transaction_id: The transaction.
-        obeyed: The decision that was obeyed.
-        later: The decision of the op entry.
-        source: Who wrote the op entry.
-    """
+    """An op entry that contradicts a decision that was obeyed."""
 
     transaction_id: str
     obeyed: OpKind

@@ -41,7 +41,6 @@ class ParkingPolicy:
     Args:
         group_pending_max: Halves of one producer group that may pend in one half partition.
         group_pending_max_bytes: Approximate size of these halves, bytes.
-        undecided_max_age_ms: Age at which an undecided transaction is parked, ms.
         check_max: UNKNOWN answers after which it is parked.
         pending_max: Halves of all groups that may pend in one half partition; then no more are read.
         listener_max_age_ms: As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts.
@@ -92,11 +91,7 @@ class Room:
 
 
 class Parking:
-    """Whom to park, and why.
-
-    Args:
-        policy: When to park.
-    """
+    """Whom to park, and why."""
 
     def __init__(self, policy: ParkingPolicy) -> None:
         self._policy = policy
@@ -184,7 +179,6 @@ class Parking:
 
         Args:
             pending: All pending transactions, in the order of their first halves.
-            room: Gives the present state of the checkpoint string.
             now: All ops that were appended before this time are read, ms of broker time.
         """
         yield from self._asked_too_often(pending)

@@ -49,12 +49,7 @@ class Urgent:
         self._answered[group] = now
 
     def look(self, pending: Mapping[str, Transaction], groups: Collection[str]) -> None:
-        """Forget who waits no longer, before `without_expected_answer`.
-
-        Args:
-            pending: All pending transactions.
-            groups: Their producer groups.
-        """
+        """Forget who waits no longer, before `without_expected_answer`."""
         undecided = [id_ for id_ in self._asked if (found := pending.get(id_)) and found.state is State.PENDING]
         self._asked = {id_: self._asked[id_] for id_ in undecided}
         self._waiting = Counter(pending[id_].group for id_ in undecided)
@@ -68,7 +63,6 @@ class Urgent:
         Args:
             undecided: Undecided transactions of one group, the oldest first.
             now: Broker time, ms.
-            patience: How long answers are waited for.
         """
         for transaction in undecided:
             if not _was_due(transaction, now) or not self._is_answered(transaction.group, now, patience):

@@ -17,7 +17,6 @@ class Unsettled:
     """Ascending runs of offsets that are not settled, below the offset to be read next.
 
     Args:
-        runs: Those of a checkpoint.
         head: The offset to be read next.
     """
 
@@ -70,9 +69,6 @@ class Unsettled:
 
         The head stays within a window above the lowest unsettled half, so that one undecided transaction does not hold
         up a busy partition: a narrow one that a bitmap can encode, or a wide one as long as there are few runs.
-
-        Args:
-            next_half: Offset of the half that would be read next.
         """
         lowest = self.lowest(next_half)
         return max(lowest + WINDOW, min(next_half + FEW - self.islands(), lowest + FAR))
@@ -83,7 +79,6 @@ class Unsettled:
         Each of them makes one run more at most; only if there is no room for so many it is looked at closely.
 
         Args:
-            offsets: Of one transaction.
             reserved: How many runs are reserved for it.
         """
         room = FEW - self.islands() + reserved

@@ -58,17 +58,7 @@ _DEBEZIUM: Mapping[str, LiteralString] = {
 
 
 def text_forms(table: str, layout: Layout, facts: TableFacts) -> dict[str, LiteralString]:
-    """Return the SQL of the text of columns, by name, where it is not a cast to text.
-
-    Args:
-        table: Its name, for people.
-        layout: Its layout.
-        facts: What the catalog has of it.
-
-    Raises:
-        ConfigurationError: A key or a header of the layout debezium has a type that the relay does not write as
-            Debezium does.
-    """
+    """Return the SQL of the text of columns, by name, where it is not a cast to text."""
     forms = {column: _CLIENTS[type_] for column, type_ in facts.types.items() if type_ in _CLIENTS}
     if not layout.id_header:
         return forms
@@ -99,7 +89,6 @@ class TableFacts:
         types: Names of the types of its columns, domains resolved.
         unique: Columns that have a unique index of their own and are not null.
         indexed: Columns that an index begins with, each with its predicate, empty without one.
-        encoding: The database's encoding.
         precisions: What `atttypmod` has of its columns.
         enums: Columns whose type is an enum.
     """
@@ -116,13 +105,7 @@ def check_fits(table: str, layout: Layout, facts: TableFacts, mark: str) -> Tabl
     """Return the facts of a table that can be delivered; refuse one that cannot, or not without guessing.
 
     Args:
-        table: Its name, for people.
-        layout: Its layout.
-        facts: What the catalog has of it.
         mark: Column that is set after the delivery; empty if rows are deleted.
-
-    Raises:
-        ConfigurationError: The error names what to change.
     """
     wanted = {**layout.columns, **{f"additional_placement {header}": column for column, header in layout.placed}}
     for role, column in {**wanted, **({"mark_column": mark} if mark else {})}.items():
@@ -169,8 +152,6 @@ def has_index(layout: Layout, facts: TableFacts, mark: str) -> bool:
     """Return whether an index has the rows that wait in their order.
 
     Args:
-        layout: The layout.
-        facts: What the catalog has of the table.
         mark: Column that is set after the delivery; empty if rows are deleted.
     """
     return any(column == layout.order and mark in predicate for column, predicate in facts.indexed)

@@ -33,15 +33,10 @@ class ForeignRow(NamedTuple):
     Args:
         xmin: The local transaction that wrote it, modulo 2**32.
         is_beyond: Whether that local transaction has further rows behind the window.
-        id: Its id.
         size: Bytes of its content. Above `MAX_BYTES` key, value and headers are NULL.
         read_ms: The database's time, ms since 1970.
         topic: Value of the column that chooses the topic.
-        group: Producer group.
-        key: Key.
-        value: Value.
         headers: Headers, a JSON object.
-        partition: Partition of the real topic.
         timestamp: The message's own timestamp, ms since 1970.
         placed: Values of the columns that become headers.
     """
@@ -69,7 +64,6 @@ def deliverable(
     A row whose content was not read stays, because no copy of it could be kept. Its local transaction stays with it.
 
     Args:
-        found: Rows of a window.
         left_writers: Local transactions of which rows of earlier windows have stayed.
     """
     stay = {*left_writers, *(row.xmin for row in found if row.size > MAX_BYTES)}
@@ -80,11 +74,8 @@ class RowReader:
     """Makes rows of a message table of those of a foreign one.
 
     Args:
-        layout: Its layout.
         source: Name of the source, and producer group where the layout has none.
-        types: Names of the types of its columns.
         incarnation: Of the source table; ids of messages are made of it where the row's id is no UUID.
-        encoding: The database's encoding.
     """
 
     def __init__(
@@ -159,11 +150,7 @@ class RowReader:
 
 
 def codec_of(encoding: str) -> str:
-    """Return Python's name of a database's encoding. SQL_ASCII is none, and what is no UTF-8 there is no message.
-
-    Raises:
-        ConfigurationError: Python does not know it.
-    """
+    """Return Python's name of a database's encoding. SQL_ASCII is none, and what is no UTF-8 there is no message."""
     known = {"SQL_ASCII": "utf-8", "KOI8R": "koi8-r", "KOI8U": "koi8-u"}
     try:
         return codecs.lookup(known.get(encoding, encoding.replace("WIN", "cp"))).name
@@ -179,11 +166,7 @@ def _check_id(id_: str) -> None:
 
 
 def parsed_headers(text: str) -> list[Header]:
-    """Return the headers of a JSON object: text as it is, null without a value, anything else as JSON.
-
-    Raises:
-        ProtocolError: It is no JSON object, or has text that is not Unicode, or a name that Kafka's client would cut.
-    """
+    """Return the headers of a JSON object: text as it is, null without a value, anything else as JSON."""
     try:
         found = json.loads(text)
         pairs = found.items() if isinstance(found, dict) else None

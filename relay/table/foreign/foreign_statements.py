@@ -90,8 +90,6 @@ class ForeignStatements(NamedTuple):
     """The statements of one foreign table.
 
     Args:
-        window: Reads committed rows that wait.
-        move: Takes a step of the progress.
         figures: Returns the id of the first row that waits, its age (s) if the order column is a time, how many rows
             wait, up to 100,000, and how many are discarded.
         there: Returns those of some ids whose rows wait or are discarded.
@@ -115,11 +113,7 @@ def make_statements(
 
     Args:
         layout: A layout that fits the table.
-        names: Where the source table is, and the table of discarded rows.
-        name: The foreign table.
-        types: Names of the types of its columns.
         mark: Column that is set after the delivery; empty: rows are deleted.
-        forms: See `text_forms`.
     """
     parts = _parts(layout, name, types, mark)
     settle = sql.SQL(_MARK if mark else _DELETE).format(**parts)
@@ -145,12 +139,7 @@ def make_statements(
 
 
 def waiting_rows(mark: sql.Composable, type_: str) -> sql.Composed:
-    """Return the condition of rows that wait for their mark; the index of the table must have the same one.
-
-    Args:
-        mark: Column that is set after the delivery.
-        type_: Its type.
-    """
+    """Return the condition of rows that wait for their mark; the index of the table must have the same one."""
     return sql.SQL("{} IS NULL" if type_ in TIMES else "{} IS NOT TRUE").format(mark)
 
 

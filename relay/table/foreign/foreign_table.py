@@ -54,13 +54,7 @@ log = structlog.get_logger()
 
 
 class ForeignTable(OwnedTable):
-    """A foreign table, as its owner uses it.
-
-    Args:
-        name: Name of the source.
-        settings: Of the table, with another layout than that of a message table.
-        connection: See `open_session`.
-    """
+    """A foreign table, as its owner uses it."""
 
     origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
 

@@ -31,11 +31,7 @@ def outbox(site: Site) -> Iterator[Outbox]:
 
 
 class Configured:
-    """A checker with a TOML file.
-
-    Args:
-        site: Its site.
-    """
+    """A checker with a TOML file."""
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -41,7 +41,6 @@ class Pair:
 
     Args:
         stack: Has a standby.
-        loop: Where the proxy runs.
     """
 
     def __init__(self, stack: Stack, loop: LoopThread) -> None:

@@ -64,12 +64,7 @@ def downgrade():
 
 
 class Migrations:
-    """A user's migrations: one revision, which makes the tables in a schema of its own.
-
-    Args:
-        site: Whose database.
-        folder: Where the files go.
-    """
+    """A user's migrations: one revision, which makes the tables in a schema of its own."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         self.site = site

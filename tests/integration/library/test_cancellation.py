@@ -31,8 +31,6 @@ class Buyers:
     Args:
         application: The application; its pool has one connection.
         connection: A connection of psycopg's, opened again when a cancellation closed it.
-        topic: Where all of them publish.
-        eager: Whether they do it eagerly.
     """
 
     def __init__(

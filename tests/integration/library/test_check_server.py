@@ -161,11 +161,7 @@ def test_one_group_whose_instances_use_different_topics(shop: Shop) -> None:
 
 
 class Instance:
-    """An application in a process of its own that answers checks.
-
-    Args:
-        shop: Its business table is the truth.
-    """
+    """An application in a process of its own that answers checks."""
 
     def __init__(self, shop: Shop) -> None:
         kafka = json.dumps(QUICK_SESSION)

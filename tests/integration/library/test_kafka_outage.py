@@ -261,7 +261,6 @@ class _Orders:
     """Threads that publish the next number of a key in each transaction, after its row is locked.
 
     Args:
-        site: The site.
         outbox: In table mode.
     """
 

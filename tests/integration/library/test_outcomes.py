@@ -39,10 +39,6 @@ class Order(NamedTuple):
     """What a buyer buys.
 
     Args:
-        shop: Where.
-        url: On which database connection.
-        topic: Where the message goes.
-        number: Of the business row.
         stock: Of the business row; a trigger makes trouble at COMMIT for some.
         ids: Takes the transaction's id.
     """

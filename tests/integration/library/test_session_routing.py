@@ -19,11 +19,7 @@ READ_ONLY = {"postgresql_readonly": True}
 
 
 class Stock:
-    """A row of the shop's table.
-
-    Args:
-        id_: Its number.
-    """
+    """A row of the shop's table."""
 
     def __init__(self, id_: int) -> None:
         self.id = id_
@@ -31,12 +27,7 @@ class Stock:
 
 
 class RoutingSession(Session):
-    """Writes on one engine and reads on another, as SQLAlchemy's manual has it.
-
-    Args:
-        leader: Engine that writes.
-        follower: Engine that reads.
-    """
+    """Writes on one engine and reads on another, as SQLAlchemy's manual has it."""
 
     def __init__(self, leader: Engine, follower: Engine) -> None:
         super().__init__()

@@ -101,11 +101,7 @@ class World:
         self.run("table", "create", *words)
 
     def run(self, *words: str, **environ: str) -> None:
-        """Run `outbox …`, and raise what it says.
-
-        Raises:
-            OutboxError: The command failed.
-        """
+        """Run `outbox …`, and raise what it says."""
         done = run_command(self.site, *words, environ=environ)
         if done.returncode:
             raise OutboxError(done.stderr + done.stdout)
@@ -153,12 +149,7 @@ SOME_ID = "01a20b2d-8a8d-7ae0-8000-00000000037b"
 
 
 class _Driver:
-    """A driver's connection or cursor, outside a transaction; every statement returns one row.
-
-    Args:
-        autocommit: Whether it is in autocommit.
-        row: The row.
-    """
+    """A driver's connection or cursor, outside a transaction; every statement returns one row."""
 
     def __init__(self, row: tuple[object, ...] = (1, "887", 1), *, autocommit: bool = False) -> None:
         self.autocommit = autocommit
@@ -527,9 +518,7 @@ def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None
     """Run `outbox table create` as a role that owns nothing.
 
     Args:
-        world: Where.
         schema: Schema of the tables; it is made.
-        words: Options of the command.
         rights: What the role may do in the schema, if anything.
     """
     name, place = sql.Identifier(f"{world.site.name}_owner"), sql.Identifier(schema)

@@ -26,7 +26,6 @@ NAMED = "a role without rights holds its lock"
 PASSWORD = "secret"  # noqa: S105 - of test roles
 PAGE = Path(__file__).parents[3] / "docs/operations/teams.md"
 ROLES = {"outbox_relay": "relay", "outbox_operator": "operator", "outbox_checker": "checker", "outbox_owner": "owner"}
-"""Roles of the page, and of a site."""
 
 
 def _create_role(site: Site, what: str) -> str:

@@ -149,11 +149,7 @@ def test_ids_that_start_again_are_found_at_take_over(shop: Site, role: str) -> N
 
 
 class Pooled:
-    """A connection as a pooler in transaction mode makes it: each statement may run in another session.
-
-    Args:
-        sessions: The sessions, which take turns.
-    """
+    """A connection as a pooler in transaction mode makes it: each statement may run in another session."""
 
     def __init__(self, *sessions: psycopg.Connection[Any]) -> None:
         self._sessions = list(sessions)

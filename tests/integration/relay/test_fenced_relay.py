@@ -14,12 +14,7 @@ from tests.support.harness import Site, wait_until
 
 
 class _NewOwner:
-    """Takes a partition over, as another relay does, and writes.
-
-    Args:
-        site: Where.
-        topic: To which topic.
-    """
+    """Takes a partition over, as another relay does, and writes."""
 
     def __init__(self, site: Site, topic: str) -> None:
         self._topic = topic

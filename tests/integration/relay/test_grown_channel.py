@@ -26,7 +26,6 @@ class Application(threading.Thread):
     """Publishes a message in each transaction, of many keys, until it is stopped; each fifth is rolled back.
 
     Args:
-        site: Where.
         name: The beginning of its values.
     """
 

@@ -29,12 +29,7 @@ TAKEN_OVER, LOST, HALTED = "Table source taken over", "Table source not served y
 
 
 class _Fight:
-    """Two relays for one message table.
-
-    Args:
-        proof: The writers and the reader.
-        chance: What decides.
-    """
+    """Two relays for one message table."""
 
     def __init__(self, proof: RowProof, chance: random.Random) -> None:
         self.site: Site = proof.site

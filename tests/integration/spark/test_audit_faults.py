@@ -77,11 +77,7 @@ def test_each_verdict_is_found_among_a_hundred_thousand_messages(site: Site, tmp
 
 
 class Load:
-    """Transactions of one to three messages all the time, one in ten rolled back after its halves were sent.
-
-    Args:
-        shop: The application.
-    """
+    """Transactions of one to three messages all the time, one in ten rolled back after its halves were sent."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop

@@ -18,12 +18,7 @@ from tests.support.relaying import RelayedTopics
 
 
 class TwoTopics(Land):
-    """A job of two topics, with the default sink.
-
-    Args:
-        site: Where the topics are.
-        folder: Of the test.
-    """
+    """A job of two topics, with the default sink."""
 
     def __init__(self, site: Site, folder: Path) -> None:
         super().__init__(site, folder, sink=None)

@@ -35,9 +35,6 @@ class Proxied(NamedTuple):
 
     Args:
         stack: Has a listener for proxies.
-        proxies: Before its broker.
-        armed: What requests meet there.
-        loop: Where the proxies run.
     """
 
     stack: Stack
@@ -51,9 +48,6 @@ class Line:
 
     Args:
         stack: Has a listener for proxies.
-        proxies: Before its broker.
-        armed: What requests meet there.
-        loop: Where the proxies run.
     """
 
     def __init__(self, stack: Stack, proxies: KafkaProxies, armed: Armed, loop: LoopThread) -> None:

@@ -77,11 +77,7 @@ def fails(test: str) -> Callable[[F], F]:
 
 
 def load(name: str) -> Mutant:
-    """A mutant by its name; only its own table is imported, as a process that a test starts must not wait for all.
-
-    Raises:
-        LookupError: There is none of this name.
-    """
+    """A mutant by its name; only its own table is imported, as a process that a test starts must not wait for all."""
     for table in _tables():
         if f"\ndef {name}(" in table.read_text():
             import_module(f"tests.mutants.{table.stem}")

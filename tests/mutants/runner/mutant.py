@@ -26,9 +26,6 @@ class Mutant:
 
     Args:
         rule: The rule's number in docs/reliability.md, or what it is about.
-        harm: What becomes of messages.
-        original: The function, or method, that holds the rule.
-        replacement: The same without it.
         tests: Ids of tests, each of which fails then, by an assertion; without their parameters.
     """
 

@@ -43,9 +43,6 @@ class Result:
     """How the tests of a mutant ended.
 
     Args:
-        verdict: What that means.
-        seconds: How long it took.
-        why: Why it is not caught, for people.
         reasons: How the tests failed, by test id.
     """
 
@@ -81,7 +78,6 @@ def judge(tests: Sequence[str], endings: list[dict[str, Any]] | None) -> tuple[V
     """What the endings of a mutant's tests mean, and why it is not caught.
 
     Args:
-        tests: Those that should fail.
         endings: How they ended, as the plugin notes it; None if the run did not end properly.
     """
     if endings is None:

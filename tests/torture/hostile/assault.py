@@ -22,9 +22,7 @@ class Assault:
     """A thread that attacks, from `begin()` to `end()`.
 
     Args:
-        channel: The hostile channel.
         victim_id: Topic id of the victim's half topic.
-        chance: What decides.
 
     Attributes:
         attacks: What was done, by name; what Kafka or Postgres refused, or did not answer, is under its own name.
@@ -46,11 +44,7 @@ class Assault:
         self._thread.start()
 
     def end(self) -> None:
-        """Attack no more.
-
-        Raises:
-            RuntimeError: The thread failed, or does not end.
-        """
+        """Attack no more."""
         self._end.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)

@@ -34,9 +34,7 @@ class Attacker:
     """The hostile application: its clients, and what decides.
 
     Args:
-        channel: Its channel.
         victim_id: Topic id of the victim's half topic.
-        chance: What decides.
     """
 
     channel: HostileChannel
@@ -69,11 +67,7 @@ class Attacker:
         return id_, place
 
     def committed_half(self, topic: str = "", **how: Any) -> OpEntry:
-        """Send a half, and the op marker that commits it; the marker's entry.
-
-        Raises:
-            TimeoutError: Kafka did not take the half.
-        """
+        """Send a half, and the op marker that commits it; the marker's entry."""
         offsets: list[int] = []
 
         def sent(error: Any, message: Any) -> None:

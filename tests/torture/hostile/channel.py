@@ -33,10 +33,7 @@ class HostileChannel:
 
     Args:
         victim: The site of the other channel, in the same processes.
-        victim_url: How the processes reach the victim's database.
         relay_url: How relays do.
-        loop: Where the proxy runs.
-        replication: Replicas of its topics.
     """
 
     def __init__(self, victim: Site, victim_url: str, relay_url: str, loop: LoopThread, replication: int) -> None:

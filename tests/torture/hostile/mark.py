@@ -27,12 +27,7 @@ class _Record(Protocol):
 
 
 def marked_id(unix_ms: int, chance: random.Random) -> str:
-    """Return a transaction id that ends with the mark.
-
-    Args:
-        unix_ms: Milliseconds since 1970.
-        chance: What decides the rest.
-    """
+    """Return a transaction id that ends with the mark."""
     return make_transaction_id(unix_ms, chance.randbytes(4) + _TAIL)
 
 

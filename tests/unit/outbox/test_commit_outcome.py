@@ -52,11 +52,7 @@ class Connection(LocalConnection):
 
 
 class Part:
-    """What an outbox is told of the end of its part.
-
-    Args:
-        row: Whether its row is found.
-    """
+    """What an outbox is told of the end of its part."""
 
     writes_rows = False
 

@@ -21,11 +21,7 @@ DOWN = KafkaError._ALL_BROKERS_DOWN
 
 
 class _Silent:
-    """A consumer whose coordinator does not answer.
-
-    Args:
-        events: Codes of the errors that it reports meanwhile.
-    """
+    """A consumer whose coordinator does not answer."""
 
     def __init__(self, *events: int) -> None:
         self._events = list(events)

@@ -400,11 +400,7 @@ def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
 
 
 class _Driver:
-    """Of a database that nobody knows.
-
-    Args:
-        fails: Whether ROLLBACK fails.
-    """
+    """Of a database that nobody knows."""
 
     def __init__(self, *, fails: bool) -> None:
         self.calls: list[str] = []

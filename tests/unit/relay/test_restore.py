@@ -27,11 +27,7 @@ DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4)
 
 
 class Group:
-    """Stands in for a consumer: what is committed in its group.
-
-    Args:
-        offsets: By topic.
-    """
+    """Stands in for a consumer: what is committed in its group."""
 
     def __init__(self, **offsets: int | KafkaError) -> None:
         self._offsets = {f"{CHANNEL.name}.{topic}": offset for topic, offset in ({"verdict": 0} | offsets).items()}

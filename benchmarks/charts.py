@@ -47,24 +47,6 @@ def draw_ratios(figures: Sequence[Mapping[str, Any]], path: Path) -> None:
     _save(axes, picture, path)
 
 
-def draw_percentiles(samples: Mapping[str, Mapping[int, float]], unit: str, path: Path) -> None:
-    """Draw percentiles side by side, on a scale on which every step is ten times as much.
-
-    Args:
-        samples: By what was measured: a value for each percentile.
-    """
-    picture, axes = plt.subplots(figsize=(8, 0.8 + 0.42 * len(samples)), layout="constrained")
-    for place, values in enumerate(samples.values()):
-        axes.plot(list(values.values()), [place] * len(values), "-o", color=_OURS if place == 0 else _BASELINE)
-        for percent, value in values.items():
-            axes.annotate(f"p{percent}", (value, place), xytext=(0, 5), textcoords="offset points", ha="center")
-    axes.set_yticks(range(len(samples)), list(samples))
-    axes.set_ylim(len(samples) - 0.5, -0.7)
-    axes.set_xscale("log")
-    axes.set_xlabel(unit)
-    _save(axes, picture, path)
-
-
 def draw_growth(series: Mapping[str, Sequence[float]], path: Path) -> None:
     """Draw resident memory over the number of transactions.
 

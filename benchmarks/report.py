@@ -6,7 +6,7 @@ The text is in the templates of the folder `sections`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,13 +14,13 @@ import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.application import STATEMENTS_AFTER
-from benchmarks.charts import draw_growth, draw_percentiles, draw_ratios
+from benchmarks.charts import draw_growth, draw_ratios
 from benchmarks.peers.debezium_settings import DEFAULT_POLL_MS, POLL_MS, TUNED
 from benchmarks.results_file import FOLDER, LATEST, read_results
 from benchmarks.steady import RATE
 from benchmarks.whole.merge import results_of_sections
 from benchmarks.whole.plan import DEMANDED, MODES
-from checker.upkeep import purge
+from checker.upkeep import walk
 
 SECTIONS = ("library", MODES, "memory", "relay", "checker", "spark", "peers")
 """Names of results files, in the order of the document; what was not measured yet has none."""
@@ -34,20 +34,21 @@ def section(name: str, results: Mapping[str, Any], charts: Path) -> str:
         results: Of the benchmark of that name; of `benchmarks.library --part memory` for `memory`.
         charts: Folder for the charts, beside the document.
     """
-    latencies = latencies_of(results["figures"]) if name == "peers" else {}
     if name == "memory":
         draw_growth(results["series"]["memory"], charts / "memory.svg")
     else:
         draw_ratios(results["figures"], charts / f"{name}.svg")
-    if latencies:
-        draw_percentiles(latencies, f"ms from COMMIT to the reader, at {RATE} transactions/s", charts / "latency.svg")
-    return _rendered(name, name=name, results=results, charts=charts.name, latencies=latencies)
+    is_alone = "command" in results
+    shown = [figure for figure in results["figures"] if is_alone or not _LATENCY.fullmatch(figure["name"])]
+    return _rendered(name, name=name, results=results, shown=shown, charts=charts.name, is_alone=is_alone)
 
 
 def overview(whole: Mapping[str, Any]) -> str:
-    """Return where we stand: the figures of a whole run that everybody asks for."""
+    """Return what a whole run means for users, where it ran, and what it did not measure."""
     demanded = [figure for figure in whole["figures"] if figure["name"] in DEMANDED]
-    return _rendered("overview", whole=whole, demanded=demanded)
+    known = {figure["name"]: figure for figure in whole["figures"] if figure["ours"] is not None}
+    latencies = latencies_of(whole["figures"])
+    return _rendered("overview", whole=whole, demanded=demanded, known=known, latencies=latencies)
 
 
 def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Mapping[str, Any]]) -> str:
@@ -67,19 +68,28 @@ def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Ma
     return _rendered("alone", parts=parts) if parts else ""
 
 
-def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, float]]:
-    """Percentiles from COMMIT to the reader, ours first, then of each peer that was measured.
+_LATENCY = re.compile(rf"(at_least_once_|table_|table_notifying_|)commit_to_visible_p(\d+)_ms_{RATE}(_vs_\w+)?")
+_WAYS = {
+    "table_": "table mode",
+    "table_notifying_": "table mode with NOTIFY",
+    "": "half mode",
+    "at_least_once_": "half mode, at least once",
+}
+"""Ways of a message, by the beginning of the figures' names."""
 
-    Args:
-        figures: Of `benchmarks.peers`.
-    """
-    found: dict[str, dict[int, float]] = {}
+
+def latencies_of(figures: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, str]]:
+    """Percentiles from COMMIT to the reader, ours first, then of each peer that was measured."""
+    ours: dict[str, dict[int, str]] = {name: {} for name in _WAYS.values()}
+    peers: dict[str, dict[int, str]] = {}
     for figure in figures:
-        if match := re.match(rf"commit_to_visible_p(\d+)_ms_{RATE}(?!\d)", figure["name"]):
-            for name, field in (("this project", "ours"), (figure["baseline"], "baseline_value")):
-                if figure[field] is not None:
-                    found.setdefault(name, {})[int(match[1])] = figure[field]
-    return found
+        if match := _LATENCY.fullmatch(figure["name"]):
+            percent, beside = int(match[2]), figure["baseline"]
+            if figure["ours"] is not None:
+                ours[_WAYS[match[1]]][percent] = _number(figure["ours"])
+            if figure["baseline_value"] is not None and beside not in ours:
+                peers.setdefault(beside, {})[percent] = _number(figure["baseline_value"])
+    return {name: found for name, found in {**ours, **peers}.items() if found}
 
 
 # --- templates
@@ -90,24 +100,50 @@ def _rendered(template: str, **given: object) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def _by_reason(parts: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+def _by_reason(parts: Iterable[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
     """Return what a run does not measure, by the reason."""
     reasons: dict[str, list[str]] = {}
     for each in parts:
-        reasons.setdefault(each["why"], []).append(each["part"])
-    return reasons
+        reasons.setdefault(each["why"], []).append(f"{each['section']} {each['part']}")
+    return list(reasons.items())
 
 
-def _settings(settings: Mapping[str, Any]) -> str:
-    return ", ".join(_setting(name, value) for name, value in settings.items())
+_ONLY_IN_RESULTS = re.compile(r"_p95_|_alone$")
+"""Figures that the document leaves out: a percentile in between, and an application without its relay."""
 
 
-def _setting(name: str, value: Any) -> str:
-    return f"{name} {', '.join(value) or 'none'}" if isinstance(value, list) else f"{name} {value:,g}"
+def _rows(figures: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the rows of a table: a figure of ours once, with all that it is beside."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for figure in figures:
+        if not _ONLY_IN_RESULTS.search(figure["name"]):
+            groups.setdefault((figure["title"], _ours(figure)), []).append(figure)
+    for (title, ours), group in groups.items():
+        yield title, ours, _lines(map(_baseline, group)), _lines(map(_ratio, group)), _lines(map(_target, group))
 
 
-def _target(target: Mapping[str, Any] | None) -> str:
-    return "" if target is None else f"{target['measure']} {target['sense']} {target['value']:g}"
+def _lines(cells: Iterable[str]) -> str:
+    """Return the lines of a cell; one if all are the same."""
+    lines = list(cells)
+    return lines[0] if len(set(lines)) == 1 else "<br>".join(lines)
+
+
+def _target(figure: Mapping[str, Any]) -> str:
+    target = figure["target"]
+    if target is None:
+        return ""
+    met = {None: "", True: " **met**", False: " missed"}[figure["met"]]
+    measure = "" if target["measure"] == "ratio" else f"{target['measure']} "
+    return f"{measure}{_SIGNS[target['sense']]} {target['value']:,g}{met}"
+
+
+_SIGNS = {"at least": "≥", "at most": "≤"}
+
+
+def _ratio(figure: Mapping[str, Any]) -> str:
+    """Return the ratio; the difference where the target is about that."""
+    is_difference = (figure["target"] or {}).get("measure") == "difference"
+    return f"difference {_spread(figure, 'difference')}" if is_difference else _spread(figure, "ratio")
 
 
 def _ours(figure: Mapping[str, Any]) -> str:
@@ -130,7 +166,7 @@ def _spread(figure: Mapping[str, Any], measure: str) -> str:
         return ""
     if figure["runs"] == 1:
         return _number(spread["median"])
-    return f"{_number(spread['median'])} ({_number(spread['minimum'])} to {_number(spread['maximum'])})"
+    return f"{_number(spread['median'])} ({_number(spread['minimum'])}…{_number(spread['maximum'])})"
 
 
 def _number(value: float) -> str:
@@ -152,18 +188,16 @@ _TEMPLATES = Environment(  # noqa: S701 - Markdown
 )
 _TEMPLATES.filters |= {
     "by_reason": _by_reason,
-    "settings": _settings,
-    "target": _target,
+    "rows": _rows,
     "ours": _ours,
     "baseline": _baseline,
-    "spread": _spread,
     "grown": _grown,
 }
 _TEMPLATES.globals |= {
     "rate": RATE,
     "statements_after": STATEMENTS_AFTER,
-    "purge_batch": f"{purge.BATCH:,}",
-    "purge_pace": f"{purge.PACE:g}",
+    "purge_batch": f"{walk.PAGE:,}",
+    "purge_pace": f"{walk.PACE:g}",
     "tuned_poll_ms": TUNED.connector[POLL_MS],
     "default_poll_ms": DEFAULT_POLL_MS,
 }

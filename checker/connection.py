@@ -3,17 +3,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import structlog
 
-from checker.durability import durability_problems, read_durability
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem
-from outbox._postgres.server_limits import server_limits
+from outbox._postgres.dsn import connect_dsn, connection_problem, query_problem, server_limits
 from outbox.errors import ConfigurationError
+
+log = structlog.get_logger()
+
+_SETTINGS: LiteralString = "SELECT name, setting FROM pg_settings WHERE name = ANY (%s)"
+_NAMES = ["fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names", "wal_level"]
+_PREPARED: LiteralString = (
+    "SELECT coalesce(max(extract(epoch FROM clock_timestamp() - prepared)), 0)::float8"
+    " FROM pg_prepared_xacts WHERE database = current_database()"
+)
+
+
+def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]:
+    """Return what could lose a committed row, one sentence each, with the remedy.
+
+    Args:
+        found: Settings of the server, as the checker's role has them.
+    """
+    checks = {
+        "fsync is off: a crash loses what was committed; set fsync = on": found.get("fsync") == "on",
+        "full_page_writes is off: a crash may damage the tables; set full_page_writes = on": found.get(
+            "full_page_writes"
+        )
+        == "on",
+        "synchronous_commit is off by default: who does not use the library commits what a crash takes back; "
+        "set synchronous_commit = on, or remove it from the database and the role": found.get("synchronous_commit")
+        != "off",
+    }
+    replicated = {
+        "synchronous_standby is declared, and synchronous_standby_names is empty: COMMIT waits for no standby; "
+        "name the standbys": found.get("synchronous_standby_names") != "",
+        "synchronous_standby is declared, and synchronous_commit is local by default: set synchronous_commit = on": (
+            found.get("synchronous_commit") != "local"
+        ),
+        "synchronous_standby is declared, and wal_level is minimal: set wal_level = replica": (
+            found.get("wal_level") != "minimal"
+        ),
+    }
+    return [problem for problem, fine in (checks | (replicated if standby else {})).items() if not fine]
+
+
+def read_durability(connection: psycopg.Connection[Any]) -> dict[str, str]:
+    """Return the relevant settings by name."""
+    return dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall())
+
+
+def oldest_prepared(connection: psycopg.Connection[Any]) -> float:
+    """Age of the oldest prepared transaction of this database, in seconds; 0: there is none.
+
+    A client that prepares a transaction and disappears leaves its locks: what it published stays IN_FLIGHT.
+    """
+    row = connection.execute(_PREPARED).fetchone()
+    return 0.0 if row is None else float(row[0])
+
 
 CONNECT_SECONDS = 5
 
@@ -22,11 +73,9 @@ IDLE_SECONDS = 5
 
 _OPTIONS = "-c statement_timeout=30s -c search_path=pg_catalog"
 
-log = structlog.get_logger()
-
 
 class UnreachableError(ConfigurationError):
-    """The database does not answer, or does not match the settings at present: it is a replica or read-only."""
+    """The database does not answer, or takes no writes at present: it is a replica or read-only."""
 
 
 def connect(
@@ -37,7 +86,7 @@ def connect(
     writes: bool = True,
     idle_seconds: int = IDLE_SECONDS,
 ) -> psycopg.Connection[Any]:
-    """Connect in autocommit, to a writable primary; if the checker may not write there, to any server.
+    """Connect in autocommit, to a writable primary.
 
     Args:
         purpose: What it is for; appended to `outbox-` in `application_name`.
@@ -46,20 +95,26 @@ def connect(
         idle_seconds: How long the connection may be idle in a transaction before the server ends it.
     """
     server = "read-write" if writes else "primary"  # a replica may not have the row yet (R8)
-    read_only = " -c default_transaction_read_only=on" if settings.read_only or not writes else ""
+    read_only = "" if writes else " -c default_transaction_read_only=on"
     return connect_dsn(
         settings.connection_string(),
         autocommit=True,
         prepare_threshold=None,  # behind a pooler the next transaction may be on another server process
         connect_timeout=CONNECT_SECONDS,
         application_name=f"outbox-{purpose}",
-        target_session_attrs="any" if settings.read_only else server,
+        target_session_attrs=server,
         options=f"{_OPTIONS} {server_limits(idle_seconds)} {options}{read_only}",
         tcp_user_timeout=10_000,
         keepalives_idle=10,
         keepalives_interval=5,
         keepalives_count=3,
     )
+
+
+def database_ms(connection: psycopg.Connection[Any]) -> int:
+    """Return the database's time, ms since 1970: rows and ages are compared by one clock."""
+    ((now,),) = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint").fetchall()
+    return int(now)
 
 
 def connect_and_verify(name: str, settings: DatabaseSettings, *, purge: bool = False) -> psycopg.Connection[Any]:
@@ -97,19 +152,15 @@ def _problems(connection: psycopg.Connection[Any], settings: DatabaseSettings, *
     found = table.problems(connection)
     yield from found
     if not found:
-        for needed, advice in _grants(table, read_only=settings.read_only, purge=purge):
+        for needed, advice in _grants(table, purge=purge):
             yield from _missing_grants(connection, table, needed, advice)
-    server = read_durability(connection)
-    if server and settings.durability != "development":
-        yield from durability_problems(server, standby=settings.synchronous_standby)
+    if settings.durability != "development":
+        yield from durability_problems(read_durability(connection), standby=settings.synchronous_standby)
 
 
-def _grants(table: CallbackTable, *, read_only: bool, purge: bool) -> Iterator[tuple[Mapping[str, Sequence[str]], str]]:
+def _grants(table: CallbackTable, *, purge: bool) -> Iterator[tuple[Mapping[str, Sequence[str]], str]]:
     """Return the required rights by table, and the remedy for missing ones."""
     names = table.names
-    if read_only:
-        yield {names.transaction: ("SELECT",), names.meta: ("SELECT",)}, "grant it"
-        return
     writes = {names.transaction: ("SELECT", "INSERT"), names.meta: ("SELECT",), names.fence: ("SELECT", "UPDATE")}
     yield writes, "grant it"
     if purge:

@@ -17,13 +17,10 @@ import psycopg
 import structlog
 
 from checker import metrics
-from checker.connection import connect_and_verify
-from checker.durability import oldest_prepared
+from checker.connection import connect_and_verify, oldest_prepared
 from checker.fencing.breakers import Breakers
 from checker.fencing.fence import DiscardLookup, Fence
-from checker.fencing.read_only_fence import ReadOnlyFence
-from checker.rules.undecided_age import Undecided
-from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Verdict
+from checker.rules.verdicts import NEEDS_SOMEBODY, Answers, Undecided, Verdict
 from checker.settings import DatabaseSettings
 from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.patterns import matches, rank
@@ -51,7 +48,7 @@ class Database:
 
     Args:
         in_discard_topic: Looks up the discard topic; without it nothing below the purge watermark is fenced.
-        purge: Whether the purge's rights are needed, too, if it is no database to read only.
+        purge: Whether the purge's rights are needed, too.
     """
 
     def __init__(
@@ -72,9 +69,7 @@ class Database:
         self._table, policy = CallbackTable(settings.tables()), settings.policy()
         table = self._table
         self._breakers = None if policy is None else Breakers(name, table, policy)
-        self._fence = (
-            ReadOnlyFence(table) if settings.read_only else Fence(table, channel, self._breakers, in_discard_topic)
-        )
+        self._fence = Fence(table, channel, self._breakers, in_discard_topic)
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
         self._undecided = Undecided()

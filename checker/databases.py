@@ -112,7 +112,7 @@ class ServedDatabases:
         return sorted(self._databases)
 
     def _made(self, name: str, settings: DatabaseSettings) -> Database:
-        purge = self._upkeep.purges(settings)
+        purge = self._upkeep.purges
         return Database(name, settings, self._channel, self._report, self._in_discard_topic, purge=purge)
 
     def _begin(self, databases: Iterable[Database]) -> None:

@@ -56,14 +56,9 @@ PURGED = TABLE.counter(
     database=(),
     state=(),
 )
-PURGE_COMPLETED = TABLE.gauge(
-    "outbox_checker_purge_completed_seconds",
-    "When a purge last came to its end, seconds since 1970; at first, when this process started",
-    database=(),
-)
-AUDIT_COMPLETED = TABLE.gauge(
-    "outbox_checker_settlement_completed_seconds",
-    "When a settlement audit last came to its end, seconds since 1970; at first, when this process started",
+UPKEEP_COMPLETED = TABLE.gauge(
+    "outbox_checker_upkeep_completed_seconds",
+    "When a walk over the callback table last judged all rows, seconds since 1970; at first, when this process started",
     database=(),
 )
 UNDELIVERED = TABLE.gauge(
@@ -95,26 +90,23 @@ def forget(database: str) -> None:
         metric.remove_by_labels({"database": database})
 
 
-def begin(database: str, *, purge: bool) -> None:
-    """Show the figures of a database's upkeep from the beginning: its audit is due, and its purge if it has one."""
-    audited(database, dict.fromkeys(Delay, 0))
-    if purge:
-        for state in _STATES:
-            PURGED.labels(database, state)
-        PURGE_COMPLETED.labels(database).set_to_current_time()
+def begin(database: str) -> None:
+    """Show the figures of a database's upkeep from the beginning: its first walk is due."""
+    purged(database, dict.fromkeys(_STATES, 0))
+    undelivered(database, dict.fromkeys(Delay, 0))
+    UPKEEP_COMPLETED.labels(database).set_to_current_time()
 
 
 def end(database: str) -> None:
     """Remove the metrics of a database whose upkeep has ended."""
-    for metric in (UNDELIVERED, PURGED, AUDIT_COMPLETED, PURGE_COMPLETED):
+    for metric in (UNDELIVERED, PURGED, UPKEEP_COMPLETED):
         metric.remove_by_labels({"database": database})
 
 
-def audited(database: str, undelivered: Mapping[Delay, int]) -> None:
-    """Record the result of a completed settlement audit."""
-    for kind, count in undelivered.items():
+def undelivered(database: str, found: Mapping[Delay, int]) -> None:
+    """Record what a walk found that is not delivered."""
+    for kind, count in found.items():
         UNDELIVERED.labels(database, kind).set(count)
-    AUDIT_COMPLETED.labels(database).set_to_current_time()
 
 
 def purged(database: str, rows: Mapping[str, int]) -> None:

@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from checker import metrics
 from outbox._kafka.admin import newest_records
-from outbox._kafka.unreadable import is_unreadable, seek_to_end
-from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._kafka.consumed_records import is_unreadable, seek_to_end
+from outbox._rules.broker_clock import STALE_MS, RequestAges
 from outbox._service.exit_codes import reason_of, traceback_of
-from outbox._service.rights import refuse_missing_right
+from outbox._service.membership import refuse_missing_right
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.errors import NewerFormatError
 from outbox.protocol.half import Truth

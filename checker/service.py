@@ -22,12 +22,11 @@ from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.service import Upkeep
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
-from outbox._service.channels.service_control import ServiceControl
+from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import one_line
-from outbox._service.membership import Membership, not_joined
-from outbox._service.rights import refuse_missing_right, require_rights
+from outbox._service.membership import Membership, not_joined, refuse_missing_right, require_rights
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel

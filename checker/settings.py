@@ -53,14 +53,11 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
         "postgres_url_file",
         "table_schema",
         "table_prefix",
-        "read_only",
+        "purge",
         "http_port",
         "log_level",
     )
 
-    read_only: bool = Field(
-        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
-    )
     synchronous_standby: bool = Field(
         default=False, description="Require that each COMMIT waits for a standby; refuse to start otherwise."
     )
@@ -76,14 +73,15 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
     )
 
     purge: bool = Field(True, description="Whether rows of settled transactions are deleted.")
-    purge_interval_ms: Milliseconds = Field(60_000, ge=100, description="Pause between two walks of the purge.")
+    upkeep_interval_ms: Milliseconds = Field(
+        600_000, ge=100, description="Pause between two walks over the callback tables, for purge and settlement audit."
+    )
     keep_settled_ms: Milliseconds = Field(
         86_400_000, ge=1, description="Age up to which rows of settled transactions are kept."
     )
     keep_tombstones_ms: Milliseconds = Field(
         2_592_000_000, ge=86_400_000, description="Age up to which rollback rows are kept; older ones are deleted."
     )
-    settlement_interval_ms: Milliseconds = Field(600_000, ge=100, description="Pause between two settlement audits.")
     settlement_max_age_ms: Milliseconds = Field(
         600_000, ge=0, description="Age at which a committed transaction that is not delivered is reported."
     )
@@ -127,7 +125,6 @@ class CheckerSettings(PostgresSettings, ServiceSettings):
             "dsn_file": self.postgres_url_file,
             "schema": self.table_schema,
             "table_prefix": self.table_prefix,
-            "read_only": self.read_only,
             "synchronous_standby": self.synchronous_standby,
         }
         return {DEFAULT_DATABASE: DatabaseSettings.model_validate(fields)}

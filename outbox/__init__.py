@@ -13,7 +13,7 @@ from outbox._postgres.libpq import missing_libpq
 
 if TYPE_CHECKING:
     from outbox._listener.server import CheckServer
-    from outbox._receipts.receipt import Receipt
+    from outbox._receipts import Receipt
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
     from outbox.async_outbox import AsyncTransaction as AsyncTransaction
     from outbox.errors import (
@@ -63,7 +63,7 @@ _HOMES = {
     "outbox.migration": ("ddl", "inbox_ddl"),
     "outbox.outbox": ("Outbox",),
     "outbox.outcome": ("Outcome",),
-    "outbox._receipts.receipt": ("Receipt",),
+    "outbox._receipts": ("Receipt",),
     "outbox.recorder": ("CommitOutcome", "Recorder"),
     "outbox.serialization": ("JsonSerializer", "TypedTopic"),
     "outbox.settings": ("Settings", "TableNames"),

@@ -18,7 +18,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.waiting import EVENT_LOOP, in_thread
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._table.insert_connection import AsyncDriverConnection, is_async_connection
 from outbox.errors import UsageError
 from outbox.message import Message

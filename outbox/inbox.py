@@ -27,7 +27,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._kafka.record_id import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
+from outbox._kafka.consumed_records import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
 from outbox.errors import ConfigurationError, UsageError
 from outbox.settings import TableNames

@@ -19,7 +19,7 @@ from outbox._publish.seal import Sealer
 from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.sqlalchemy_session import StoredHalf, publish, store_half
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._table.insert_connection import DbapiConnection
 from outbox._table.table_outcome import ask_table_outcome
 from outbox._table.table_publisher import TablePublisher

@@ -13,8 +13,7 @@ from typing import LiteralString
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from outbox._postgres.callback_table import CallbackRow, CallbackTable
-from outbox._postgres.purge_watermark import may_be_purged
+from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.local_connection import LocalConnection
 from outbox.errors import UsageError

@@ -19,8 +19,7 @@ from outbox._publish.local_connection import LocalConnection
 from outbox._publish.participant import Participant, Starter
 from outbox._publish.seal import begin
 from outbox._publish.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
-from outbox._receipts.receipt import Receipt
-from outbox._receipts.transaction_end import LocalState
+from outbox._receipts import LocalState, Receipt
 from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
 from outbox.message import Message
 

@@ -8,8 +8,8 @@ import typer
 
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_settings import load_all
-from outbox._service.channels.service_control import ServiceControl
-from outbox._service.memory import collect_rarely, share_one_arena
+from outbox._service.channels.channel_threads import ServiceControl
+from outbox._service.process import collect_rarely, share_one_arena
 from outbox._service.run import check_service, run_service
 from relay import metrics
 from relay.figures import RelayProgress

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
-from outbox._service.progress import Figures
+from outbox._service.output import Figures
 
 
 class RelayProgress:

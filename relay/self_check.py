@@ -11,7 +11,7 @@ from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._operations.doctor import examine_encryption
 from outbox._operations.finding import Finding, is_silent
 from outbox._operations.source_doctor import examine_sources
-from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
+from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable

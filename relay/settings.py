@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from outbox._kafka.topic_contract import Contract
-from outbox._rules.allowed_topics import NO_LIST, NO_LIST_FIX, lacks_list
+from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.settings import (
     AllowedTopics,
     Bytes,

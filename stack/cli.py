@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,14 +12,15 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, not in its __all__
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from outbox._jars import fetch as maven
 from outbox._jars.fetch import fetch as fetch_jars
 from outbox._jars.fetch import jar_cache, make_lock
 from outbox._service.exit_codes import guarded
-from outbox._service.signals import stop_on_signals
+from outbox._service.process import stop_on_signals
 from stack.errors import StartError
-from stack.fetch_progress import shown
 from stack.locks import all_locks
 from stack.ports import HOST
 from stack.postgres import DATABASE, ROLE
@@ -129,3 +132,46 @@ def _table(stack: Stack) -> Table:
         if server:
             table.add_row(name, f"{HOST}:{server.port}", f"{ROLE}, {DATABASE}", str(server.log))
     return table
+
+
+_LINE_SECONDS = 5.0
+
+
+@contextmanager
+def shown(console: Console, what: str) -> Iterator[maven.Watch]:
+    """Make a callback for `maven.fetch` that shows its progress.
+
+    Args:
+        what: Whose jars they are, for people: "Kafka's jars".
+    """
+    if console.is_terminal:
+        with _bar(console) as bar:
+            yield _on_bar(bar, what)
+    else:
+        yield _in_lines(console, what)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console)
+
+
+def _on_bar(bar: Progress, what: str) -> maven.Watch:
+    def watch(progress: maven.FetchProgress) -> None:
+        # Added at the first report only: nothing is shown when there is nothing to fetch.
+        task = bar.task_ids[0] if bar.task_ids else bar.add_task(f"fetching {what}")
+        bar.update(task, completed=progress.done, total=progress.total)
+
+    return watch
+
+
+def _in_lines(console: Console, what: str) -> maven.Watch:
+    said = float("-inf")
+
+    def watch(progress: maven.FetchProgress) -> None:
+        nonlocal said
+        if progress.done == progress.total or time.monotonic() - said >= _LINE_SECONDS:
+            said = time.monotonic()
+            console.print(f"fetching {what}: {progress.done} of {progress.total}", highlight=False)
+
+    return watch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,13 +22,14 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
-from outbox._service.settings import ServiceSettings, TableSettings
+from outbox._service.settings import LayeredSettings, ServiceSettings, TableSettings
 from outbox._service.settings_help import DescribedSetting, describe_field, describe_settings
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.settings import CompactSettings, LandSettings
+from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
 from tests.support.debezium_cases import documented
@@ -73,6 +75,7 @@ def filled_place(text: str, name: str, content: str) -> str:
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceSettings)}
     landed = {setting.name for setting in describe_settings(LandSettings)}
+    jobs = _common(LandSettings, AuditSettings, ReplaySettings) - {"job_id"}
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
         "contract": _table(("rule", "a running service"), _rules()),
@@ -87,10 +90,11 @@ def _tables() -> dict[str, str]:
         "settings of the checker": _settings(
             row for row in describe_settings(CheckerSettings) if row.name not in common
         ),
-        "settings of land": _settings(describe_settings(LandSettings)),
+        "settings of the jobs": _settings(row for row in describe_settings(LandSettings) if row.name in jobs),
+        "settings of land": _settings(row for row in describe_settings(LandSettings) if row.name not in jobs),
         "settings of compact": _settings(row for row in describe_settings(CompactSettings) if row.name not in landed),
-        "settings of the audit": _settings(describe_settings(AuditSettings)),
-        "settings of the replay": _settings(describe_settings(ReplaySettings)),
+        "settings of the audit": _settings(row for row in describe_settings(AuditSettings) if row.name not in jobs),
+        "settings of the replay": _settings(row for row in describe_settings(ReplaySettings) if row.name not in jobs),
         "metrics of the relay": _metrics(relay.metrics),
         "metrics of the checker": _metrics(checker.metrics),
         "metrics of land": _metrics(spark_jobs.landing.metrics),
@@ -98,6 +102,11 @@ def _tables() -> dict[str, str]:
         "bytes of Debezium": _table(("part", "converter", "column", "Debezium", "relay"), documented()),
         "licences": _table(("package", "version", "licence"), licences()),
     }
+
+
+def _common(*types: type[LayeredSettings]) -> set[str]:
+    """The names of the settings that all of them have."""
+    return set.intersection(*({row.name for row in describe_settings(each)} for each in types))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -124,7 +133,11 @@ def _rights(role: Role) -> str:
     meaning = f"{role.meaning[0].upper()}{role.meaning[1:]}.\n\n"
     if not NEEDS[role]:
         return f"{meaning}It needs no rights in Kafka.\n"
-    rows = ((str(need.kind), _resource(need), ", ".join(need.operations), need.otherwise) for need in NEEDS[role])
+    needs = NEEDS[role]
+    if role is Role.OPERATOR:
+        meaning += "Besides the rights of `viewer`:\n\n"
+        needs = tuple(need for need in needs if need not in NEEDS[Role.VIEWER])
+    rows = ((str(need.kind), _resource(need), ", ".join(need.operations), need.otherwise) for need in needs)
     return meaning + _table(("on", "name", "operations", "without it"), rows)
 
 
@@ -155,23 +168,27 @@ def _grants() -> str:
 
 
 def _attacks() -> str:
-    head = ("attack", "refused by", "with", "what it does")
-    return "\n".join(f"### {kind}\n\n{_table(head, lines(attacks))}" for kind, attacks in ATTACKS.items())
+    """How many attacks of each kind there are and what stops them, and those that have an effect all the same."""
+    counts = ((kind, _stopped(attacks)) for kind, attacks in ATTACKS.items())
+    table = _table(("attacks", "stopped by"), counts)
+    effects = (line for attacks in ATTACKS.values() for line in lines(attacks))
+    return f"{table}\n{_table(('attack', 'stopped by', 'what it does all the same'), effects)}"
+
+
+def _stopped(attacks: Sequence[Attack]) -> str:
+    return ", ".join(f"{by}: {number}" for by, number in Counter(str(one.by) for one in attacks).items())
 
 
 def _settings(settings: Iterable[DescribedSetting]) -> str:
-    rows = (
-        (
-            f"`{row.name}`",
-            f"`{row.option}`" if row.option else "none",
-            f"`{row.variable}`",
-            row.default,
-            row.unit,
-            row.meaning.replace("|", "\\|"),
-        )
-        for row in settings
-    )
-    return _table(("in the file", "option", "in the environment", "default", "unit or words", "meaning"), rows)
+    rows = ((setting_names(row), row.default, row.unit, row.meaning.replace("|", "\\|")) for row in settings)
+    return _table(("setting", "default", "unit or words", "meaning"), rows)
+
+
+def setting_names(row: DescribedSetting) -> str:
+    """The name in the file, with the names as an option and in the environment that do not follow from it."""
+    option, variable = f"--{row.name.replace('_', '-')}", f"OUTBOX_{row.name.upper()}"
+    others = [name for name, usual in ((row.option, option), (row.variable, variable)) if name not in {"", usual}]
+    return ", ".join(f"`{name}`" for name in (row.name, *others))
 
 
 def _settings_of_a_table_source() -> Iterator[tuple[str, str, str, str]]:

@@ -14,18 +14,15 @@ import psycopg
 from benchmarks.application import Application
 from benchmarks.figures import Figure, Target
 from checker.connection import connect
-from checker.rules.settlement import LAST_ID, ChannelProgress, HalfPartition, Old
+from checker.rules.settlement import Ages
 from checker.settings import DatabaseSettings
-from checker.upkeep import purge
-from checker.upkeep import settlement_audit as settlement
-from checker.upkeep.purge import PACE, Purge, Purged, Settled
-from checker.upkeep.settlement_audit import Audit
+from checker.upkeep.walk import OPTIONS, PACE, PAGE, Purged, Walk
 from outbox._postgres.callback_table import CallbackTable
-from outbox.protocol.checkpoint import HalfCheckpoint
 from tests.support.harness import Site, wait_until
+from tests.support.settling import settled_to
 
 THREADS = 4
-EVERYTHING = Old(committed_ms=2**47, rollback_rows_ms=0, before=LAST_ID)
+EVERYTHING = Ages(settled=-3_600_000, rollback_rows=3_600_000, undelivered=0)
 """Every row is old enough."""
 
 _ANOTHER_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
@@ -64,7 +61,7 @@ def measure_rate(site: Site, rounds: int, rows: int) -> list[Figure]:
     return [
         Figure(
             f"purge_rate{suffix}",
-            f"purge of {rows:,} settled rows, in transactions of {purge.BATCH:,}, {words}",
+            f"purge of {rows:,} settled rows, in transactions of {PAGE:,}, {words}",
             "rows/s",
             "one DELETE of all",
             rates[suffix],
@@ -98,15 +95,14 @@ def measure_audit(site: Site, rounds: int, rows: int) -> list[Figure]:
     Args:
         site: Its tables exist.
     """
-    partition = HalfPartition(0, rows + 1, HalfCheckpoint(rows + 1, rows + 1))
-    progress = ChannelProgress(_ANOTHER_TOPIC, dict.fromkeys(range(4), partition), {})
-    audit = Audit(CallbackTable(site.tables), site.name, 0, lambda: progress)
+    progress = settled_to(_ANOTHER_TOPIC, dict.fromkeys(range(4), rows + 1))
+    walk = Walk(CallbackTable(site.tables), site.name, EVERYTHING, lambda: progress, purges=False)
     _fill(site, rows)
     audited, scanned = [], []
     for _ in range(rounds):
-        with connect_as_checker(site, settlement.OPTIONS) as connection:
+        with connect_as_checker(site, OPTIONS) as connection:
             began = time.perf_counter()
-            audit.run(connection, progress)
+            walk.run(connection, progress, lambda _: None)
             audited.append(rows / (time.perf_counter() - began))
         with site.connect() as connection:
             began = time.perf_counter()
@@ -185,10 +181,6 @@ def _fill(site: Site, rows: int) -> None:
         connection.execute(query, (rows + 86_400_000, site.name, _ANOTHER_TOPIC, rows))
 
 
-def _settled(site: Site, rows: int) -> Settled:
-    return Settled(site.name, _ANOTHER_TOPIC, dict.fromkeys(range(4), rows + 1))
-
-
 def connect_as_checker(site: Site, options: str) -> psycopg.Connection[Any]:
     """Return a connection as the checker makes it, with options of the server."""
     database = DatabaseSettings.model_validate({"dsn": site.postgres_url, "table_prefix": site.name})
@@ -196,12 +188,11 @@ def connect_as_checker(site: Site, options: str) -> psycopg.Connection[Any]:
 
 
 def _seconds_of_purge(site: Site, rows: int, pace: float) -> float:
-    total = Purged()
-    with connect_as_checker(site, purge.OPTIONS) as connection:
+    total, progress = Purged(), settled_to(_ANOTHER_TOPIC, dict.fromkeys(range(4), rows + 1))
+    walk = Walk(CallbackTable(site.tables), site.name, EVERYTHING, lambda: progress, pace=pace)
+    with connect_as_checker(site, OPTIONS) as connection:
         began = time.perf_counter()
-        Purge(CallbackTable(site.tables), threading.Event(), pace).run(
-            connection, _settled(site, rows), EVERYTHING, total.update
-        )
+        walk.run(connection, progress, total.update)
         seconds = time.perf_counter() - began
     if total["C"] != rows:
         raise RuntimeError(f"{total['C']} Rows purged, not {rows}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,11 +16,11 @@ from benchmarks.checker.purge import EVERYTHING, connect_as_checker
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.library.throughput import relays
-from checker.upkeep import purge
-from checker.upkeep.purge import Purge, Purged, Settled
+from checker.upkeep.walk import OPTIONS, Purged, Walk
 from outbox._postgres.callback_table import CallbackTable
 from stack import Stack
 from tests.support.harness import Site, wait_until
+from tests.support.settling import settled_to
 
 _THREADS = 8
 _MICROSECONDS = 1e6
@@ -165,10 +164,9 @@ def _ticks(pid: int, fields: slice) -> int:
 def _purge(site: Site) -> None:
     """Purge all rows, as the checker does once they are settled and old."""
     table, purged = CallbackTable(site.tables), Purged()
-    with connect_as_checker(site, purge.OPTIONS) as connection:
+    with connect_as_checker(site, OPTIONS) as connection:
         found = connection.execute(table.compose(_SETTLED)).fetchall()
         settled = {number: offset for _, number, offset in found}
         for topic in {topic for topic, _, _ in found}:
-            Purge(table, threading.Event()).run(
-                connection, Settled(site.name, topic, settled), EVERYTHING, purged.update
-            )
+            walk = Walk(table, site.name, EVERYTHING, partial(settled_to, topic, settled))
+            walk.run(connection, settled_to(topic, settled), purged.update)

@@ -61,36 +61,17 @@ def results_of_sections(latest: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {section: _results_of(latest, section) for section in sections}
     modes = [figure for figure in latest["figures"] if is_of_modes(figure["name"])]
     is_measured = any(figure["ours"] is not None for figure in modes)
-    return found | ({MODES: _results_of_modes(latest, modes)} if is_measured else {})
+    return found | ({MODES: _section_of(latest, modes)} if is_measured else {})
 
 
 def _results_of(latest: Mapping[str, Any], section: str) -> dict[str, Any]:
-    steps = {step["name"]: step for step in latest["steps"] if step["section"] == section}
+    steps = {step["name"] for step in latest["steps"] if step["section"] == section}
     figures = [figure for figure in latest["figures"] if figure["step"] in steps and not is_of_modes(figure["name"])]
-    left = [each for each in latest["left_out"] if each["section"] == section]
-    return _section_of(latest, steps.values(), figures, left)
+    return _section_of(latest, figures)
 
 
-def _results_of_modes(latest: Mapping[str, Any], figures: list[Mapping[str, Any]]) -> dict[str, Any]:
-    names = {figure["step"] for figure in figures}
-    return _section_of(latest, [step for step in latest["steps"] if step["name"] in names], figures, [])
-
-
-def _section_of(
-    latest: Mapping[str, Any],
-    steps: Iterable[Mapping[str, Any]],
-    figures: list[Mapping[str, Any]],
-    left: list[Mapping[str, Any]],
-) -> dict[str, Any]:
-    steps = list(steps)
-    return {
-        **{name: latest[name] for name in (*_PLACE, "versions")},
-        "runs": [{"command": step["command"], "settings": step["settings"]} for step in steps],
-        "figures": figures,
-        "series": {},
-        "left_out": left,
-        "failures": {step["name"]: step["failure"] for step in steps if step["failure"]},
-    }
+def _section_of(latest: Mapping[str, Any], figures: list[Mapping[str, Any]]) -> dict[str, Any]:
+    return {"date": latest["date"], "figures": figures, "series": {}}
 
 
 def _figures(outcomes: Iterable[Outcome]) -> dict[str, dict[str, Any]]:

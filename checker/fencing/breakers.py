@@ -10,8 +10,8 @@ from typing import Any, LiteralString
 import psycopg
 import structlog
 
+from checker.connection import database_ms
 from checker.rules.breaker import Breaker, Evidence, Policy, State
-from checker.upkeep.pages import database_ms
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import make_transaction_id

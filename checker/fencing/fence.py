@@ -18,10 +18,10 @@ from typing import Any, LiteralString, NamedTuple, Protocol
 
 import psycopg
 import structlog
+from psycopg.errors import Diagnostic
+from psycopg.pq import TransactionStatus
 
-from checker.durable import DURABLE, commit, roll_back
-from checker.fencing.rollback_rows import OvertakenError, place_rollback_rows
-from checker.fencing.row_lookup import RowLookup, foreign, read_rows
+from checker.fencing.callback_rows import OvertakenError, RowLookup, foreign, place_rollback_rows, read_rows
 from checker.rules.verdicts import Answers, Row, Verdict, of_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
@@ -30,6 +30,47 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number
 
 log = structlog.get_logger()
+
+DURABLE: LiteralString = (
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
+    " WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
+)
+"""Of the present transaction; what is stronger stays."""
+
+_WARNING = "01000"
+
+
+class NotReplicatedError(psycopg.OperationalError):
+    """COMMIT returned, but the wait for the synchronous standbys was cancelled: replication is in doubt."""
+
+
+def commit(connection: psycopg.Connection[Any]) -> None:
+    """Commit, and verify that the synchronous standbys confirmed it.
+
+    Raises:
+        NotReplicatedError: The wait for the standbys was cancelled, by a time-out or an administrator.
+        psycopg.Error: The outcome of the COMMIT is in doubt.
+    """
+    warnings: list[str | None] = []
+
+    def hear(notice: Diagnostic) -> None:
+        if notice.sqlstate == _WARNING:
+            warnings.append(notice.message_primary)
+
+    connection.add_notice_handler(hear)
+    try:
+        connection.execute("COMMIT")
+    finally:
+        connection.remove_notice_handler(hear)
+    if warnings:
+        raise NotReplicatedError(f"COMMIT was not replicated: {warnings[0]}; bring the synchronous standby back")
+
+
+def roll_back(connection: psycopg.Connection[Any]) -> None:
+    """ROLLBACK, if there is something to roll back and a server that can."""
+    if connection.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}:
+        connection.execute("ROLLBACK")
+
 
 BATCH = 500
 """Transactions of one statement."""

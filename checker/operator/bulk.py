@@ -138,9 +138,7 @@ class Bulk:
     def _absent(self, requests: Sequence[CheckRequest]) -> SourceState | None:
         """Return why no database can be asked; None if one can, or need not. A group has one database."""
         name = database_of(requests[0], self.desk.databases) if requests else None
-        if name is None:
-            return SourceState.UNMAPPED
-        return SourceState.READ_ONLY if self.desk.databases[name].read_only else None
+        return SourceState.UNMAPPED if name is None else None
 
     def _rows(self, requests: Sequence[CheckRequest]) -> DatabaseView:
         name = database_of(requests[0], self.desk.databases)

@@ -11,9 +11,9 @@ from confluent_kafka import Message, TopicPartition
 
 from checker.operator.unsettled_transactions import Gathering, Half
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._kafka.record_headers import headers_of
 from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import UnsafeError
 from outbox.protocol.check import parse_check

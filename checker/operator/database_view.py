@@ -224,8 +224,7 @@ class DatabaseView:
             return DatabaseStatus(SourceState.OPEN, self._name, holder=holder, incarnation=incarnation)
         if request.transaction_id not in alive and _is_purged(request, purged):
             return DatabaseStatus(SourceState.PURGED, self._name, incarnation=incarnation)
-        absent = SourceState.READ_ONLY if self._settings.read_only else SourceState.NO_ROW
-        return DatabaseStatus(absent, self._name, incarnation=incarnation)
+        return DatabaseStatus(SourceState.NO_ROW, self._name, incarnation=incarnation)
 
     def rows_of(self, ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         """Return the rows of transactions, with their creation times, ms since 1970."""

@@ -14,7 +14,7 @@ from checker.operator.database_view import DatabaseView
 from checker.settings import CheckerSettings
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.group_members import CHECKER, RELAY, count_members, missing_member, start
+from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox._service.settings import CheckAge, Flag, MessageTables, Milliseconds, OperatorName

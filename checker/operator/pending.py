@@ -25,7 +25,7 @@ from checker.operator.options import (
 from checker.operator.table_sources import age, is_unread, report_tables, show_tables, table_fields
 from checker.operator.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.group_members import NOT_SEEN
+from outbox._kafka.groups import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_entry, print_json, show_records_read
 from outbox._service.settings import NO_TABLES

@@ -182,8 +182,6 @@ class RequestedDecision:
         name = database_of(self._request(), self.desk.databases)
         if name is None:
             self.seen = DatabaseStatus(SourceState.UNMAPPED, "")
-        elif self.desk.databases[name].read_only:
-            self.seen = DatabaseStatus(SourceState.READ_ONLY, name)
         else:
             self.seen = ask(name)
         return self.seen.standing

@@ -26,7 +26,6 @@ class SourceState(enum.StrEnum):
     DAMAGED = "damaged"  # a committed row that cannot be read
     PURGED = "purged"  # below the purge watermark: its row may have been there
     MISMATCH = "mismatch"  # its halves name another incarnation of the database
-    READ_ONLY = "read-only"  # no row is seen where the checker may not write: a replica may not show it yet
     UNMAPPED = "unmapped"  # no database is configured for its group
     LISTENER = "listener"  # only its listener can decide, and has not answered
     LISTENER_COMMITTED = "listener committed"
@@ -69,11 +68,6 @@ _UNMAPPED = Ruling(
     "no database is configured for its producer group: only there can it be decided; name it in the "
     "checker's databases",
 )
-_READ_ONLY = Ruling(
-    DecisionStep.REFUSE,
-    "its database is read_only in the checker's settings, and a decision is a row there: run this with settings that "
-    "name its primary and may write",
-)
 _ELSEWHERE = Ruling(
     DecisionStep.REFUSE,
     "its committed row names another half topic: this topic is a copy, or was recreated; what was delivered cannot be "
@@ -101,7 +95,6 @@ RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
     (OpKind.COMMIT, SourceState.PURGED): _PURGED,
     (OpKind.COMMIT, SourceState.MISMATCH): _MISMATCH,
     (OpKind.COMMIT, SourceState.UNMAPPED): _UNMAPPED,
-    (OpKind.COMMIT, SourceState.READ_ONLY): _READ_ONLY,
     (OpKind.COMMIT, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
     (OpKind.COMMIT, SourceState.LISTENER_COMMITTED): Ruling(DecisionStep.MARK, "its listener answered the same"),
     (OpKind.COMMIT, SourceState.LISTENER_ROLLED_BACK): Ruling(
@@ -118,7 +111,6 @@ RULINGS: dict[tuple[OpKind, SourceState], Ruling] = {
     (OpKind.ROLLBACK, SourceState.PURGED): _PURGED,
     (OpKind.ROLLBACK, SourceState.MISMATCH): _MISMATCH,
     (OpKind.ROLLBACK, SourceState.UNMAPPED): _UNMAPPED,
-    (OpKind.ROLLBACK, SourceState.READ_ONLY): _READ_ONLY,
     (OpKind.ROLLBACK, SourceState.LISTENER): Ruling(DecisionStep.MARK, _LISTENER),
     (OpKind.ROLLBACK, SourceState.LISTENER_COMMITTED): Ruling(
         DecisionStep.REFUSE, "its listener answered COMMIT, and no answer differs: it is about to be delivered"

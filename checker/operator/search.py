@@ -13,8 +13,8 @@ from checker.operator.timeline import EventKind, Findings, Searched, TimelineEve
 from checker.rules.verdicts import Row
 from checker.settings import DatabaseSettings
 from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
-from outbox._kafka.record_headers import headers_of
 from outbox._service.output import utc
 from outbox.errors import ConfigurationError
 from outbox.protocol.check import parse_check

@@ -27,7 +27,7 @@ from checker.operator.table_search import TableSearch
 from checker.operator.timeline import Conclusion, Findings, Status, TimelineEvent, born_ms, conclude, folded
 from checker.rules.verdicts import Row
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.group_members import NOT_SEEN
+from outbox._kafka.groups import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._service.redaction import visible

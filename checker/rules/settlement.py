@@ -1,7 +1,7 @@
 """Derive from the state of delivery which callback rows may be purged, and which are overdue. Pure.
 
 A transaction is settled when it is below the relay's checkpoint and not in the discard topic. Only then its row
-may be purged (R11). A committed row that is old, and not settled, is a finding of the settlement audit (R27).
+may be purged (R11). A committed row that is old, and not settled, is a finding (R27).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import enum
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.identifiers import make_transaction_id
@@ -62,7 +63,7 @@ class ChannelProgress:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRow:
-    """A row of state C, as the audit reads it.
+    """A row of state C, as the walk reads it.
 
     Args:
         first_offset: Offset of the first half that counts, -1 if none does.
@@ -80,51 +81,46 @@ class CommittedRow:
 class Delay(enum.StrEnum):
     """Why a committed transaction is not delivered."""
 
-    UNREAD = "unread"
-    PENDING = "pending"
+    UNREAD = "unread"  # no relay has read its halves yet
+    PENDING = "pending"  # a relay has read its halves, and has not settled them
     DISCARDED = "discarded"
-    GONE = "gone"
+    GONE = "gone"  # its halves are not in the half topic any more: retention, records deleted by hand, or lost
     DELETED_TOPIC = "deleted_topic"
-    UNKNOWN = "unknown"
-    ROLLED_BACK = "rolled_back"
+    UNKNOWN = "unknown"  # its half partition has no checkpoint that can be trusted
+    ROLLED_BACK = "rolled_back"  # it has a ROLLBACK op marker and is settled: if that was obeyed, it is lost
 
 
-MEANINGS = {
-    Delay.UNREAD: "no relay has read its halves yet",
-    Delay.PENDING: "a relay has read its halves, and has not settled them",
-    Delay.DISCARDED: "it is in the discard topic",
-    Delay.GONE: "its halves are not in the half topic any more (retention, records deleted by hand, or lost)",
-    Delay.DELETED_TOPIC: "its half topic was deleted",
-    Delay.UNKNOWN: "its half partition has no checkpoint that can be trusted",
-    Delay.ROLLED_BACK: "it has a ROLLBACK op marker and is settled: if that was obeyed, it is lost (`outbox trace`)",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Old:
-    """Which rows are old enough to go.
+class Ages(NamedTuple):
+    """From which age on rows are of interest, in ms.
 
     Args:
-        committed_ms: Rows of state C that were inserted before, ms since 1970 by the database's clock.
-        rollback_rows_ms: Rows of state R that were.
-        before: Only rows whose id is before this one. Ids begin with their time by the application's clock: a row is
-            old by both clocks, and found by its primary key.
+        settled: Rows of settled transactions go.
+        undelivered: Committed rows that are not settled are findings.
+    """
+
+    settled: int
+    rollback_rows: int
+    undelivered: int
+
+
+class Old(NamedTuple):
+    """Before which moment rows of such ages were inserted, ms since 1970 by the database's clock.
+
+    Args:
+        before: Only rows whose id is before this one go. Ids begin with their time by the application's clock: what
+            goes is old by both clocks.
     """
 
     committed_ms: int
     rollback_rows_ms: int
+    undelivered_ms: int
     before: str
 
 
-def old_enough(now_ms: int, keep_settled_ms: int, keep_tombstones_ms: int) -> Old:
-    """Which rows are old enough.
-
-    Args:
-        keep_settled_ms: Age of rows of state C that are kept, ms.
-        keep_tombstones_ms: Age of rows of state R that are kept, ms.
-    """
-    committed, rollback_rows = now_ms - keep_settled_ms, now_ms - keep_tombstones_ms
-    return Old(committed, rollback_rows, first_id_of(max(committed, rollback_rows)))
+def old_enough(now_ms: int, ages: Ages) -> Old:
+    """Return which rows are old enough at a moment, ms since 1970 by the database's clock."""
+    committed, rollback_rows = now_ms - ages.settled, now_ms - ages.rollback_rows
+    return Old(committed, rollback_rows, now_ms - ages.undelivered, first_id_of(max(committed, rollback_rows)))
 
 
 def settled_below(progress: ChannelProgress) -> dict[int, int]:

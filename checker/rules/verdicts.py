@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.errors import ProtocolError
+from outbox.protocol.identifiers import created_ms
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, fit
 from outbox.protocol.positions import Positions
 
@@ -24,7 +25,6 @@ class Verdict(enum.StrEnum):
     PURGED = "PURGED"
     UNMAPPED = "UNMAPPED"
     WITHHELD = "WITHHELD"
-    UNKNOWN = "UNKNOWN"
 
 
 CONSEQUENCES: dict[Verdict, OpKind | None] = {
@@ -38,16 +38,12 @@ CONSEQUENCES: dict[Verdict, OpKind | None] = {
     Verdict.PURGED: None,  # its row may have been purged: never fenced (R11), an operator must look
     Verdict.UNMAPPED: None,  # no database is configured for the group: an operator must add it
     Verdict.WITHHELD: None,  # the circuit breaker is open: nothing is fenced until an operator has checked (R10)
-    Verdict.UNKNOWN: OpKind.UNKNOWN,  # no row, where the checker may not write: counted as a listener's answer (R26)
 }
 """The op marker that follows from a verdict; None: silence, the relay asks again."""
 
 NEEDS_SOMEBODY = frozenset(
     {Verdict.MISMATCH, Verdict.ELSEWHERE, Verdict.DAMAGED, Verdict.PURGED, Verdict.UNMAPPED, Verdict.WITHHELD}
 )
-
-NO_ROW = "no row, and the checker may not write to this database"
-"""Reason of an answer UNKNOWN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +105,9 @@ def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntr
 
     A commit repeats the row; a rollback lists what the relay has read. It goes to the partition that asked: if
     the row names another one, the halves in this one are a copy, and none of them counts. If the row names another
-    topic, this topic may be a mirror or the other one's successor; an operator must decide. An answer UNKNOWN carries
-    the number of the check back, so that it counts once.
+    topic, this topic may be a mirror or the other one's successor; an operator must decide.
     """
     kind = CONSEQUENCES[verdict]
-    if kind is OpKind.UNKNOWN:
-        entry = _answer(request, kind, request.positions, request.first_offset, request.last_offset)
-        return replace(entry, checks=request.check, reason=NO_ROW)
     if kind is OpKind.ROLLBACK:
         return _answer(request, kind, request.positions, request.first_offset, request.last_offset)
     if kind is None or row is None or not row.committed or row.topic_id != request.topic_id:
@@ -127,3 +119,34 @@ def op_entry(request: CheckRequest, verdict: Verdict, row: Row | None) -> OpEntr
 
 def _answer(request: CheckRequest, kind: OpKind, positions: Positions, first: int, last: int) -> OpEntry:
     return OpEntry(kind, request.transaction_id, request.topic_id, request.partition, positions, first, last)
+
+
+FORGET_MS = 1_200_000
+"""A transaction without a check for this time was decided elsewhere; the relay's longest pause is half of it."""
+
+MOST = 10_000
+"""Transactions that are remembered."""
+
+
+class Undecided:
+    """What is asked about again and again in one database."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+
+    def note(self, answers: Answers, now: int) -> None:
+        """Take the answers of a batch.
+
+        Args:
+            answers: Verdicts by transaction id.
+            now: Time, ms since 1970.
+        """
+        for id_, (verdict, _) in answers.items():
+            self._asked.pop(id_, None)
+            if CONSEQUENCES[verdict] is None and len(self._asked) < MOST:
+                self._asked[id_] = now
+        self._asked = {id_: asked for id_, asked in self._asked.items() if asked > now - FORGET_MS}
+
+    def oldest_seconds(self, now: int) -> float:
+        """Age of the oldest one, in seconds; 0: there is none."""
+        return max(0.0, (now - min(map(created_ms, self._asked), default=now)) / 1_000)

@@ -1,6 +1,7 @@
-"""The upkeep of the callback tables: purge and settlement audit, with threads and connections of their own.
+"""The upkeep of the callback tables: a walk over each of them from time to time.
 
-No check waits for them, and no database for another one. They come and go with the databases that are served.
+Each has a thread and a connection of its own: no check waits for it, and no database for another one. It comes and goes
+with the databases that are served.
 """
 
 from __future__ import annotations
@@ -13,69 +14,59 @@ import structlog
 
 from checker import metrics
 from checker.connection import connect
-from checker.rules.settlement import ChannelProgress, Delay, old_enough
+from checker.rules.settlement import Ages, ChannelProgress, Delay
 from checker.settings import CheckerSettings, DatabaseSettings
-from checker.upkeep import purge
-from checker.upkeep import settlement_audit as settlement
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.pages import database_ms
-from checker.upkeep.purge import Purge, Purged, what_may_go
-from checker.upkeep.settlement_audit import Audit, Undelivered
+from checker.upkeep.walk import OPTIONS, Purged, Undelivered, Walk
 from outbox._postgres.callback_table import CallbackTable
 from outbox._service.periodic import Periodic
 from outbox.errors import ConfigurationError, KafkaUnreachable
 
 log = structlog.get_logger()
 
-_STATEMENT_TIMEOUT = "-c statement_timeout=10s"
-
 
 class DatabaseUpkeep:
-    """Purge and audit of one database.
-
-    Args:
-        purge: Whether it is purged; it is audited in any case.
-    """
+    """Purge and settlement audit of one database."""
 
     def __init__(
-        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader, *, purge: bool
+        self, name: str, database: DatabaseSettings, settings: CheckerSettings, reader: DeliveryReader
     ) -> None:
         self._name = name
         self._database = database
         self._reader = reader
-        self._channel = reader.channel.channel.name
         self._table = CallbackTable(database.tables())
-        self._settings = settings
         self._stopped = threading.Event()
-        self._purge = Purge(self._table, self._stopped)
-        self._audit = Audit(self._table, self._channel, settings.settlement_max_age_ms, reader.read, reader.rolled_back)
+        self._walk = Walk(
+            self._table,
+            reader.channel.channel.name,
+            Ages(settings.keep_settled_ms, settings.keep_tombstones_ms, settings.settlement_max_age_ms),
+            reader.read,
+            reader.rolled_back,
+            purges=settings.purge,
+            stop=self._stopped,
+        )
         self._problems: Sequence[str] = ()
         self._told: Sequence[Undelivered] = ()
         self._showing = threading.Lock()
-        self._periodics = [Periodic(f"settlement audit {name}", self.audit, settings.settlement_interval_ms / 1000)]
-        if purge:
-            self._periodics.append(Periodic(f"purge {name}", self.purge, settings.purge_interval_ms / 1000))
-        metrics.begin(name, purge=purge)
+        self._periodic = Periodic(f"upkeep {name}", self.walk, settings.upkeep_interval_ms / 1000)
+        metrics.begin(name)
 
     def start(self) -> None:
         """Begin."""
-        for periodic in self._periodics:
-            periodic.start()
+        self._periodic.start()
 
     def check(self) -> None:
         """Whether all is well here.
 
         Raises:
-            BaseException: What ended a thread.
+            BaseException: What ended the thread.
         """
-        for periodic in self._periodics:
-            periodic.check()
+        self._periodic.check()
 
     def stop(self) -> None:
         """End; what is at hand is not waited for, a batch that is not committed is undone."""
         self._stopped.set()
-        for periodic in self._periodics:
-            periodic.stop()
+        self._periodic.stop()
 
     def forget(self) -> None:
         """End, and leave no figure behind."""
@@ -83,51 +74,36 @@ class DatabaseUpkeep:
         with self._showing:
             metrics.end(self._name)
 
-    def purge(self) -> None:
-        """Purge once."""
+    def walk(self) -> None:
+        """Walk over the table once."""
         progress = self._reader.progress()
         self._tell_problems(progress)
-        self._with_database("purge", lambda: self._purge_now(progress))
-
-    def audit(self) -> None:
-        """Audit once. As `purge()`."""
-        progress = self._reader.progress()
-        self._with_database("settlement audit", lambda: self._audit_now(progress))
-
-    def _with_database(self, what: str, work: Callable[[], None]) -> None:
-        """Run work on a database; log if the database does not answer: the next attempt may succeed."""
         try:
-            work()
+            self._walk_now(progress)
         except KafkaUnreachable:
             raise  # the next look follows soon
         except (psycopg.Error, ConfigurationError) as error:
             reason = str(error).strip().partition("\n")[0]  # a DETAIL line may quote data
-            log.warning("Upkeep of a database failed, it is repeated", database=self._name, what=what, reason=reason)
+            log.warning("Upkeep of a database failed, it is repeated", database=self._name, reason=reason)
 
-    def _purge_now(self, progress: ChannelProgress) -> None:
-        settled = what_may_go(self._channel, progress)
+    def _walk_now(self, progress: ChannelProgress) -> None:
         total = Purged()
 
         def count(purged: Purged) -> None:
             total.update(purged)
             self._show(lambda: metrics.purged(self._name, purged))
 
-        with connect(self._database, "purge", f"{purge.OPTIONS} {_STATEMENT_TIMEOUT}") as connection:
+        with connect(self._database, "upkeep", OPTIONS) as connection:
             self._table.verify(connection)
-            keep = self._settings.keep_settled_ms, self._settings.keep_tombstones_ms
-            ended = self._purge.run(connection, settled, old_enough(database_ms(connection), *keep), count)
+            found = self._walk.run(connection, progress, count)
         if total.total():
             log.info("Rows purged", database=self._name, committed=total["C"], rollback_rows=total["R"])
-        if ended and not progress.problems:
-            self._show(lambda: metrics.PURGE_COMPLETED.labels(self._name).set_to_current_time())
-
-    def _audit_now(self, progress: ChannelProgress) -> None:
-        with connect(self._database, "settlement", f"{settlement.OPTIONS} {_STATEMENT_TIMEOUT}") as connection:
-            self._table.verify(connection)
-            found = self._audit.run(connection, progress)
-        counts = {kind: sum(one.count for one in found if one.delay is kind) for kind in Delay}
-        self._show(lambda: metrics.audited(self._name, counts))
-        self._tell_undelivered(found)
+        if found is not None:
+            counts = {kind: sum(one.count for one in found if one.delay is kind) for kind in Delay}
+            self._show(lambda: metrics.undelivered(self._name, counts))
+            self._tell_undelivered(found)
+            if not progress.problems:
+                self._show(lambda: metrics.UPKEEP_COMPLETED.labels(self._name).set_to_current_time())
 
     def _show(self, tell: Callable[[], object]) -> None:
         """Publish metrics, unless the database is no longer served: they would stay for ever."""
@@ -161,21 +137,17 @@ class DatabaseUpkeep:
 
 
 class Upkeep:
-    """Purge and audit of all databases that are served."""
+    """Upkeep of all databases that are served."""
 
     def __init__(self, settings: CheckerSettings, reader: DeliveryReader) -> None:
+        self.purges = settings.purge
         self._settings = settings
         self._reader = reader
         self._databases: dict[str, DatabaseUpkeep] = {}
 
-    def purges(self, database: DatabaseSettings) -> bool:
-        """Whether a database is purged; never one that is read only."""
-        return self._settings.purge and not database.read_only
-
     def begin(self, name: str, database: DatabaseSettings) -> None:
         """Start the upkeep of a database."""
-        purge = self.purges(database)
-        one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader, purge=purge)
+        one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
         one.start()
 
     def end(self, name: str) -> None:

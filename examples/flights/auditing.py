@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from spark_jobs.auditing.charts import latencies_chart, verdicts_chart
+from spark_jobs.auditing.report import latencies_chart, verdicts_chart
 
 GRACE_MS = 5_000
 """A killed application's transaction is decided within; what takes longer is proven, and called late."""

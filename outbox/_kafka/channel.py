@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client, answer, describe_topics, end_offset
-from outbox._kafka.group_offsets import commit_missing, missing_offsets
+from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.topic_contract import channel_problems, topic_settings
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ChannelError, KafkaUnreachable

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.client_log import logged
+from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.produce import Refusals
-from outbox._kafka.record_headers import headers_of
 from outbox.errors import ConfigurationError, UsageError
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import parse_half

@@ -18,11 +18,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from outbox._kafka.admin import checked_properties
 from outbox._kafka.client_log import logged
+from outbox._kafka.consumed_records import is_unreadable, seek_to_end
 from outbox._kafka.forks import follow
-from outbox._kafka.unreadable import is_unreadable, seek_to_end
 from outbox._listener.answer import STATES, Question, read_question
 from outbox._publish.sender import Sender
-from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._rules.broker_clock import STALE_MS, RequestAges
 from outbox.errors import KafkaUnreachable, PublishFailed, UsageError
 from outbox.listener import TransactionListener
 from outbox.protocol.errors import NewerFormatError, ProtocolError

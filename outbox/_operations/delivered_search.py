@@ -10,8 +10,8 @@ from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics, end_offsets
+from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
-from outbox._kafka.record_headers import headers_of
 from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
 

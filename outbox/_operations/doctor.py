@@ -19,8 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.group_members import RELAY, count_members, group_of, missing_member, start
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     Contract,
@@ -38,7 +37,7 @@ from outbox._postgres.dsn import connect_dsn, connection_problem, connection_rem
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import breaches, exists
-from outbox._rules.allowed_topics import (
+from outbox._rules.patterns import (
     NO_LIST,
     NO_LIST_FIX,
     PLATFORM_PATTERNS,
@@ -283,10 +282,6 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
 class CallbackDatabase(Protocol):
     """A database of the checker."""
 
-    @property
-    def read_only(self) -> bool:
-        """Whether the checker never writes there."""
-
     def tables(self) -> TableNames:
         """Return where its callback tables are."""
 
@@ -310,7 +305,7 @@ def examine_checker_database(
     except ConfigurationError as error:
         yield Finding(what, str(error), "correct dsn or dsn_file of the database")
         return
-    server = "any" if database.read_only else "read-write"  # as the checker connects
+    server = "read-write"  # as the checker connects
     try:
         with connect_dsn(url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs=server) as opened:
             problems = table.problems(opened)

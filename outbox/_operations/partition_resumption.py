@@ -11,11 +11,11 @@ from confluent_kafka import Message, TopicPartition
 
 from outbox._kafka.admin import admin_client, end_offset
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.group_offsets import commit_missing, missing_offsets
+from outbox._kafka.consumed_records import headers_of
+from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
-from outbox._kafka.record_headers import headers_of
 from outbox._operations.delivered_search import DeliveredSearch, Gap
-from outbox._rules.partition_repair import StoredHalf, first_checkpoint
+from outbox._rules.repairs import StoredHalf, first_checkpoint
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError

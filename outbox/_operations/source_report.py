@@ -10,14 +10,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._operations.table_connection import refusal_to_write, table_connection
 from outbox._operations.table_view import DiscardedRows, Owner, TableView
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder
+from outbox._rules.repairs import NOT_BEGUN
 from outbox._rules.source_progress import Committed, Progress, contradiction
-from outbox._rules.source_repair import NOT_BEGUN
 from outbox._rules.topic_description import TopicDescription
 from outbox._rules.waiting_rows import (
     DETAILS,

@@ -17,8 +17,8 @@ from outbox._operations.table_connection import table_connection
 from outbox._operations.table_view import TableView
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
+from outbox._rules.repairs import NOT_BEGUN, Repair, repair
 from outbox._rules.source_progress import Committed, Progress
-from outbox._rules.source_repair import NOT_BEGUN, Repair, repair
 from outbox.errors import UsageError
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import Channel

@@ -9,8 +9,7 @@ from typing import Any
 import psycopg
 
 from outbox._postgres.ddl import written
-from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem
-from outbox._postgres.server_limits import server_limits
+from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
 from outbox._postgres.table_errors import explanation_of
 from outbox.errors import CallbackTableError, ConfigurationError
 from outbox.settings import TableNames

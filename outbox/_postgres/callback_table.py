@@ -27,6 +27,7 @@ from outbox._postgres.ddl import (
 )
 from outbox._postgres.table_contract import Places, Table, breaches
 from outbox.errors import CallbackTableError
+from outbox.protocol.identifiers import created_ms
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
 
@@ -229,3 +230,16 @@ class CallbackTable:
         problems = self.problems(connection)
         if problems:
             raise CallbackTableError("; ".join(problems))
+
+
+CLOCK_SKEW_MS = 600_000
+"""How far the application's clock, which is in the id, may be from the database's."""
+
+
+def may_be_purged(transaction_id: str, purged_until: int | None) -> bool:
+    """Whether the row of a transaction may have been purged.
+
+    Args:
+        purged_until: The newest time of any purged row, ms since 1970; None: none was purged.
+    """
+    return purged_until is not None and created_ms(transaction_id) <= purged_until + CLOCK_SKEW_MS

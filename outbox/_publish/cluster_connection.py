@@ -18,7 +18,7 @@ from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import UNKNOWN_CAUSE, cause_of
 from outbox._kafka.forks import abandon, follow
-from outbox._kafka.known_topics import KnownTopics
+from outbox._kafka.topic_cache import KnownTopics
 from outbox._publish.circuit import Circuit
 from outbox._publish.enquiries import Enquiries
 from outbox._publish.waiting import BLOCKING, Budget, Waiting

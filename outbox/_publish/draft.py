@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from outbox._publish.validation import PlannedHalf
-from outbox._receipts.receipt import Receipt
-from outbox._receipts.transaction_end import TransactionEnd
+from outbox._receipts import Receipt, TransactionEnd
 from outbox.errors import MessageRefused
 from outbox.message import Message
 from outbox.protocol.half import ANY_PARTITION, HalfOptions, OutgoingHeaders, Truth, control_headers

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox.message import Message
 
 

@@ -23,8 +23,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._failpoints import failpoint
-from outbox._postgres.callback_table import CallbackRow, CallbackTable
-from outbox._postgres.purge_watermark import may_be_purged
+from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection
@@ -32,7 +31,7 @@ from outbox._publish.sender import Sender
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import refuse
 from outbox._publish.waiting import Budget
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import CallbackTableError, PublishFailed, TransactionFenced, UsageError
 from outbox.message import Message

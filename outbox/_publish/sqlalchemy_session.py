@@ -31,7 +31,7 @@ from outbox._publish.session_connection import (
     two_connections,
     writing_connection,
 )
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox.errors import CommitOutcomeUnknown, UsageError
 from outbox.message import Message
 

@@ -1,6 +1,10 @@
-"""Patterns of names in settings: an exact name, or a prefix that ends in `*`."""
+"""Patterns of names in settings, exact or ending in `*`; and the allow-list of topics, which is made of them. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from outbox.protocol.names import PLATFORM_PREFIXES, PLATFORM_SUFFIXES
 
 
 def matches(name: str, pattern: str) -> bool:
@@ -11,3 +15,31 @@ def matches(name: str, pattern: str) -> bool:
 def rank(pattern: str) -> tuple[bool, int]:
     """Return the rank of a pattern; the highest one that matches applies: an exact name, else the longest prefix."""
     return not pattern.endswith("*"), len(pattern)
+
+
+EVERY_NAME = "*"
+
+NO_LIST = "allowed_topics is not set, and the profile is production"
+NO_LIST_FIX = (
+    "list the topics of each producer group in allowed_topics, or set "
+    'allowed_topics = { "*" = ["*"] } if every group may write to every topic'
+)
+
+PLATFORM_PATTERNS = (*(f"{prefix}*" for prefix in PLATFORM_PREFIXES), *(f"*{suffix}" for suffix in PLATFORM_SUFFIXES))
+"""Names of topics of other platforms, which only an entry that names them allows (R63)."""
+
+
+def lacks_list(profile: str, allowed: Mapping[str, Sequence[str]] | None) -> bool:
+    """Return whether a profile requires an allow-list and there is none."""
+    return allowed is None and profile == "production"
+
+
+def allows_everything(allowed: Mapping[str, Sequence[str]]) -> bool:
+    """Return whether a producer group that no entry names may write to every topic."""
+    return EVERY_NAME in allowed.get(EVERY_NAME, ())
+
+
+def describe_groups(allowed: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each pattern of producer groups, with its patterns of topics."""
+    for group, topics in sorted(allowed.items()):
+        yield f"{group}: {', '.join(topics) or 'no topic'}"

@@ -59,7 +59,7 @@ _MEANINGS = {
     Role.LISTENER: "besides `application`: an application that answers checks (`TransactionalProducer`, "
     "`outbox.serve_checks()`)",
     Role.RELAY: "`outbox relay`, with the table sources that are named",
-    Role.CHECKER: "`outbox checker`, also `outbox checker settlement`",
+    Role.CHECKER: "`outbox checker`",
     Role.VIEWER: "an operator who looks: `outbox pending`, `trace`, `discarded list`, `doctor`",
     Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `table resume`",
     Role.LAND: "`outbox land`",

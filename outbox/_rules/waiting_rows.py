@@ -1,13 +1,42 @@
-"""Why rows of a message table wait, as far as real topics and the order of rows show it. Pure."""
+"""The order of a message table's rows (R55), and why rows wait, as far as real topics and that order show it. Pure."""
 
 from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
-from outbox._rules.row_order import OrderingKey, behind_those
+OrderingKey = tuple[str, bytes]
+"""Producer group and key: the messages of one keep their order."""
+
+Some = TypeVar("Some")
+KeyedRows = Callable[[Some], Iterable[tuple[OrderingKey, int]]]
+"""Returns the rows of a local transaction that have a key: ordering key and id of each."""
+
+
+def behind_those(window: Collection[Some], stopped: Iterable[Some], keyed_rows: KeyedRows[Some]) -> set[Some]:
+    """Return local transactions that cannot go, and all that have a row behind one of theirs with its ordering key.
+
+    Rows of transactions interleave: a transaction that begins earlier may have a later row.
+
+    Args:
+        keyed_rows: Returns the rows of a transaction that have a key.
+    """
+    found = set(stopped)
+    first: dict[OrderingKey, int] = {}  # the lowest id of a row that stays
+    added: Collection[Some] = found
+    while added:
+        for transaction in added:
+            for key, id_ in keyed_rows(transaction):
+                first[key] = min(id_, first.get(key, id_))
+        added = [one for one in window if one not in found and _is_behind(keyed_rows(one), first)]
+        found.update(added)
+    return found
+
+
+def _is_behind(rows: Iterable[tuple[OrderingKey, int]], first: Mapping[OrderingKey, int]) -> bool:
+    return any(id_ > first.get(key, id_) for key, id_ in rows)
 
 
 class Waits(enum.StrEnum):

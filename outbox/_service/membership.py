@@ -1,23 +1,26 @@
-"""Whether a consumer has joined its group, from its group metadata; and leaving the group."""
+"""What a service needs of Kafka to be ready (R43): membership of its group, and rights; and leaving the group."""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 
 import structlog
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # public, not in its __all__
 
+from outbox._kafka.admin import REQUEST_TIMEOUT, answer
 from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox.errors import ConfigurationError
+
+log = structlog.get_logger()
 
 LEAVE_SECONDS = 10.0
 """Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
 
 Callback = Callable[[Consumer, list[TopicPartition]], None]
-
-log = structlog.get_logger()
 
 _GENERATION = slice(7, 11)  # librdkafka's opaque metadata: "CGMDv2:", then the generation in this machine's byte order
 
@@ -96,3 +99,42 @@ class Membership:
             log.warning(
                 "Group not left in time; Kafka drops the member when its session expires", seconds=LEAVE_SECONDS
             )
+
+
+_REFUSALS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
+}
+
+
+def require_rights(admin: AdminClient, needed: Mapping[str, Collection[AclOperation]]) -> None:
+    """Check the rights on topics that a service cannot work without.
+
+    Args:
+        needed: Operations by topic; the topics exist.
+    """
+    asked = admin.describe_topics(
+        TopicCollection(list(needed)), include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
+    )
+    lacks = []
+    for topic, future in asked.items():
+        allowed = answer(future, "describing topics", admin=admin).authorized_operations
+        missing = [one.name for one in needed[topic] if allowed is not None and one not in allowed]
+        lacks += [f"{' and '.join(missing)} on topic {topic}"] if missing else []
+    if lacks:
+        raise ConfigurationError(f"This client lacks rights in Kafka: {', '.join(sorted(lacks))}. Grant them.")
+
+
+def refuse_missing_right(error: KafkaError, rights: str, names: Mapping[str, str]) -> None:
+    """Raise if an error is about a missing right: no retry helps.
+
+    Args:
+        rights: The rights that are needed, such as READ.
+        names: Names of the resources that it may be about, by kind: topic, group, transactional id.
+    """
+    kind = _REFUSALS.get(error.code())
+    if kind is not None and kind in names:
+        raise ConfigurationError(
+            f"This client lacks rights in Kafka: {rights} on {kind} {names[kind]} ({error.name()}). Grant them."
+        )

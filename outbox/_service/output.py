@@ -9,13 +9,18 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
+import structlog
 import typer
 from rich.console import Console
+from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from outbox._service.periodic import Periodic
 from outbox._service.redaction import visible
 from outbox.errors import UsageError
+
+log = structlog.get_logger()
 
 
 class PlainConsole(Console):
@@ -110,3 +115,51 @@ def signed(operator: str, comment: str) -> str:
         comment: The reason; empty: none was given.
     """
     return f"{operator}: {comment or 'no comment'}"
+
+
+LOG_SECONDS = 60.0
+REFRESH_PER_SECOND = 2.0
+
+Figures = Mapping[str, Any]
+"""Figures by name, each as it is shown."""
+
+
+@contextmanager
+def show_progress(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[None]:
+    """Show the progress while the block runs.
+
+    Args:
+        terminal: The terminal of the line; None: a log line every minute, unless nothing has changed.
+    """
+    if terminal is not None:
+        with Live(
+            get_renderable=lambda: _line(figures()),
+            console=terminal,
+            refresh_per_second=REFRESH_PER_SECOND,
+            transient=True,
+        ):
+            yield
+        return
+    last: list[Figures] = [figures()]
+
+    def look() -> None:
+        now = figures()
+        if now != last[0]:
+            log.info("Progress", **now)
+        last[0] = now
+
+    periodic = Periodic("progress", look, LOG_SECONDS)
+    periodic.start()
+    try:
+        yield
+        periodic.check()
+    finally:
+        periodic.stop()
+
+
+def _line(figures: Figures) -> Text:
+    return Text("  ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in figures.items()), no_wrap=True)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

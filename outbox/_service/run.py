@@ -15,15 +15,14 @@ from outbox._operations.finding import Finding
 from outbox._service.channels.channel_context import in_channel
 from outbox._service.channels.channel_metrics import MetricTable
 from outbox._service.channels.channel_settings import load_all, load_channel, load_settings, served_channels
-from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads
-from outbox._service.channels.service_control import Service, ServiceControl
+from outbox._service.channels.channel_threads import ChannelThread, ChannelThreads, Service, ServiceControl
 from outbox._service.exit_codes import guarded
 from outbox._service.findings import of_channel, show_findings
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
-from outbox._service.progress import Figures, show_progress
+from outbox._service.output import Figures, show_progress
+from outbox._service.process import reload_on_signal, stop_on_signals
 from outbox._service.settings import ServiceSettings
-from outbox._service.signals import reload_on_signal, stop_on_signals
 
 S = TypeVar("S", bound=ServiceSettings)
 

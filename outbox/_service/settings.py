@@ -307,9 +307,6 @@ class CheckerDatabase(Database):
     groups: tuple[str, ...] = Field(("*",), description="Producer groups: exact names, or prefixes that end in '*'.")
     table_schema: str = Field("public", alias="schema", description="Schema of the callback tables.")
     table_prefix: str = Field("outbox", description="Prefix of the callback table names.")
-    read_only: bool = Field(
-        default=False, description="Never write to this database, so a missing row is UNKNOWN. A replica is enough."
-    )
     durability: Durability | None = Field(
         None, description="Durability that the server must have. Default: the profile."
     )
@@ -320,15 +317,6 @@ class CheckerDatabase(Database):
     breaker_limit: Annotated[int | None, Unit("transactions")] = Field(
         None, ge=1, description="Limit of this database's circuit breaker. Default: breaker_limit."
     )
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.read_only and self.synchronous_standby:
-            raise ValueError(
-                "read_only and synchronous_standby exclude each other: without a write of its own the checker cannot "
-                "see that a row was replicated"
-            )
-        return self
 
     def place(self) -> Hashable:
         """Return what distinguishes its callback tables from those of other databases."""

@@ -14,7 +14,7 @@ from outbox._publish.sender import Sender
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_traces
 from outbox._publish.validation import refuse_own, require_accepted
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
 from outbox._table.message_insert import MAX_ROWS
 from outbox._table.owner_look import OwnerLook

@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._table.insert_connection import CoreConnection, InsertConnection, insert_connection
 from outbox._table.table_publisher import TablePublisher
 from outbox._table.table_sender import needs_halves

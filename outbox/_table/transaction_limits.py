@@ -13,7 +13,7 @@ from itertools import accumulate
 from weakref import WeakKeyDictionary
 
 from outbox._publish.draft import MAX_BYTES
-from outbox._receipts.transaction_end import TransactionEnd
+from outbox._receipts import TransactionEnd
 from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import Statement
 from outbox.errors import MessageRefused

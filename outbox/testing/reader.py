@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.half import Header
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel
 

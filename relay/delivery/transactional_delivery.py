@@ -16,8 +16,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from outbox._failpoints import failpoint
-from outbox._service.membership import group_name
-from outbox._service.rights import refuse_missing_right
+from outbox._service.membership import group_name, refuse_missing_right
 from outbox.protocol.record import Record
 from relay.delivery.call_watch import Wake, calling
 from relay.delivery.commit_check import is_committed

@@ -25,7 +25,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import checked_properties, describe_topics
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.discard import message_key

@@ -21,7 +21,7 @@ from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import end_offsets
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from outbox._kafka.group_offsets import is_group_refused
+from outbox._kafka.groups import is_group_refused
 from outbox.errors import KafkaUnreachable
 
 CHECKPOINT_SECONDS = 4.0

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from outbox._rules.row_order import OrderingKey, behind_those
+from outbox._rules.waiting_rows import OrderingKey, behind_those
 from outbox.protocol.names import Channel
 from relay.delivery.rules.outgoing import Finding, Target
 from relay.delivery.rules.preflight import LookAgain, inspect, refused

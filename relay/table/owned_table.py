@@ -15,9 +15,8 @@ from psycopg import sql
 
 from outbox._failpoints import failpoint
 from outbox._postgres.ddl import written
-from outbox._postgres.dsn import connect_dsn, query_problem
+from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
 from outbox._postgres.notifications import Notifications
-from outbox._postgres.server_limits import server_limits
 from outbox._postgres.source_statements import OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained

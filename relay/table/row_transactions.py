@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from outbox._rules.row_order import OrderingKey
+from outbox._rules.waiting_rows import OrderingKey
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import ANY_PARTITION, MAX_MILLISECONDS, Header
 from outbox.protocol.names import check_group, is_topic_name

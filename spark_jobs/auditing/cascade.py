@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 
 from outbox.protocol.half import ANY_PARTITION, Truth
 from spark_jobs.records.audit_verdicts import Verdict
-from spark_jobs.records.callback_rows import COMMITTED, ROLLED_BACK, is_readable
 from spark_jobs.records.evidence import ORPHAN, TABLE
+from spark_jobs.records.rows import COMMITTED, ROLLED_BACK, is_readable
 
 
 class Rule(NamedTuple):

@@ -11,9 +11,8 @@ from outbox._service.exit_codes import Exit, fail
 from spark_jobs.auditing.job import audit
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.runtime.errors import reason
-from spark_jobs.runtime.job_logs import configure_job_logs
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
-from spark_jobs.runtime.session import spark_session
+from spark_jobs.runtime.session import configure_job_logs, spark_session
 
 app: typer.Typer = typer.Typer(
     epilog=layers(AuditSettings), help="Prove that each committed message of a window is visible once, with Spark."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
+from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._rules.patterns import rank
 from spark_jobs.records.evidence import created_ms, lookup
 
@@ -78,7 +78,7 @@ def purged_below(databases: Sequence[Database], name: Column, partition: Column)
 def may_be_purged(databases: Sequence[Database], name: Column, transaction_id: Column) -> Column:
     """Whether a transaction's row may be gone, by the time in its id, whichever half topic it named.
 
-    `outbox._postgres.purge_watermark` has the rule; null if the database never purged a row.
+    `outbox._postgres.callback_table` has the rule; null if the database never purged a row.
     """
     until = {database.name: database.purged_until for database in databases if database.purged_until is not None}
     return created_ms(transaction_id) <= lookup(until, name) + CLOCK_SKEW_MS

@@ -14,8 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 
+from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
@@ -27,19 +27,14 @@ from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import Inputs, TableProgress, Window
-from spark_jobs.records import table_rows
-from spark_jobs.records.callback_rows import COLUMNS, row_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.discards import discard_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.halves import half_evidence
-from spark_jobs.records.ops import op_evidence
-from spark_jobs.records.table_rows import table_evidence
-from spark_jobs.runtime.folder import Folder
+from spark_jobs.records.rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
+from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
+from spark_jobs.runtime.folder import Folder, upload
 from spark_jobs.runtime.kafka_offsets import KafkaOffsets, source_properties
 from spark_jobs.runtime.source import source_options
 from spark_jobs.runtime.spans import BROKER_SKEW_MS, Spans
-from spark_jobs.runtime.upload import upload
 
 SAMPLES = 10
 """Samples of each verdict in the report. No setting: all findings are in a table beside it."""
@@ -180,7 +175,7 @@ class Audit:
         rows = self._spark.read.schema(COLUMNS).parquet(output.path(ROWS))
         began, of_tables = began_in(inputs.window, databases), []
         if any(database.tables for database in databases):
-            read = self._spark.read.schema(table_rows.COLUMNS).parquet(output.path(TABLE_ROWS))
+            read = self._spark.read.schema(TABLE_COLUMNS).parquet(output.path(TABLE_ROWS))
             of_tables.append(table_evidence(read))
         return evidence(
             halves,
@@ -230,7 +225,7 @@ def searches(halves: DataFrame, also: Collection[str], start: int) -> list[Searc
     the user's earliest timestamp, if that is older: a topic may keep it.
 
     Args:
-        halves: The window's halves, as `spark_jobs.records.halves.half_evidence` gives them.
+        halves: The window's halves, as `spark_jobs.records.topics.half_evidence` gives them.
         also: Topics to search, whether a half names them or not.
         start: Start of the window, ms since 1970.
     """

@@ -25,10 +25,9 @@ from spark_jobs.auditing.group_databases import (
     may_be_purged,
     purged_below,
 )
-from spark_jobs.auditing.order import reordered
 from spark_jobs.records.audit_verdicts import Verdict
-from spark_jobs.records.callback_rows import COMMITTED, lists
 from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, TABLE, message
+from spark_jobs.records.rows import COMMITTED, lists
 
 COLUMNS = (
     "transaction_id string, position bigint, verdict string, detail string, producer_group string, topic string, "
@@ -243,3 +242,35 @@ def _result(placed: DataFrame) -> DataFrame:
 
 def _milliseconds(start: Column, end: Column) -> Column:
     return f.unix_millis(end) - f.unix_millis(start)
+
+
+def reordered(judged: DataFrame) -> DataFrame:
+    """Judge again what is right but for its place behind a later message.
+
+    On one partition of a real topic the messages of one producer group and ordering key have the order of their
+    transactions' first halves, and of their positions. What comes late is marked, and is not compared. In table mode
+    they have the order of their rows.
+
+    Args:
+        judged: Messages with a verdict and their places; `_first`, the offset of their transaction's first half,
+            `_ordering`, their ordering key, `_source`, their table source, and `_late`.
+    """
+    delivered = f.col("verdict").isin(Verdict.DELIVERED_ONCE, Verdict.LATE) & ~f.col("_late")
+    compared = f.coalesce(delivered & f.col("_ordering").isNotNull(), f.lit(False))
+    sequence = f.when(compared, f.struct("_first", "position"))
+    before = Window.partitionBy("_lane").orderBy("real_offset").rowsBetween(Window.unboundedPreceding, -1)
+    placed = judged.select("*", _lane(compared).alias("_lane"), sequence.alias("_sequence"))
+    overtaken = placed.select("*", (f.col("_sequence") < f.max("_sequence").over(before)).alias("_overtaken"))
+    return overtaken.withColumns(
+        {
+            "verdict": f.when(f.col("_overtaken"), Verdict.REORDERED).otherwise(f.col("verdict")),
+            "detail": f.when(f.col("_overtaken"), "behind a later one of its ordering key").otherwise(f.col("detail")),
+        }
+    )
+
+
+def _lane(compared: Column) -> Column:
+    """Return what is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
+    group = ("producer_group", "_ordering", "_source", "half_partition", "real_topic", "real_partition")
+    shared = [f.when(compared, f.col(column)).alias(column) for column in group]
+    return f.struct(*shared, f.when(~compared, f.col("transaction_id")).alias("_alone"))

@@ -5,6 +5,7 @@ It has no content of messages: ids, places and times only.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,16 +13,73 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib as mpl
 from jinja2 import Environment, StrictUndefined, Template
+from matplotlib.figure import Figure
 from pyspark.sql import Row
 
 from outbox._service.exit_codes import Exit
-from spark_jobs.auditing.charts import latencies_chart, verdicts_chart
 from spark_jobs.auditing.group_databases import Database
 from spark_jobs.auditing.summary import LATENCIES, PERCENTILES, Summary
 from spark_jobs.auditing.window import Inputs, text_of
-from spark_jobs.records.audit_verdicts import Verdict
+from spark_jobs.records.audit_verdicts import Proof, Verdict
 from spark_jobs.runtime.spans import Span
+
+# Without these each drawing would differ by random ids and by its date; text stays text.
+_STYLE: Any = {"svg.hashsalt": "outbox", "svg.fonttype": "none", "font.size": 9}
+_COLOURS = {
+    Proof.PROVEN: "#4c78a8",
+    Proof.FINDING: "#e45756",
+    Proof.UNPROVABLE: "#bab0ac",
+    Proof.PASSED_OVER: "#d7d3d0",
+}
+_LEVELS = ("#4c78a8", "#72b7b2", "#f58518", "#e45756")
+
+
+def verdicts_chart(counts: Mapping[str, int]) -> str:
+    """Messages by verdict, on a logarithmic scale: one that is lost is seen beside a million that are not."""
+    names = list(counts)[::-1]
+    with mpl.rc_context(_STYLE):
+        picture = Figure(figsize=(8, 0.8 + 0.28 * len(names)), layout="constrained")
+        axes = picture.subplots()
+        colours = [_COLOURS[Verdict[name].weight] for name in names]
+        bars = axes.barh(names, [counts[name] for name in names], color=colours)
+        axes.bar_label(bars, labels=[f"{counts[name]:,}" for name in names], padding=3)
+        axes.set_xscale("symlog")
+        axes.margins(x=0.15)
+        axes.set_xlabel("messages")
+        return _svg(picture, axes)
+
+
+def latencies_chart(title: str, rows: Mapping[str, Sequence[int]], percentiles: Sequence[float]) -> str:
+    """Latencies at percentiles, a line for each row.
+
+    Args:
+        rows: ms at the percentiles, by name.
+        percentiles: From 0 to 1.
+    """
+    with mpl.rc_context(_STYLE):
+        picture = Figure(figsize=(8, 1.1 + 0.28 * len(rows)), layout="constrained")
+        axes = picture.subplots()
+        for number, percentile in enumerate(percentiles):
+            values = [row[number] for row in rows.values()]
+            label = "max" if percentile == 1 else f"p{percentile * 100:g}"
+            axes.plot(values, list(rows), "o", color=_LEVELS[number % len(_LEVELS)], label=label)
+        axes.set_xscale("symlog")
+        axes.set_xlim(left=0)
+        axes.invert_yaxis()
+        axes.margins(y=0.2)
+        axes.set_xlabel(f"{title}, ms")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.25), ncols=len(percentiles), frameon=False)
+        return _svg(picture, axes)
+
+
+def _svg(picture: Figure, axes: Any) -> str:
+    axes.spines[["top", "right"]].set_visible(False)
+    drawing = io.StringIO()
+    picture.savefig(drawing, format="svg", metadata={"Date": None})
+    return drawing.getvalue()[drawing.getvalue().index("<svg") :]
+
 
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
 

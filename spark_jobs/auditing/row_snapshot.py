@@ -13,8 +13,7 @@ from psycopg import sql
 from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.dsn import connect_dsn, connection_problem
-from outbox._postgres.server_limits import server_limits
+from outbox._postgres.dsn import connect_dsn, connection_problem, server_limits
 from outbox.errors import ConfigurationError
 from spark_jobs.auditing.group_databases import Database
 from spark_jobs.auditing.settings import AuditedDatabase
@@ -41,7 +40,7 @@ SCHEMA = pa.schema(
         "positions": pa.string(),
     }
 )
-"""The columns of `spark_jobs.records.callback_rows.COLUMNS` for pyarrow."""
+"""The columns of `spark_jobs.records.rows.COLUMNS` for pyarrow."""
 
 # Rows of other half topics come too: they show that a record is of another channel. There are few, or none.
 _ROWS = """

@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
         "settled": pa.bool_(),
     }
 )
-"""The columns of `spark_jobs.records.table_rows.COLUMNS` for pyarrow."""
+"""The columns of `spark_jobs.records.rows.COLUMNS` for pyarrow."""
 
 _INCOMPLETE = (
     psycopg.errors.InsufficientPrivilege,

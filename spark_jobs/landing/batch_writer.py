@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import structlog
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from outbox._failpoints import failpoint
 from spark_jobs.landing.parsing import failed_rows, parse_values, parsed_rows
-from spark_jobs.landing.quarantine import quarantined_headers, quarantined_values
 from spark_jobs.runtime.errors import JobFailedError, OutputError, SourceError, is_data_loss, reason
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JAVA_ERRORS
@@ -26,12 +25,29 @@ from spark_jobs.runtime.spans import read_text
 from spark_jobs.tables.checksums import count_records, count_units
 from spark_jobs.tables.layout import MANIFESTS, QUARANTINE, RECORDS, manifest_file, parsed_table
 from spark_jobs.tables.manifest import Manifest, PartitionRows, UnitRows
-from spark_jobs.tables.owner import Owner, claim
-from spark_jobs.tables.pairing import check_ids, check_pair, last_manifest, way_without
+from spark_jobs.tables.pairing import Owner, check_ids, check_pair, claim, last_manifest, way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.sinks import Sink
 
 log = structlog.get_logger()
+
+_RECORD = ("topic", "partition", "offset", "timestamp")
+_CONTENT = ("key", "value", "headers", "day")
+
+
+def quarantined_headers(records: DataFrame) -> DataFrame:
+    """Of records, those whose headers have a problem; the table of records has them, too."""
+    problem = f.col("problem")
+    return _rows(records.where(problem.isNotNull()), f.lit(None).cast("string"), problem)
+
+
+def quarantined_values(failed: DataFrame, topic: str) -> DataFrame:
+    """Rows whose values the schema of their topic does not read; the parsed table misses them."""
+    return _rows(failed, f.lit(parsed_table(topic)), f.col("_error"))
+
+
+def _rows(records: DataFrame, missing_from: Column, why: Column) -> DataFrame:
+    return records.select(*_RECORD, missing_from.alias("missing_from"), why.alias("reason"), *_CONTENT)
 
 
 class BatchWriter:

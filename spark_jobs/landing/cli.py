@@ -16,12 +16,11 @@ from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail, guarded
 from outbox.errors import ConfigurationError
+from spark_jobs.landing.gaps import retire
 from spark_jobs.landing.job import if_deleted, land
-from spark_jobs.landing.retire import retire
 from spark_jobs.runtime.errors import JobFailedError
-from spark_jobs.runtime.job_logs import configure_job_logs
 from spark_jobs.runtime.jvm import JVM_GONE
-from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, spark_session
+from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
 from spark_jobs.runtime.settings import (
     CompactSettings,
     LandSettings,
@@ -30,8 +29,7 @@ from spark_jobs.runtime.settings import (
     SinkName,
     SinkSettings,
 )
-from spark_jobs.runtime.stopping import asked_to_stop
-from spark_jobs.runtime.topic_check import check_topics
+from spark_jobs.runtime.source import check_topics
 from spark_jobs.tables.compactor import compact
 
 _JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, write_to_textfile
 
-from spark_jobs.runtime.prometheus_file import write_prometheus_file
+from outbox.errors import ConfigurationError
 from spark_jobs.runtime.spans import Gap
+
+
+def write_prometheus_file(file: Path, registry: CollectorRegistry) -> None:
+    """Write the file, so that readers see all of it or the one before."""
+    try:
+        write_to_textfile(str(file), registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"prometheus_file {file} cannot be written: {error.strerror}. Correct its path or its rights."
+        ) from error
+
 
 REGISTRY = CollectorRegistry()
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from outbox.protocol.names import LATE_HEADER, ORIGIN_HEADER
 from spark_jobs.columns import header_value, is_foreign_origin, landed_columns
 from spark_jobs.records.evidence import REAL, created_ms, inside, lookup, message
-from spark_jobs.records.headers import content_hash, has_header
+from spark_jobs.records.topics import content_hash, has_header
 from spark_jobs.runtime.spans import Span
 
 

@@ -15,9 +15,8 @@ from outbox.errors import ConfigurationError
 from spark_jobs.replaying.job import Prepared, replay
 from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.errors import JobFailedError, reason
-from spark_jobs.runtime.job_logs import configure_job_logs
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
-from spark_jobs.runtime.session import DELTA_LOCK, spark_session
+from spark_jobs.runtime.session import DELTA_LOCK, configure_job_logs, spark_session
 from spark_jobs.runtime.settings import SinkName
 
 _LAST_MS = 250_000_000_000_000

@@ -18,7 +18,7 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import admin_client, describe_targets
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.progress import Figures, show_progress
+from outbox._service.output import Figures, show_progress
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.record import Record
 from spark_jobs.replaying.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError

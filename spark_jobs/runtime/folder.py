@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import AnalysisException
@@ -153,3 +154,14 @@ class Folder:
             yield
         except JAVA_ERRORS as error:
             raise OutputError(f"{self._path} cannot be {verb}: {reason(error)}") from error
+
+
+def upload(spark: SparkSession, file: Path, folder: Folder, name: str) -> None:
+    """Copy a local file into a folder; what bears its name there is replaced."""
+    path = jvm(spark).org.apache.hadoop.fs.Path
+    try:
+        target = path(folder.path(name))
+        files = target.getFileSystem(hadoop_configuration(spark))
+        files.copyFromLocalFile(False, True, path(file.resolve().as_uri()), target)
+    except JAVA_ERRORS as error:
+        raise OutputError(f"{folder.path(name)} cannot be written: {reason(error)}") from error

@@ -1,24 +1,34 @@
-"""The Spark session: a local one with everything set, or the one that `spark-submit` has made."""
+"""The Spark session, with its logs and its stop: a local one with everything set, or that which `spark-submit` made."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
-from pyspark.errors import PySparkRuntimeError
+import structlog
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from outbox._jars.coordinates import read_lock
 from outbox._jars.errors import SetupError
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
+from outbox._service.logs import configure_logs
+from outbox._service.process import stop_on_signals
 from outbox.errors import ConfigurationError
-from spark_jobs.runtime.jvm import JVM_GONE
+from spark_jobs.runtime.errors import JobFailedError, OutputError, SourceError
+from spark_jobs.runtime.jvm import JVM_GONE, is_stopped
+from spark_jobs.runtime.settings import SparkSettings
+
+log = structlog.get_logger()
 
 DELTA_LOCK = Path(__file__).with_name("delta.lock")
 
@@ -153,3 +163,36 @@ def _environment(**variables: str) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def configure_job_logs(settings: SparkSettings) -> Console | None:
+    """Configure the logs; return the terminal if they go to one. Py4J logs only warnings: else each call into Java."""
+    terminal = configure_logs(settings.log_level, settings.log_format)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    return terminal
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Keep Py4J's tracebacks of failed calls out, which it logs past its own logger; the calls raise the errors."""
+    return record.module != "java_gateway"
+
+
+@contextmanager
+def asked_to_stop(spark: SparkSession) -> Iterator[threading.Event]:
+    """Yield an event that is set when the process is asked to stop; to be used after the start of Spark.
+
+    A service manager sends SIGTERM to all processes of a job. Spark's Java process then ends by itself. If this process
+    was asked to stop as well, the block ends without an error. Spark commits no batch that is not complete, so the next
+    start does it again.
+
+    Args:
+        spark: Session of the job. PySpark sets a handler for Ctrl-C when it starts it.
+    """
+    stop = stop_on_signals()
+    try:
+        yield stop
+    except (Py4JError, PySparkException, ConnectionError, JobFailedError, OutputError, SourceError) as error:
+        if not stop.is_set() or not (isinstance(error, JVM_GONE) or is_stopped(spark)):
+            raise
+        log.info("Stopped together with Spark's Java process")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
+from confluent_kafka import KafkaException
 from pyspark.sql import SparkSession
 
+from outbox._kafka.admin import admin_client
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.java_admin import JavaAdmin
 from spark_jobs.runtime.settings import READ_COMMITTED, JobSettings
@@ -73,3 +75,25 @@ class KafkaView(JavaAdmin):
         described = self._described(self._topics)
         places = [(name, number) for name, topic in described.items() for number in range(len(topic.partitions()))]
         return by_topic(self._earliest(places)), by_topic(self._latest(places))
+
+
+ANSWER_SECONDS = 5.0
+
+
+def check_topics(settings: JobSettings, topics: Sequence[str], more: More) -> None:
+    """See whether the topics exist, where librdkafka can reach Kafka.
+
+    A job that has properties for Kafka's Java client only, such as passwords, is not looked at: librdkafka would be
+    refused where Spark is not.
+    """
+    if settings.kafka_java and not settings.kafka:
+        return
+    admin = admin_client(settings.connection())
+    try:
+        found = admin.list_topics(timeout=ANSWER_SECONDS).topics
+    except KafkaException as error:
+        raise SourceError(
+            f"Kafka at {settings.bootstrap_servers} cannot be used: {error.args[0].str()}. Start it, or correct "
+            "bootstrap_servers, the network or the credentials."
+        ) from error
+    refuse_missing(topics, found, more)

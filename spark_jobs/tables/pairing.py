@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
@@ -10,10 +12,49 @@ from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.settings import SinkName
 from spark_jobs.runtime.spans import Offsets, needed_text
 from spark_jobs.tables.delta import is_delta_table
-from spark_jobs.tables.layout import MANIFESTS, RECORDS, manifest_file, retired_file
-from spark_jobs.tables.manifest import Manifest
-from spark_jobs.tables.owner import owner_of
+from spark_jobs.tables.layout import MANIFESTS, OWNER, RECORDS, manifest_file, retired_file
+from spark_jobs.tables.manifest import FORMAT_VERSION, Manifest, check_format
 from spark_jobs.tables.query_checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who writes an output.
+
+    Args:
+        query_id: Id of the checkpoint that counts its batches.
+    """
+
+    sink: SinkName
+    query_id: str
+
+    def encode(self) -> str:
+        """Return the owner as one line of JSON."""
+        return json.dumps({"format": FORMAT_VERSION, **asdict(self)}) + "\n"
+
+    @classmethod
+    def parse(cls, text: str) -> Owner:
+        """Read what was written."""
+        try:
+            content = json.loads(text)
+            check_format(content["format"])
+            return cls(SinkName(content["sink"]), content["query_id"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise OutputError(
+                f"The file {OWNER} of an output cannot be read: {error!r}. Find out who changed it."
+            ) from error
+
+
+def owner_of(output: Folder) -> Owner | None:
+    """Return the owner of an output; None before the first batch, and where a version without this file wrote it."""
+    text = output.text(OWNER)
+    return None if text is None else Owner.parse(text)
+
+
+def claim(output: Folder, owner: Owner) -> None:
+    """Record whose an output is, unless that is recorded."""
+    if not output.exists(OWNER):
+        output.put_text(OWNER, owner.encode())
 
 
 def last_manifest(output: Folder) -> Manifest | None:
@@ -23,11 +64,7 @@ def last_manifest(output: Folder) -> Manifest | None:
 
 
 def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str], sink: SinkName) -> None:
-    """Refuse a table and a checkpoint of which one does not know what the other has done.
-
-    Args:
-        topics: Ids of the topics by name.
-    """
+    """Refuse a table and a checkpoint of which one does not know what the other has done."""
     last = last_manifest(output)
     landed = -1 if last is None else last.batch_id
     check_owner(output, checkpoint, sink, last)

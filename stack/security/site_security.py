@@ -2,11 +2,66 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from stack.postgres import ServerTls
 from stack.security.certificates import Authority
-from stack.security.tokens import AUDIENCE, ISSUER, TokenIssuer
+
+ISSUER = "https://issuer.invalid"
+AUDIENCE = "kafka"
+
+_KEY_ID = "stack"
+_VALID_SECONDS = 3_600
+
+
+class TokenIssuer:
+    """Signs tokens. Its private key is never written.
+
+    Attributes:
+        keys: That file, a JSON Web Key Set.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+        numbers = self._key.public_key().public_numbers()
+        key = {
+            "kty": "RSA",
+            "use": "sig",
+            "alg": "RS256",
+            "kid": _KEY_ID,
+            "n": _base64(numbers.n.to_bytes(256)),
+            "e": _base64(numbers.e.to_bytes(3)),
+        }
+        self.keys = folder / "jwks.json"
+        self.keys.write_text(json.dumps({"keys": [key]}))
+
+    def token(self, name: str) -> str:
+        """Return a token that is valid for an hour.
+
+        Args:
+            name: Its subject: the principal is `User:` and this.
+        """
+        now = int(time.time())
+        claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": name, "iat": now - 60, "exp": now + _VALID_SECONDS}
+        signed = f"{_encoded({'alg': 'RS256', 'typ': 'JWT', 'kid': _KEY_ID})}.{_encoded(claims)}"
+        signature = self._key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+        return f"{signed}.{_base64(signature)}"
+
+
+def _encoded(value: Mapping[str, Any]) -> str:
+    return _base64(json.dumps(value).encode())
+
+
+def _base64(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode().rstrip("=")
 
 
 class Security:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tests.attacks.attack import DONE, Attack
+from tests.attacks.attack import Attack
 from tests.attacks.on_clients import ON_CLIENTS
 from tests.attacks.on_database import ON_DATABASE
 from tests.attacks.on_topics import ON_TOPICS
@@ -21,7 +21,8 @@ ATTACKS: Mapping[str, Sequence[Attack]] = {
 """By what is attacked."""
 
 
-def lines(attacks: Sequence[Attack]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the lines of the documents' table of attacks of one kind: attack, who refuses it, with what, and effect."""
+def lines(attacks: Sequence[Attack]) -> Iterator[tuple[str, str, str]]:
+    """Yield the lines of the documents' table: each attack that has an effect, who stops it, and the effect."""
     for one in attacks:
-        yield one.what, str(one.by), "" if one.code == DONE else f"`{one.code}`", one.effect
+        if one.effect:
+            yield one.what, str(one.by), one.effect

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaException
 
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.discard import Manifest, is_manifest_key, parse_manifest
 from outbox.testing import VisibleRecord
 

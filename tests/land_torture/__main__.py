@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.environment import environment
-from outbox._service.signals import stop_on_signals
+from outbox._service.process import stop_on_signals
 from stack import Stack
 from tests.land_torture.run import Result, Run
 from tests.support.harness import Site

@@ -12,10 +12,9 @@ from confluent_kafka import Consumer, Message
 from psycopg import sql
 
 from checker.database import Database
-from checker.fencing import rollback_rows
+from checker.fencing import callback_rows
+from checker.fencing.callback_rows import _INSERT, _columns, _insert, _look_again, foreign, read_rows
 from checker.fencing.fence import Fence
-from checker.fencing.rollback_rows import _INSERT, _columns, _insert, _look_again
-from checker.fencing.row_lookup import foreign, read_rows
 from checker.rules.breaker import Breaker, Event, Evidence
 from checker.rules.settlement import (
     ChannelProgress,
@@ -29,10 +28,10 @@ from checker.rules.verdicts import CONSEQUENCES, Row, Verdict, _answer, of_row, 
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.discarded_ids import DiscardIndex
 from outbox._kafka.admin import end_offsets
-from outbox._kafka.unreadable import seek_to_end
+from outbox._kafka.consumed_records import seek_to_end
 from outbox._postgres.callback_table import CallbackTable
-from outbox._postgres.server_limits import server_limits
-from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._postgres.dsn import server_limits
+from outbox._rules.broker_clock import STALE_MS, RequestAges
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.positions import Positions
@@ -194,10 +193,10 @@ def r41_limits_of_the_server(idle_seconds: int) -> str:
     return ""
 
 
-_insert = rollback_rows._insert
+_insert = callback_rows._insert
 
 
-@mutant(rollback_rows._insert, "R41", Harm.STUCK)
+@mutant(callback_rows._insert, "R41", Harm.STUCK)
 @fails("integration/checker/test_checker.py::test_stopped_checker_is_replaced_and_does_no_harm")
 def r41_pipeline_in_the_fence(
     connection: psycopg.Connection[Any],

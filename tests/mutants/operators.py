@@ -17,7 +17,7 @@ from outbox._operations.discarded_rows import DiscardedTable, DiscardedTransacti
 from outbox._operations.partition_resumption import ChannelResumption
 from outbox._operations.table_view import Owner, TableView
 from outbox._postgres.source_statements import OWNER
-from outbox._rules.partition_repair import StoredHalf, first_checkpoint
+from outbox._rules.repairs import StoredHalf, first_checkpoint
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.identifiers import xid_of

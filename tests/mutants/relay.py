@@ -16,8 +16,7 @@ from outbox._kafka.topic_cache import TopicCache
 from outbox._publish.validation import PlannedHalf, _too_large
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
-from outbox._service.membership import not_joined
-from outbox._service.rights import refuse_missing_right
+from outbox._service.membership import not_joined, refuse_missing_right
 from outbox.message import Message
 from outbox.protocol.names import Channel, is_platform_topic
 from outbox.protocol.record import Record

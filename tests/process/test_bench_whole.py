@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import subprocess
 import sys
@@ -131,18 +132,10 @@ def test_of_two_steps_with_the_same_figure_the_first_counts() -> None:
 
 
 def test_sections_of_the_report_get_their_steps_figures_back() -> None:
-    second = replace(
-        outcome("two", figure("y", 1, 1)), results={**results(figure("y", 1, 1)), "settings": {"rounds": 7}}
-    )
-    outcomes = [outcome("one", figure("x", 1, 1)), second, outcome("three", failure="no")]
+    outcomes = [outcome("one", figure("x", 1, 1)), outcome("two", figure("y", 1, 1)), outcome("three", failure="no")]
     peers = results_of_sections(merge(Mode.QUICK, "make bench", outcomes))["peers"]
     assert [each["name"] for each in peers["figures"]] == ["x", "y"]
-    assert peers["runs"] == [
-        {"command": "python -m benchmarks.peers --part one", "settings": {"rounds": 3}},
-        {"command": "python -m benchmarks.peers --part two", "settings": {"rounds": 7}},
-        {"command": "python -m benchmarks.peers --part three", "settings": {}},
-    ]
-    assert peers["machine"] == PLACE["machine"]
+    assert peers["date"] == PLACE["date"]
 
 
 def test_figures_of_table_mode_get_one_section(tmp_path: Path) -> None:
@@ -153,11 +146,8 @@ def test_figures_of_table_mode_get_one_section(tmp_path: Path) -> None:
     assert [each["name"] for each in sections["peers"]["figures"] if each["name"].endswith("_x")] == ["app_x"]
     modes = sections[MODES]
     assert {"table_x", "table_y", "table_drain_vs_debezium"} <= {each["name"] for each in modes["figures"]}
-    assert [run["command"] for run in modes["runs"]] == [
-        f"python -m benchmarks.peers --part {name}" for name in ("library", "relay")
-    ]
     text = section(MODES, modes, tmp_path / "charts")
-    assert "| how fast table_x | 2 messages/s | 1 (a peer) | 2 (2 to 2) |" in text
+    assert "| how fast table_x | 2 messages/s | 1 (a peer) | 2 (2…2) |" in text
     assert "| table_drain_vs_polling_relay | not measured: the step relay did not measure it |" in text
 
 
@@ -194,14 +184,13 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     write_json(tmp_path / "results" / LATEST, merged)
     make_report(tmp_path / "results", tmp_path / "performance.md")
     text = (tmp_path / "performance.md").read_text()
-    assert "One run, `make bench QUICK=1`: peers-drain 12 s, peers-cost 12 s." in text
+    assert "`make bench QUICK=1`, commit `abc`, 2026-01-01, S, P, 2 cores, 3.5 GiB" in text
+    assert "plan.py`: peers-drain 12 s, peers-cost 12 s." in text
+    assert "1 are met and 0 missed." in text
     assert "- peers-cost: ended with 1: no room" in text
-    assert f"- relay, growth: {NOT_AT_ALL}\n" in text
-    assert f"- Not in this run, {NOT_AT_ALL}: check-back, death, share, cost\n" in text
-    assert "- Command: `python -m benchmarks.peers --part peers-drain`, settings: rounds 3\n" in text
-    assert "- Command: `python -m benchmarks.peers --part peers-cost`\n" in text
+    assert re.search(rf"^- Not in this run, {NOT_AT_ALL}: .*peers check-back, .*relay growth", text, re.MULTILINE)
     assert "| how fast odd | 2 messages/s | a peer: not measured, no such peer |" in text
-    assert "| land_vs_parquet | not measured: a run of this size leaves it out |  |" in text
+    assert "- Not measured: land_vs_parquet, a run of this size leaves it out\n" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
     assert "peers-cost" in overview(merged)
 
@@ -224,14 +213,21 @@ def test_what_a_whole_run_leaves_out_or_is_newer_is_told_from_a_run_of_its_own(
     assert ("how fast fast" in whole, "how fast fast" in rest, "how fast large" in rest) == (True, again, True)
 
 
-def test_latencies_of_all_that_were_measured_stand_in_one_chart(tmp_path: Path) -> None:
+def test_latencies_of_all_that_were_measured_are_in_one_table(tmp_path: Path) -> None:
     names = [f"commit_to_visible_p{percent}_ms_200{suffix}" for suffix in ("", "_vs_rocketmq") for percent in (50, 99)]
-    figures = [figure(name, 5, beside, "ms").record() for name, beside in zip(names, (10, 20, None, None), strict=True)]
-    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms").record()
-    assert latencies_of([*figures, other]) == {"this project": {50: 5, 99: 5}, "a peer": {50: 10, 99: 20}}
-    text = section("peers", {**results(), "figures": figures}, tmp_path / "charts")
-    assert "![Latency](charts/latency.svg)" in text
-    assert (tmp_path / "charts" / "latency.svg").read_text().count("<svg") == 1
+    figures = [figure(name, 5, beside, "ms") for name, beside in zip(names, (10, 20, None, None), strict=True)]
+    other = figure("commit_to_visible_p50_ms_2000", 7, 8, "ms")
+    table = replace(figure("table_commit_to_visible_p50_ms_200", 6, 5, "ms"), baseline="half mode")
+    measured = latest(*figures, other, table)
+    assert latencies_of(measured["figures"]) == {
+        "table mode": {50: "6"},
+        "half mode": {50: "5", 99: "5"},
+        "a peer": {50: "10", 99: "20"},
+    }
+    assert "| half mode | 5 | - | 5 |" in overview(measured)
+    text = section("peers", results_of_sections(measured)["peers"], tmp_path / "charts")
+    assert "commit_to_visible_p50_ms_2000" in text
+    assert "how fast commit_to_visible_p50_ms_200 " not in text
 
 
 @pytest.mark.parametrize(

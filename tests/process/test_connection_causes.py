@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox._kafka.connection_causes import Causes
-from outbox._kafka.group_offsets import committed_offsets
+from outbox._kafka.groups import committed_offsets
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
 
@@ -157,7 +157,7 @@ def test_login_explains_more_than_lost_connection() -> None:
 
 
 def test_group_request_names_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox._kafka.group_offsets.GROUP_TIMEOUT", SECONDS)
+    monkeypatch.setattr("outbox._kafka.groups.GROUP_TIMEOUT", SECONDS)
     kafka = {"log_level": "0", "bootstrap.servers": REFUSED}
     with pytest.raises(KafkaUnreachable, match="Connection refused"):
         committed_offsets(kafka, Channel("outbox").relay_group, [("outbox.half", 0)])

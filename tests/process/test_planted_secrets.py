@@ -51,7 +51,6 @@ COMMANDS = [
     "relay --check",
     "checker",
     "checker --check",
-    "checker settlement",
 ]
 HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "skip", "pending", "trace"]
 

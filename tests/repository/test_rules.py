@@ -36,3 +36,13 @@ def test_the_rules_name_modules_that_exist() -> None:
     places = re.findall(r"`((?:outbox|relay|checker)/[\w/]+\.py)`", text)
     assert places
     assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def test_each_rule_names_a_test_that_exists() -> None:
+    rows = re.findall(r"^\| (R\d+) \|.*\| (`.*`) \|.*\|$", (ROOT / "docs/reliability.md").read_text(), re.MULTILINE)
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    assert {rule for rule, _ in rows} == _defined("R")
+    missing = {
+        rule: name for rule, named in rows for name in re.findall(r"`(\w+)`", named) if f"def {name}(" not in tests
+    }
+    assert missing == {}

@@ -14,8 +14,7 @@ from spark_jobs.runtime.settings import SinkName
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.delta import is_version
 from spark_jobs.tables.layout import PARTITIONED_BY, RECORDS
-from spark_jobs.tables.owner import Owner, claim
-from spark_jobs.tables.pairing import sink_of
+from spark_jobs.tables.pairing import Owner, claim, sink_of
 from spark_jobs.tables.query_checkpoint import Checkpoint
 from spark_jobs.tables.table_reader import ARROW_SCHEMA, read_landed, read_table
 from tests.support.landing import TOPICS, Landing, span

@@ -12,9 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.landing import gaps
-from spark_jobs.landing.gaps import GapWriter, catch_up
+from spark_jobs.landing.gaps import GapWriter, catch_up, retire
 from spark_jobs.landing.metrics import write_metrics
-from spark_jobs.landing.retire import retire
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.settings import RetireSettings, SinkName

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import Row
 
-from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
+from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id

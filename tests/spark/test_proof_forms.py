@@ -16,9 +16,8 @@ from outbox.protocol.half import Headers, parse_half
 from outbox.protocol.op import OpSource, parse_op
 from outbox.protocol.positions import Positions
 from spark_jobs.auditing.job import searches
-from spark_jobs.records.callback_rows import lists, positions_of
-from spark_jobs.records.halves import half_evidence
-from spark_jobs.records.ops import op_evidence
+from spark_jobs.records.rows import lists, positions_of
+from spark_jobs.records.topics import half_evidence, op_evidence
 from tests.support.proving import BEGIN, Record, frame
 from tests.support.spark import session
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import Row as Judged
 
-from outbox._postgres.purge_watermark import CLOCK_SKEW_MS
+from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
 from relay.table.rows import Row
 from spark_jobs.auditing.group_databases import MessageTables

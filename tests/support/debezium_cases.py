@@ -291,17 +291,16 @@ EXAMPLES = [
 
 
 def documented() -> Iterator[tuple[str, str, str, str, str]]:
-    """The rows of the table in the documents."""
+    """The rows of the table in the documents; columns of which both sides write the same are in one row."""
+    same: dict[tuple[str, str], list[str]] = {}
     for example in EXAMPLES:
         part = {"key": "key", "value": "payload"}.get(example.part, "header")
-        same = example.debezium == example.relay
-        yield (
-            part,
-            example.converter,
-            example.column,
-            _shown(example.debezium),
-            "same" if same else _shown(example.relay),
-        )
+        if example.debezium == example.relay:
+            same.setdefault((part, example.converter), []).append(example.column.partition(" `")[0])
+        else:
+            yield part, example.converter, example.column, _shown(example.debezium), _shown(example.relay)
+    for (part, converter), columns in same.items():
+        yield part, converter, ", ".join(dict.fromkeys(columns)), "same", "same"
 
 
 def _shown(content: bytes | None) -> str:

@@ -25,14 +25,10 @@ from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from spark_jobs.auditing.group_databases import Database, MessageTables
 from spark_jobs.auditing.judge import Circumstances, judge
-from spark_jobs.records.callback_rows import COLUMNS, row_evidence
 from spark_jobs.records.delivered import Began, real_evidence
-from spark_jobs.records.discards import discard_evidence
 from spark_jobs.records.evidence import evidence
-from spark_jobs.records.halves import half_evidence
-from spark_jobs.records.ops import op_evidence
-from spark_jobs.records.table_rows import COLUMNS as TABLE_COLUMNS
-from spark_jobs.records.table_rows import table_evidence
+from spark_jobs.records.rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
+from spark_jobs.records.topics import discard_evidence, half_evidence, op_evidence
 from tests.support.spark import KAFKA_SCHEMA, session
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"

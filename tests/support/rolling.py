@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, Outbox, OutboxError
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from stack.kafka import Kafka
 from tests.support.harness import Site, wait_until

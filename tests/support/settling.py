@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from checker.connection import connect
-from checker.rules.settlement import ChannelProgress, old_enough
+from checker.rules.settlement import Ages, ChannelProgress, HalfPartition
 from checker.settings import DatabaseSettings
-from checker.upkeep.pages import database_ms
-from checker.upkeep.purge import OPTIONS, Purge, Purged, what_may_go
+from checker.upkeep.walk import OPTIONS, Purged, Undelivered, Walk
 from outbox._kafka.admin import end_offset
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.callback_table import CallbackTable
@@ -32,6 +30,7 @@ from tests.support.harness import Site
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+A_DAY = Ages(DAY_MS, DAY_MS, DAY_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +126,33 @@ def purge(
     site: Site, progress: ChannelProgress, keep_settled_ms: int = DAY_MS, keep_tombstones_ms: int = 30 * DAY_MS
 ) -> Purged:
     """Purge once, as a checker would; what was deleted."""
-    settled = what_may_go(site.name, progress)
     total = Purged()
-    with connect(database_of(site), "purge", OPTIONS) as connection:
-        old = old_enough(database_ms(connection), keep_settled_ms, keep_tombstones_ms)
-        assert Purge(CallbackTable(site.tables), threading.Event()).run(connection, settled, old, total.update)
+    with connect(database_of(site), "upkeep", OPTIONS) as connection:
+        ages = Ages(keep_settled_ms, keep_tombstones_ms, DAY_MS)
+        assert walk_of(site, progress, ages).run(connection, progress, total.update) is not None
     return total
+
+
+def audit(
+    site: Site, progress: ChannelProgress, read: Callable[[], ChannelProgress], max_age_ms: int = 0
+) -> list[Undelivered]:
+    """Look once for what is not delivered, as a checker that does not purge would."""
+    walk = Walk(CallbackTable(site.tables), site.name, Ages(DAY_MS, DAY_MS, max_age_ms), read, purges=False)
+    with connect(database_of(site), "upkeep", OPTIONS) as connection:
+        found = walk.run(connection, progress, lambda _: None)
+    assert found is not None
+    return found
+
+
+def walk_of(site: Site, progress: ChannelProgress, ages: Ages = A_DAY) -> Walk:
+    """Return the walk of a checker, to which Kafka shows this for good."""
+    return Walk(CallbackTable(site.tables), site.name, ages, lambda: progress)
+
+
+def settled_to(topic_id: str, offsets: Mapping[int, int]) -> ChannelProgress:
+    """Return the progress of a channel whose half partitions are settled up to these offsets."""
+    partitions = {number: HalfPartition(0, end, HalfCheckpoint(end, end)) for number, end in offsets.items()}
+    return ChannelProgress(topic_id, partitions, {})
 
 
 def meta(site: Site) -> dict[str, str]:

@@ -25,8 +25,8 @@ from sqlalchemy.orm import Session
 from examples.flights.digest import digest
 from outbox import Message, Outbox, OutboxError, Outcome
 from outbox._failpoints import failpoint
-from outbox._receipts.receipt import Receipt
-from outbox._service.signals import stop_on_signals
+from outbox._receipts import Receipt
+from outbox._service.process import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
 from outbox.settings import TableNames
 from tests.torture.diary import ANSWERED, COMMITTED, FAILED, Diary, Entry

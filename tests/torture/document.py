@@ -1,4 +1,4 @@
-"""`python -m tests.torture.document`: makes docs/torture.md, and its chart, from the reports that are kept.
+"""`python -m tests.torture.document`: makes docs/torture.md from the reports that are kept.
 
 A report is kept with `--keep build/torture/report.json`. No figure in the document is typed by hand.
 """
@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from jinja2 import Environment, StrictUndefined
 
-from tests.torture.chart import draw_faults
 from tests.torture.outage import OutageResult
 
 FOLDER = Path(__file__).parent / "results"
@@ -24,19 +24,14 @@ _TEMPLATE = Path(__file__).with_name("document.md.j2")
 _RULE = "With 95 % confidence less than 3/n (rule of three, for independent trials)"
 
 
-def document(reports: Sequence[Mapping[str, Any]], charts: Path) -> str:
-    """Return the document, and draw its charts.
-
-    Args:
-        charts: Folder for the charts, beside the document.
-    """
-    runs = sorted((report for report in reports if not _is_of_outage(report)), key=lambda report: str(report["date"]))
-    for report in runs:
-        draw_faults(report["faults"], charts / f"seed-{report['seed']}.svg")
+def document(reports: Iterable[Mapping[str, Any]]) -> str:
+    """Return the document about these reports: runs side by side, then outages."""
+    kept = list(reports)
+    runs = sorted((report for report in kept if not _is_of_outage(report)), key=lambda report: str(report["date"]))
+    outages = [OutageResult(**report) for report in kept if _is_of_outage(report)]
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
-    environment.filters |= {"verdict": verdict, "rate": _rate, "number": "{:,}".format}
-    outages = [OutageResult(**report) for report in reports if _is_of_outage(report)]
-    text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages, charts=charts.name)
+    environment.filters |= {"verdict": verdict, "counts": _counts, "figures": _figures, "number": "{:,}".format}
+    text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages)
     return text.strip() + "\n"
 
 
@@ -60,6 +55,51 @@ def _rate(trials: int) -> str:
     return f"{min(3 / trials, 1):.2g}" if trials else "1"
 
 
+def _figures(reports: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """What is counted once in a run, as the rest of a row of a table."""
+    columns = [_figures_of(report) for report in reports]
+    return [(name, " | ".join(column[name] for column in columns)) for name in columns[0]]
+
+
+def _figures_of(report: Mapping[str, Any]) -> dict[str, str]:
+    most = report["most"]
+    return {
+        "minutes": f"{report['seconds'] / 60:,.0f}",
+        "rounds of faults, healing and checks": f"{report['rounds']:,}",
+        "local transactions that committed": f"{report['transactions']:,}",
+        "messages that they published": f"{report['messages']:,}",
+        "halves": f"{report['halves']:,}",
+        "messages that were rows of the message table": f"{report['rows']:,}",
+        "transactions that the checker fenced": f"{report['rolled_back_by_the_checker']:,}",
+        "messages delivered late, out of their order": f"{report['late_messages']:,}",
+        "checkpoints looked at": f"{report['checkpoints']:,}",
+        "longest time that readers were held up": f"{report['longest_stall_seconds']} s",
+        "longest time from the last fault until all was settled": f"{report['slowest_healing_seconds']} s",
+        "most memory of a relay or checker": f"{most['resident_mib']:,} MiB",
+        "most threads, most open files": f"{most['threads']:,}, {most['files']:,}",
+        "faults": f"{sum(report['faults'].values()):,}",
+        "violations": f"{report['violations']:,}",
+    }
+
+
+def _kind(name: str) -> str:
+    """The kind of something counted: `killed at relay.flushed` is a `killed at a step of relay`."""
+    at = re.fullmatch(r"(\w+ at) (\w+)(\.\w+)+", name)
+    plain = re.sub(r"^\w+ (?=application )|: .*|, for a minute$| before$| after$", "", name)
+    return f"{at[1]} a step of {at[2]}" if at else plain
+
+
+def _counts(reports: Sequence[Mapping[str, Any]], field: str) -> list[tuple[str, str]]:
+    """How often each kind was met in each run, as the rest of a row of a table."""
+    counted = []
+    for report in reports:
+        kinds: Counter[str] = Counter()
+        for name, count in report[field].items():
+            kinds[_kind(name)] += count
+        counted.append(kinds)
+    return [(kind, " | ".join(f"{kinds[kind]:,}" for kinds in counted)) for kind in sorted(set().union(*counted))]
+
+
 _PLACE = re.compile(r" --report [^\s\"]+")
 
 
@@ -77,7 +117,7 @@ def keep(report: Path, folder: Path) -> Path:
 
 
 Folder = Annotated[Path, typer.Option(help="Folder with the reports that are kept.")]
-Document = Annotated[Path, typer.Option(help="The document; its charts lie beside it.")]
+Document = Annotated[Path, typer.Option(help="The document.")]
 Report = Annotated[Path | None, typer.Option("--keep", help="A report to keep first.")]
 
 
@@ -85,8 +125,7 @@ def main(results: Folder = FOLDER, path: Document = Path("docs/torture.md"), rep
     """Make the document from the reports that are kept."""
     if report is not None:
         keep(report, results)
-    reports = [json.loads(file.read_text()) for file in sorted(results.glob("*.json"))]
-    path.write_text(document(reports, path.with_suffix("")))
+    path.write_text(document(json.loads(file.read_text()) for file in sorted(results.glob("*.json"))))
 
 
 if __name__ == "__main__":

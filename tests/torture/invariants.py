@@ -1,7 +1,7 @@
 """The invariants: each is a function that says what in a round's evidence contradicts it. Pure.
 
 I1 to I8, I10 to I12, and I14 to I18; I9 (an acknowledged COMMIT survives) comes with I8. The letters are those of
-docs/reliability.md.
+docs/torture.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from outbox._kafka.group_offsets import commit_missing, committed_checkpoints
+from outbox._kafka.groups import commit_missing, committed_checkpoints
 from outbox.errors import ConfigurationError
 from tests.support.commands import run_command
 from tests.torture.evidence import TOPICS

@@ -23,9 +23,9 @@ OF_A_CHANNEL = frozenset(
         *("distrusted_checkpoint", "group_pending_max", "group_pending_max_bytes"),
         *("hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
         *("listener_max_age_ms", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
-        *("purge_interval_ms", "read_only", "schema", "settlement_interval_ms", "settlement_max_age_ms", "skip_lost"),
+        *("schema", "settlement_max_age_ms", "skip_lost"),
         *("synchronous_standby", "table_prefix", "tables", "topic_missing_max_age_ms", "transaction_timeout_ms"),
-        "undecided_max_age_ms",
+        *("undecided_max_age_ms", "upkeep_interval_ms"),
     }
 )
 """Settings of relay, checker and doctor that the table of a channel may have."""

@@ -6,16 +6,43 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from outbox._service.channels.channel_context import enter_channel
 from outbox._service.channels.channel_metrics import MetricTable
-from outbox._service.channels.service_control import Service
 from outbox._service.exit_codes import one_line, traceback_of
 from outbox._service.health import ChannelsHealth, Health
 from outbox._service.redaction import redact, visible
 from outbox.errors import ConfigurationError
+
+log = structlog.get_logger()
+
+S = TypeVar("S")
+
+
+class Service(Protocol):
+    """What has a main loop."""
+
+    def run(self) -> None:
+        """Serve until asked to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceControl(Generic[S]):
+    """What a service is given beside its settings.
+
+    Args:
+        reload: Set when it is asked to read its settings again (SIGHUP).
+    """
+
+    stop: threading.Event
+    reload: threading.Event
+    read_again: Callable[[], S]
+    health: Health
+
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 30.0
@@ -24,8 +51,6 @@ STEADY_SECONDS = 60.0
 STOP_SECONDS = 25.0
 """Time for all channels to stop; each limits its own steps to less."""
 TICK_SECONDS = 0.2
-
-log = structlog.get_logger()
 
 
 class ChannelThread(threading.Thread):

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, scoped_session
 from outbox._listener.server import CheckServer
 from outbox._publish.participant import Starter
 from outbox._publish.session_connection import BindArguments
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox._table.insert_connection import DbapiConnection
 from outbox.errors import UsageError
 from outbox.listener import TransactionListener

@@ -13,7 +13,7 @@ from outbox._publish.draft import Draft
 from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._publish.tracing import with_trace
 from outbox._publish.validation import refuse
-from outbox._receipts.receipt import Receipt
+from outbox._receipts import Receipt
 from outbox.errors import CommitOutcomeUnknown, OutboxError, PublishFailed, TransactionFenced, UsageError
 from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id

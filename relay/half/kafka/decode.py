@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from confluent_kafka import Message
 
-from outbox._kafka.record_headers import headers_of
+from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import Header, parse_half

@@ -18,8 +18,8 @@ from confluent_kafka import (
 )
 
 from outbox._kafka.channel import ChannelDescription
-from outbox._kafka.unreadable import is_unreadable
-from outbox._service.rights import refuse_missing_right
+from outbox._kafka.consumed_records import is_unreadable
+from outbox._service.membership import refuse_missing_right
 from outbox.protocol.names import Place
 from relay.half.serving.arrivals import Arrivals
 

@@ -62,7 +62,7 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.DISCARDED, Event.DELIVER): State.READY,  # from an operator; pre-flight looks again
     (State.DISCARDED, Event.ROLLBACK): State.ROLLED_BACK,  # from the checker or an operator: it is removed
 }
-"""Every transition there is; what is not here cannot happen. The diagram in docs/protocol.md shows the same table."""
+"""Every transition there is; what is not here cannot happen. docs/protocol.md shows the same table."""
 
 _EVENTS = {OpKind.COMMIT: Event.COMMIT, OpKind.ROLLBACK: Event.ROLLBACK, OpKind.UNKNOWN: Event.UNKNOWN}
 _UNKNOWN = Event.UNKNOWN

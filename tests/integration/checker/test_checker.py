@@ -183,12 +183,9 @@ def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: Outbox
     assert stopped.terminate() == 0
 
 
-@pytest.mark.parametrize(
-    ("purpose", "writes", "read_only"),
-    [("checker", True, False), ("checker", False, True), ("purge", True, False), ("operator", False, False)],
-)
-def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, writes: bool, read_only: bool) -> None:  # noqa: FBT001
-    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url, "read_only": read_only})
+@pytest.mark.parametrize(("purpose", "writes"), [("checker", True), ("purge", True), ("operator", False)])
+def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, writes: bool) -> None:  # noqa: FBT001
+    settings = DatabaseSettings.model_validate({"dsn": site.postgres_url})
     with connect(settings, purpose, writes=writes) as connection:
         query = "SELECT name, setting::int FROM pg_settings WHERE name = ANY (%s)"
         found = dict(connection.execute(query, (list(LIMITS_MS),)).fetchall())

@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from outbox import Message, Outbox
-from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.protocol.op import OpEntry
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Service, Site, wait_until
 from tests.support.probes import free_port, metric, metrics
@@ -108,54 +108,28 @@ def test_databases_are_added_changed_and_removed_while_it_runs(
 
     configured.write(shop='{dsn}\ngroups = ["orders"]\ntable_prefix = "nothing"')
     reload("refused", 1)
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nread_onyl = true')
+    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\ndurabilty = "production"')
     reload("refused", 2)
     configured.write()
     reload("refused", 3)
     configured.write(shop='dsn = "postgresql://')
     reload("refused", 4)
     refused = [line for line in checker.output().splitlines() if "New configuration refused" in line]
-    problems = ("nothing_transaction does not exist", "read_onyl", "no database", "checker.toml")
+    problems = ("nothing_transaction does not exist", "durabilty", "no database", "checker.toml")
     for line, problem in zip(refused, problems, strict=True):
         assert problem in line
     assert site.rows() == {}
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]')
     reload("taken", 1)
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
-    assert _kept_up(configured.port) == {("shop", "purge"), ("shop", "audit")}
-    site.wait_settled()
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nread_only = true')
-    reload("taken", 2)
-    assert _kept_up(configured.port) == {("shop", "audit")}, "what may only be read is audited, and never purged"
-    _orphans(site, outbox, 1)
-    wait_until(lambda: (OpSource.CHECKER, OpKind.UNKNOWN) in _kinds(site), explain=site.logs)
-    assert _fenced(site) == _ids(orphans)
+    assert _kept_up(configured.port) == {"shop"}
     assert "Traceback" not in checker.output()
 
 
-def _kept_up(port: int) -> set[tuple[str, str]]:
-    """Which databases have which figures of upkeep."""
-    of = {"outbox_checker_purge_completed_seconds": "purge", "outbox_checker_settlement_completed_seconds": "audit"}
-    return {(dict(labels)["database"], of[name]) for name, labels in metrics(port) if name in of}
-
-
-def _kinds(site: Site) -> set[tuple[OpSource, OpKind]]:
-    return {(source, entry.kind) for source, entry in site.ops()}
-
-
-def test_where_it_may_not_write_rows_decide_and_absence_is_counted_as_unknown(site: Site, outbox: Outbox) -> None:
-    """As with a listener that does not know: parked after `check_max` answers, and asked about on."""
-    committed = publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
-    (absent,) = send_halves(site, outbox, [Message(site.topic("orders"), "w", "other")])
-    relay = site.relay(extra={**QUICK, "OUTBOX_CHECK_MAX": "2"})
-    checker = site.checker(extra={**QUICK, "OUTBOX_READ_ONLY": "true"})
-    assert [record.message_id for record in site.wait_visible(1, "orders")] == committed
-    wait_until(lambda: "checks were answered UNKNOWN" in relay.output(), explain=site.logs)
-    assert set(site.rows().values()) == {"C"}
-    assert {entry.reason for source, entry in site.ops() if entry.transaction_id == absent.transaction_id} == {
-        "no row, and the checker may not write to this database"
-    }
-    assert checker.terminate() == 0
+def _kept_up(port: int) -> set[str]:
+    """Which databases have figures of upkeep."""
+    name = "outbox_checker_upkeep_completed_seconds"
+    return {dict(labels)["database"] for found, labels in metrics(port) if found == name}
 
 
 def test_group_without_commits_is_fenced_only_after_reset(site: Site, outbox: Outbox, configured: Configured) -> None:
@@ -173,7 +147,7 @@ def test_group_without_commits_is_fenced_only_after_reset(site: Site, outbox: Ou
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker = "off"')
     checker.process.send_signal(signal.SIGHUP)
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
-    assert _kept_up(configured.port) == {("shop", "purge"), ("shop", "audit")}
+    assert _kept_up(configured.port) == {"shop"}
     site.wait_settled()
     assert metric(configured.port, "outbox_checker_breakers_open", database="shop") == 0
 

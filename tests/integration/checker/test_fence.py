@@ -17,7 +17,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from checker.fencing.fence import _BEGIN, _TRY_LOCKS, Fence
-from checker.fencing.read_only_fence import ReadOnlyFence
 from checker.rules.verdicts import Verdict
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
@@ -121,17 +120,11 @@ def test_below_the_purge_watermark_nothing_is_fenced(site: Site, connection: psy
     assert site.rows() == {there.transaction_id: "C", above.transaction_id: "R"}
 
 
-@pytest.mark.parametrize("read_only", [False, True], ids=["fencing", "read-only"])
-def test_another_incarnation_never_decides(
-    site: Site,
-    connection: psycopg.Connection[Any],
-    read_only: bool,  # noqa: FBT001 - a parameter
-) -> None:
+def test_another_incarnation_never_decides(site: Site, connection: psycopg.Connection[Any]) -> None:
     """A wrong database, or one without an incarnation, says nothing: neither by a row nor by its absence (R10)."""
     requests = _requests(site, connection, 2)
     _commit_row(site, connection, requests[0])
-    table = CallbackTable(site.tables)
-    fence = ReadOnlyFence(table) if read_only else Fence(table, site.name)
+    fence = Fence(CallbackTable(site.tables), site.name)
     for change in ("UPDATE {} SET value = gen_random_uuid() WHERE key = %s", "DELETE FROM {} WHERE key = %s"):
         connection.execute(change.format(site.tables.meta).encode(), ("incarnation",))
         answers = fence.check(connection, requests)
@@ -303,23 +296,6 @@ def _take_all_locks(connection: psycopg.Connection[Any]) -> int:
     raise AssertionError(f"{taken} locks do not fill the table")
 
 
-def test_without_the_right_to_write_absence_is_unknown(site: Site, connection: psycopg.Connection[Any]) -> None:
-    committed, fenced, open_, below, absent = (_request(site, connection, offset) for offset in (9, 10, 11, 7, 12))
-    connection.execute(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode(), (f"purged/{HALF_TOPIC}/0",))
-    with _application(site, "READ COMMITTED") as application:
-        _lock(application, open_)
-        _commit_row(site, application, open_)
-        assert _verdicts(site, connection, [fenced]) == [Verdict.FENCED]
-        _commit_row(site, connection, committed)
-        before = site.rows()
-        requests = [committed, fenced, open_, below, absent]
-        connection.execute("SET default_transaction_read_only = on")
-        answers = ReadOnlyFence(CallbackTable(site.tables)).check(connection, requests)
-    found = [answers[request.transaction_id][0] for request in requests]
-    assert found == [Verdict.COMMITTED, Verdict.FENCED, Verdict.UNKNOWN, Verdict.PURGED, Verdict.UNKNOWN]
-    assert site.rows() == before
-
-
 def test_ids_that_share_a_lock_number_only_delay_each_other(site: Site, connection: psycopg.Connection[Any]) -> None:
     first = _request(site, connection, 1)
     twin = _request(site, connection, 2)
@@ -328,21 +304,3 @@ def test_ids_that_share_a_lock_number_only_delay_each_other(site: Site, connecti
         _lock(application, first)
         assert _verdicts(site, connection, [first, twin]) == [Verdict.IN_FLIGHT] * 2
     assert _verdicts(site, connection, [first, twin]) == [Verdict.FENCED] * 2
-
-
-def test_a_row_is_told_read_only_once_the_log_is_flushed_beyond_it(
-    site: Site, connection: psycopg.Connection[Any]
-) -> None:
-    """An open transaction writes on, and nobody flushes that: what counts is the log when the row was seen (R9)."""
-    request, *others = _requests(site, connection, 4)
-    fence = ReadOnlyFence(CallbackTable(site.tables))
-    with _application(site, "READ COMMITTED") as application:
-        _commit_row(site, connection, request)
-        _commit_row(site, application, others[0])
-        first = fence.check(connection, [request])
-        _commit_row(site, connection, others[1])
-        _commit_row(site, application, others[2])
-        second = fence.check(connection, [request])
-    verdicts = [answers[request.transaction_id][0] for answers in (first, second)]
-    # COMMITTED at once if others on this server flush the log meanwhile, else as soon as others[1] has flushed it
-    assert verdicts[0] is Verdict.COMMITTED or verdicts == [Verdict.IN_FLIGHT, Verdict.COMMITTED]

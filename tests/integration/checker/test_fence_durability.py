@@ -14,11 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from checker.connection import UnreachableError, connect, connect_and_verify
-from checker.durability import oldest_prepared
-from checker.durable import NotReplicatedError
-from checker.fencing.fence import Fence
-from checker.fencing.read_only_fence import ReadOnlyFence
+from checker.connection import UnreachableError, connect, connect_and_verify, oldest_prepared
+from checker.fencing.fence import Fence, NotReplicatedError
 from checker.rules.verdicts import Answers, Verdict
 from checker.settings import DatabaseSettings
 from outbox import TableNames
@@ -150,17 +147,6 @@ def test_a_replica_is_refused_where_absence_decides(pair: tuple[Postgres, Postgr
     """What it does not show may come."""
     with pytest.raises(UnreachableError, match="cannot be used"):
         connect_and_verify("shop", _database(pair[1]))
-
-
-def test_a_replica_will_do_where_the_checker_may_not_write(pair: tuple[Postgres, Postgres]) -> None:
-    primary, standby = pair
-    reading = _database(standby, read_only=True)
-    with connect(_database(primary)) as writer, connect_and_verify("shop", reading) as reader:
-        committed, absent = _request(writer), _request(writer)
-        _commit_row(writer, committed)
-        fence = ReadOnlyFence(TABLE)
-        wait_until(lambda: fence.check(reader, [committed])[committed.transaction_id][0] is Verdict.COMMITTED)
-        assert fence.check(reader, [absent]) == {absent.transaction_id: (Verdict.UNKNOWN, None)}
 
 
 @pytest.mark.parametrize(

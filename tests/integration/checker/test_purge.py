@@ -17,11 +17,10 @@ from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
 from checker.fencing.fence import Fence
-from checker.rules.settlement import old_enough
+from checker.rules.settlement import Ages, Delay
 from checker.rules.verdicts import Verdict
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.pages import database_ms
-from checker.upkeep.purge import Purge, Purged, Settled
+from checker.upkeep.walk import Purged
 from outbox import Message, Outbox
 from outbox._kafka.admin import end_offset
 from outbox._kafka.channel import ChannelDescription, create_channel
@@ -46,6 +45,8 @@ from tests.support.settling import (
     make_rows,
     meta,
     purge,
+    settled_to,
+    walk_of,
     watermark,
 )
 
@@ -53,7 +54,7 @@ QUICK = {
     "OUTBOX_TRANSACTION_TIMEOUT_MS": "200",
     "OUTBOX_CHECK_INTERVAL_MS": "200",
     "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300",
-    "OUTBOX_PURGE_INTERVAL_MS": "200",
+    "OUTBOX_UPKEEP_INTERVAL_MS": "200",
     "OUTBOX_KEEP_SETTLED_MS": "300",
 }
 """Rows go soon; what cannot be delivered is discarded soon."""
@@ -154,6 +155,38 @@ def test_rows_leave_by_settlement_and_age(site: Site, channel: ChannelDescriptio
     assert set(site.rows()) == {row.transaction_id for row in (*unsettled, *young, *deleted)}
     assert watermark(site, channel) == settled[-1].offset + 1
     assert purge(site, reader.read()) == Purged(C=0)
+
+
+def test_a_walk_reports_what_it_leaves_over(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
+    """The rows of one page: gone, too young to go, and not delivered."""
+    make_rows(site, channel.half.id, range(10))
+    make_rows(site, channel.half.id, range(3), age_ms=23 * HOUR_MS)
+    pending = make_rows(site, channel.half.id, [10, 11], age_ms=23 * HOUR_MS)
+    make_rows(site, channel.half.id, [12], age_ms=HOUR_MS // 60)
+    commit_checkpoint(site, channel, HalfCheckpoint(10, 20, (range(10, 13),)))
+    progress, purged = reader.read(), Purged()
+    with site.connect() as connection:
+        walk = walk_of(site, progress, Ages(DAY_MS, DAY_MS, HOUR_MS // 6))
+        left_over = walk.run(connection, progress, purged.update)
+    assert purged == Purged(C=10)
+    assert left_over is not None
+    (found,) = left_over
+    assert (found.delay, found.count) == (Delay.PENDING, 2)
+    assert found.examples == sorted(row.transaction_id for row in pending)
+
+
+def test_a_row_whose_id_is_ahead_of_the_databases_clock_stays(
+    site: Site, channel: ChannelDescription, reader: DeliveryReader
+) -> None:
+    """It is old by one clock only: `outcome()` of a purged transaction goes by the time in its id."""
+    (ahead,) = make_rows(site, channel.half.id, [0], age_ms=-DAY_MS)
+    make_rows(site, channel.half.id, [1])
+    with site.connect() as connection:
+        query = f"UPDATE {site.tables.transaction} SET created_at = now() - interval '2 days'".encode()
+        connection.execute(query)
+    commit_checkpoint(site, channel, HalfCheckpoint(2, 2))
+    assert purge(site, reader.read()) == Purged(C=1)
+    assert set(site.rows()) == {ahead.transaction_id}
 
 
 def test_a_row_whose_half_cannot_be_parsed_stays(
@@ -347,9 +380,8 @@ class _Meeting:
         if self.committed is None:
             make_rows(self._site, self._topic_id, [0], made=[self.row])
             self._purger.execute("BEGIN")
-            old = old_enough(database_ms(self._purger), DAY_MS, DAY_MS)
-            purge = Purge(CallbackTable(self._site.tables), threading.Event())
-            purge.run(self._purger, Settled(self._site.name, self._topic_id, {0: 1}), old, lambda _: None)
+            settled = settled_to(self._topic_id, {0: 1})
+            walk_of(self._site, settled).run(self._purger, settled, lambda _: None)
             self.committed = self._pool.submit(self._commit, connection.info.backend_pid)
         return {request.transaction_id for request in requests}
 
@@ -362,7 +394,7 @@ def test_a_fence_that_meets_a_purge_is_no_rollback_row(
     site: Site, channel: ChannelDescription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fence's INSERT waits for the DELETE of the same row, and then finds its key free."""
-    monkeypatch.setattr("checker.fencing.rollback_rows.WAIT_MS", 20_000)
+    monkeypatch.setattr("checker.fencing.callback_rows.WAIT_MS", 20_000)
     with site.connect() as purger, site.connect() as checker, ThreadPoolExecutor(1) as pool:
         meeting = _Meeting(site, purger, channel.half.id, pool)
         request = _request(site, channel, meeting.row)
@@ -408,12 +440,10 @@ def test_an_outcome_that_is_asked_during_a_purge_is_no_rollback_row(
 ) -> None:
     (row,) = make_rows(site, channel.half.id, [0])
     commit_checkpoint(site, channel, HalfCheckpoint(1, 1))
-    progress, table = reader.read(), CallbackTable(site.tables)
+    progress = reader.read()
     with site.connect() as purger, site.connect() as asking, ThreadPoolExecutor(1) as pool:
-        settled = Settled(site.name, progress.topic_id, {0: 1})
         with purger.transaction():
-            old = old_enough(database_ms(purger), DAY_MS, DAY_MS)
-            Purge(table, threading.Event()).run(purger, settled, old, lambda _: None)
+            walk_of(site, progress).run(purger, progress, lambda _: None)
             answer = pool.submit(outbox.outcome, row.transaction_id, asking)
             _wait_for_a_lock(site, asking.info.backend_pid)
         assert str(answer.result(30)) == "too old"
@@ -447,13 +477,11 @@ def test_two_purges_at_once_delete_each_row_once(
     make_rows(site, channel.half.id, range(12_000))
     commit_checkpoint(site, channel, HalfCheckpoint(12_000, 12_000))
     progress, totals = reader.read(), [Purged(), Purged()]
-    settled, table = Settled(site.name, progress.topic_id, {0: 12_000}), CallbackTable(site.tables)
 
     def run(total: Purged) -> None:
         with site.connect() as connection:
-            old = old_enough(database_ms(connection), DAY_MS, DAY_MS)
-            while not Purge(table, threading.Event()).run(connection, settled, old, total.update):
-                time.sleep(0.01)
+            while site.rows():
+                walk_of(site, progress).run(connection, progress, total.update)
 
     threads = [threading.Thread(target=run, args=(total,)) for total in totals]
     for thread in threads:

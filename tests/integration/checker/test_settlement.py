@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 
-from checker.connection import connect
 from checker.rules.settlement import Delay
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.purge import Purged
-from checker.upkeep.settlement_audit import OPTIONS, Audit, Undelivered
+from checker.upkeep.walk import Purged, Undelivered
 from outbox import Message, Outbox
 from outbox._kafka.channel import ChannelDescription
-from outbox._postgres.callback_table import CallbackTable
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.op import OpKind
@@ -28,14 +24,14 @@ from tests.support.settling import (
     DAY_MS,
     HOUR_MS,
     any_topic_id,
+    audit,
     commit_checkpoint,
-    database_of,
     discard,
     make_rows,
     purge,
 )
 
-AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_SETTLEMENT_INTERVAL_MS": "200", "OUTBOX_PURGE": "false"}
+AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_UPKEEP_INTERVAL_MS": "200", "OUTBOX_PURGE": "false"}
 
 
 @pytest.fixture
@@ -49,17 +45,11 @@ def _messages(site: Site, count: int, key: str = "k") -> list[Message]:
 
 
 def _audit(site: Site, reader: DeliveryReader, max_age: int = 0) -> list[Undelivered]:
-    audit = Audit(CallbackTable(site.tables), site.name, max_age, reader.read)
-    with connect(database_of(site), "settlement", OPTIONS) as connection:
-        return audit.run(connection, reader.read())
+    return audit(site, reader.read(), reader.read, max_age)
 
 
 def _kinds(found: list[Undelivered]) -> dict[Delay, int]:
     return {one.delay: one.count for one in found}
-
-
-def _settlement(site: Site, *words: str, **variables: str) -> Any:
-    return run_command(site, "checker", "settlement", *words, environ={**AT_ONCE, **variables})
 
 
 def _place(site: Site) -> int:
@@ -83,19 +73,12 @@ def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
         sorted(id_.partition("/")[0] for id_ in ids)[:5],
     )
     assert _audit(site, reader, max_age=3_600_000) == []
-    result = _settlement(site)
-    assert result.returncode == Exit.FINDINGS
-    assert "no relay has read its halves yet" in result.stdout
     checker = site.checker(extra={**AT_ONCE, "OUTBOX_HTTP_PORT": "0"})
     wait_until(lambda: '"kind": "unread"' in checker.output(), explain=site.logs)
     assert '"group": "orders"' in checker.output()
     site.relay()
     wait_until(lambda: "All committed transactions delivered" in checker.output(), explain=site.logs)
     assert _audit(site, reader) == []
-    result = _settlement(site)
-    assert (result.returncode, result.stdout.count("default")) == (Exit.OK, 1)
-    result = _settlement(site, "--json")
-    assert (result.returncode, json.loads(result.stdout)) == (Exit.OK, {"undelivered": [], "problems": []})
 
 
 def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader) -> None:
@@ -122,10 +105,6 @@ def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Ou
     }
     pending = next(one for one in found if one.delay is Delay.PENDING)
     assert pending.examples == [by_offset[2]]
-    shown = json.loads(_settlement(site, "--json").stdout)
-    assert {(one["database"], one["group"], one["kind"]) for one in shown["undelivered"]} == {
-        ("default", one.group, str(one.delay)) for one in found
-    }
 
 
 def test_halves_that_were_deleted_by_hand_are_gone(
@@ -143,9 +122,7 @@ def test_without_a_checkpoint_nothing_is_proved(
 ) -> None:
     for partition in range(2):
         commit_checkpoint(site, channel, HalfCheckpoint(0, 0), partition=partition, text="moved by hand")
-    unprovable = _settlement(site)
-    assert unprovable.returncode == Exit.UNPROVABLE
-    assert "damaged" in unprovable.stdout
+    assert "damaged" in reader.read().problems[0]
     publish_bulk(site, outbox, _messages(site, 2))
     assert _kinds(_audit(site, reader)) == {Delay.UNKNOWN: 2}
 
@@ -196,9 +173,7 @@ def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
     progress = reader.read()
     entries = send_halves(site, outbox, _messages(site, 3))
     make_rows(site, channel.half.id, [entry.last_offset for entry in entries], partition=entries[0].partition)
-    audit = Audit(CallbackTable(site.tables), site.name, 0, reader.read)
-    with connect(database_of(site), "settlement", OPTIONS) as connection:
-        assert _kinds(audit.run(connection, progress)) == {Delay.UNREAD: 3}
+    assert _kinds(audit(site, progress, reader.read)) == {Delay.UNREAD: 3}
 
 
 def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbox) -> None:
@@ -219,17 +194,10 @@ def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbo
     wait_until(lambda: metric(port, "outbox_relay_events_total", kind="op_contradicts_settled") == 1, explain=site.logs)
     assert "Decision contradicts the one that was obeyed" in relay.output()
     assert entry.transaction_id in relay.output()
-    result = _settlement(site, "--json")
-    assert result.returncode == Exit.FINDINGS
-    (one,) = json.loads(result.stdout)["undelivered"]
-    assert (one["kind"], one["count"], one["examples"]) == ("rolled_back", 1, [entry.transaction_id])
+    checker = site.checker(extra=AT_ONCE)
+    wait_until(lambda: '"kind": "rolled_back"' in checker.output(), explain=site.logs)
+    (found,) = [json.loads(line) for line in checker.output().splitlines() if '"kind": "rolled_back"' in line]
+    assert (found["count"], found["examples"]) == (1, [entry.transaction_id])
     traced = run_command(site, "trace", entry.transaction_id, "--json")
     assert traced.returncode == Exit.CONTRADICTION
     assert json.loads(traced.stdout)["state"] == "contradiction"
-
-
-def test_a_database_that_does_not_answer_is_no_clean_audit(site: Site) -> None:
-    site.create()
-    result = _settlement(site, OUTBOX_POSTGRES_URL="postgresql://nobody@127.0.0.1:1/nowhere")
-    assert result.returncode == Exit.CONFIGURATION
-    assert "cannot be audited" in result.stderr

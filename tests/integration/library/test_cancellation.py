@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from outbox import AsyncOutbox, OutboxError, Receipt
-from outbox._receipts.transaction_end import LocalState
+from outbox._receipts import LocalState
 from outbox.protocol.op import OpKind
 from tests.support.async_shop import AsyncShop
 from tests.support.cancelling import Cancelling, When

@@ -13,7 +13,7 @@ from checker.operator.pending import app
 from checker.operator.unsettled_transactions import Gathering
 from outbox import Message, Outbox
 from outbox._kafka.channel import verify_channel
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._operations.discard_topic import read_manifests
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource, encode_op
@@ -70,15 +70,6 @@ def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: 
     assert f"unsettled transactions in channel {site.name}:" in shown
     assert entries[0].transaction_id in shown
     assert "secret" not in shown
-
-
-def test_where_the_checker_may_not_write_a_missing_row_says_nothing(site: Site, outbox: Outbox) -> None:
-    """Of a replica it may come yet."""
-    (missing,) = send_halves(site, outbox, _messages(site, 1))
-    (committed,) = publish_bulk(site, outbox, _messages(site, 1), ops=False)
-    document = _pending(site, "--look", environ={"OUTBOX_READ_ONLY": "true"})
-    rows = {one["transaction"]: one["row"] for one in document["transactions"]}
-    assert rows == {missing.transaction_id: "read-only", committed.removesuffix("/0"): "committed"}
 
 
 def _partitions(by_id: dict[str, Any]) -> set[int]:

@@ -342,14 +342,6 @@ def test_a_group_without_a_database_is_refused(still: Site, outbox: Outbox, tmp_
     assert "no database is configured for its producer group" in refusal["why"]
 
 
-def test_where_the_checker_may_not_write_nothing_is_decided(still: Site, outbox: Outbox) -> None:
-    id_ = _undecided(still, outbox).transaction_id
-    refusal = _refused(still, id_, "--commit", environ={"OUTBOX_READ_ONLY": "true"})
-    assert (refusal["standing"], refusal["database"]) == ("read-only", "default")
-    assert "read_only in the checker's settings" in refusal["why"]
-    assert id_ not in still.rows()
-
-
 def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: Outbox) -> None:
     entry = _undecided(still, outbox)
     manifest = Manifest(

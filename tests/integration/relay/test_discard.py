@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from outbox import Message
-from outbox._kafka.group_offsets import committed_offsets
+from outbox._kafka.groups import committed_offsets
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message
-from outbox._kafka.group_offsets import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from relay.delivery.producer import DeliveryError
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.recovery.held_back import HELD_BACK

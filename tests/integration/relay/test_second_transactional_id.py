@@ -1,6 +1,6 @@
 """What Kafka allows while a decided transaction waits for a broker: why an owner does not go on under a second id.
 
-docs/reliability.md, "Limits, openly", has the conclusion.
+docs/reliability.md, "Limits", has the conclusion.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from checker import requests as intake
 from checker.metrics import TABLE
 from checker.requests import Intake
-from outbox._rules.request_age import STALE_MS
+from outbox._rules.broker_clock import STALE_MS
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.positions import Positions

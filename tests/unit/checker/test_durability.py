@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.durability import durability_problems
+from checker.connection import durability_problems
 
 SAFE = {
     "fsync": "on",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.rules.undecided_age import FORGET_MS, MOST, Undecided
-from checker.rules.verdicts import CONSEQUENCES, Verdict
+from checker.rules.verdicts import CONSEQUENCES, FORGET_MS, MOST, Undecided, Verdict
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 

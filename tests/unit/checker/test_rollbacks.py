@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.upkeep.rollbacks import rolled_back
+from checker.upkeep.delivery_progress import rolled_back
 from outbox.protocol.op import OpSource, encode_op
 from tests.support.ledger_model import TOPIC_ID, transaction_id
 from tests.unit.relay.test_ledger import commit, rollback

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from checker.rules.settlement import (
     FIRST_ID,
     LAST_ID,
+    Ages,
     ChannelProgress,
     CommittedRow,
     Delay,
     HalfPartition,
+    Old,
     between,
     first_id_of,
     old_enough,
@@ -113,9 +115,9 @@ def test_the_time_before_the_first_id_has_none() -> None:
 
 
 def test_rows_are_old_by_both_clocks() -> None:
-    old = old_enough(1_000_000, keep_settled_ms=1_000, keep_tombstones_ms=5_000)
-    assert (old.committed_ms, old.rollback_rows_ms, old.before) == (999_000, 995_000, first_id_of(999_000))
-    assert old_enough(1_000_000, keep_settled_ms=5_000, keep_tombstones_ms=1_000).before == first_id_of(999_000)
+    old = old_enough(1_000_000, Ages(settled=1_000, rollback_rows=5_000, undelivered=100))
+    assert old == Old(999_000, 995_000, 999_900, first_id_of(999_000))
+    assert old_enough(1_000_000, Ages(settled=5_000, rollback_rows=1_000, undelivered=100)).before == old.before
 
 
 @given(st.lists(st.integers(0, 30), unique=True), st.integers(0, 30), st.integers(0, 30))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, cast
-
-import pytest
+from typing import cast
 
 from checker import metrics
 from checker.settings import CheckerSettings, DatabaseSettings
@@ -16,55 +13,35 @@ from checker.upkeep.service import DatabaseUpkeep, Upkeep
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
 READER = cast("DeliveryReader", SimpleNamespace(channel=CHANNEL, read=None, rolled_back=None))
 DATABASE = {"dsn": "postgresql://nobody@127.0.0.1:1/none"}
-PURGE = {"outbox_checker_purged_rows_total", "outbox_checker_purge_completed_seconds"}
-AUDIT = {"outbox_checker_undelivered", "outbox_checker_settlement_completed_seconds"}
+FIGURES = {
+    "outbox_checker_purged_rows_total",
+    "outbox_checker_undelivered",
+    "outbox_checker_upkeep_completed_seconds",
+}
 
 
-def settings(*, purge: bool = True) -> CheckerSettings:
-    return CheckerSettings.model_validate({"bootstrap_servers": "127.0.0.1:1", "channel": "c", "purge": purge})
+def settings() -> CheckerSettings:
+    return CheckerSettings.model_validate({"bootstrap_servers": "127.0.0.1:1", "channel": "c"})
 
 
 def shown(database: str) -> set[str]:
     """Return the metrics of a database's upkeep."""
     samples = (sample for family in metrics.TABLE.registry.collect() for sample in family.samples)
-    return {one.name for one in samples if one.labels.get("database") == database} & (PURGE | AUDIT)
+    return {one.name for one in samples if one.labels.get("database") == database} & FIGURES
 
 
-@pytest.fixture
-def upkeep() -> Iterator[Upkeep]:
-    made = Upkeep(settings(), READER)
-    yield made
-    made.stop()
-
-
-@pytest.mark.parametrize(
-    ("purge", "more", "figures"),
-    [(True, {}, PURGE | AUDIT), (True, {"read_only": True}, AUDIT), (False, {}, AUDIT)],
-)
-def test_each_database_is_audited_and_purged_where_that_may_be(
-    purge: bool,  # noqa: FBT001 - a parameter of the test
-    more: dict[str, Any],
-    figures: set[str],
-) -> None:
-    upkeep = Upkeep(settings(purge=purge), READER)
-    database = DatabaseSettings.model_validate(DATABASE | more)
-    assert upkeep.purges(database) is (figures > AUDIT)
+def test_figures_of_a_database_come_and_go_with_it() -> None:
+    upkeep = Upkeep(settings(), READER)
+    database = DatabaseSettings.model_validate(DATABASE)
     upkeep.begin("shop", database)
-    assert shown("shop") == figures
+    assert shown("shop") == FIGURES
     upkeep.end("shop")
     assert shown("shop") == set()
 
 
-def test_a_database_that_becomes_read_only_loses_the_figures_of_its_purge(upkeep: Upkeep) -> None:
-    upkeep.begin("stock", DatabaseSettings.model_validate(DATABASE))
-    upkeep.end("stock")
-    upkeep.begin("stock", DatabaseSettings.model_validate({**DATABASE, "read_only": True}))
-    assert shown("stock") == AUDIT
-
-
 def test_what_ends_late_leaves_no_figure_behind() -> None:
     database = DatabaseSettings.model_validate(DATABASE)
-    one = DatabaseUpkeep("late", database, settings(), READER, purge=True)
+    one = DatabaseUpkeep("late", database, settings(), READER)
     one._show(lambda: metrics.purged("late", {"C": 3}))
     labels = {"channel": "", "database": "late", "state": "C"}
     assert metrics.TABLE.registry.get_sample_value("outbox_checker_purged_rows_total", labels) == 3

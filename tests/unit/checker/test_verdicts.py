@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, NO_ROW, Row, Verdict, of_row, op_entry, read_row
+from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Row, Verdict, of_row, op_entry, read_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind, OpSource, encode_op, parse_op
@@ -103,17 +103,7 @@ def test_a_row_of_another_topic_decides_nothing_here() -> None:
     assert op_entry(REQUEST, Verdict.COMMITTED, row) is None
 
 
-def test_read_only_answer_without_row_has_number_of_check() -> None:
-    """So the relay counts it, once, as a listener's."""
-    entry = op_entry(REQUEST, Verdict.UNKNOWN, None)
-    assert entry is not None
-    assert (entry.kind, entry.checks, entry.reason) == (OpKind.UNKNOWN, REQUEST.check, NO_ROW)
-    assert (entry.positions, entry.first_offset, entry.last_offset) == (REQUEST.positions, 100, 109)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "row"), [(Verdict.COMMITTED, ROW), (Verdict.FENCED, ROLLBACK_ROW), (Verdict.UNKNOWN, None)]
-)
+@pytest.mark.parametrize(("verdict", "row"), [(Verdict.COMMITTED, ROW), (Verdict.FENCED, ROLLBACK_ROW)])
 def test_every_answer_can_be_read_by_the_relay(verdict: Verdict, row: Row) -> None:
     entry = op_entry(REQUEST, verdict, row)
     assert entry is not None

@@ -16,7 +16,6 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import checker.cli
-import checker.self_check
 import relay.cli
 import relay.self_check
 from outbox import ConfigurationError
@@ -141,7 +140,7 @@ def root_logger() -> Iterator[None]:
     [
         (doctor, doctor.app, [], ["Postgres", "table source rows", "database shop"]),
         (relay.self_check, relay.cli.app, ["--check"], ["table source rows"]),
-        (checker.self_check, checker.cli.app, ["--check"], ["database shop", "database default"]),
+        (checker.cli, checker.cli.app, ["--check"], ["database shop", "database default"]),
     ],
 )
 def test_commands_warn_of_remote_servers(
@@ -152,7 +151,7 @@ def test_commands_warn_of_remote_servers(
     monkeypatch.setattr(module, "examine_kafka", _nothing, raising=False)
     monkeypatch.setattr(module, "examine_sources", _nothing, raising=False)
     monkeypatch.setattr(module, "examine_checker_database", _nothing, raising=False)
-    answer = Finding("database", "", "fine") if module is checker.self_check else iter(())
+    answer = Finding("database", "", "fine") if module is checker.cli else iter(())
     monkeypatch.setattr(module, "_database", lambda *_, **__: answer, raising=False)
     said = CliRunner().invoke(app, words, env=VARIABLES).output
     assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox._kafka import group_offsets
-from outbox._kafka.group_offsets import committed_offsets
+from outbox._kafka import groups
+from outbox._kafka.groups import committed_offsets
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from relay.recovery import held_back
 from relay.recovery.held_back import HeldBackError, why_unreadable
@@ -44,7 +44,7 @@ class _Silent:
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, consumer: _Silent) -> None:
-    for module in (group_offsets, held_back):
+    for module in (groups, held_back):
         monkeypatch.setattr(module, "Consumer", lambda _properties: consumer)
 
 
@@ -60,7 +60,7 @@ def test_the_right_on_the_group_is_named_at_the_first_time_out(monkeypatch: pyte
 def test_silent_cluster_is_asked_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = _Silent(DOWN)
     _use(monkeypatch, consumer)
-    monkeypatch.setattr(group_offsets, "GROUP_TIMEOUT", 0.05)
+    monkeypatch.setattr(groups, "GROUP_TIMEOUT", 0.05)
     monkeypatch.setattr("outbox._kafka.connection_causes.Causes.explain", lambda *_given: None)
     with pytest.raises(KafkaUnreachable, match="Kafka does not answer"):
         committed_offsets({}, "shop-table.a", [PLACE])

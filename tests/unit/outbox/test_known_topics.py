@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka import known_topics
-from outbox._kafka.known_topics import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
+from outbox._kafka import topic_cache
+from outbox._kafka.topic_cache import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
 from outbox._publish.sender import Sender
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable, PublishFailed
@@ -40,11 +40,11 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
-    monkeypatch.setattr(known_topics, "describe_targets", made.describe)
+    monkeypatch.setattr(topic_cache, "describe_targets", made.describe)
     monkeypatch.setattr(
-        known_topics, "end_offsets", lambda _admin, partitions, _timeout: dict.fromkeys(partitions, (7,))
+        topic_cache, "end_offsets", lambda _admin, partitions, _timeout: dict.fromkeys(partitions, (7,))
     )
-    monkeypatch.setattr("outbox._kafka.known_topics.time.monotonic", made.monotonic)
+    monkeypatch.setattr("outbox._kafka.topic_cache.time.monotonic", made.monotonic)
     return made
 
 

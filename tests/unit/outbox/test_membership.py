@@ -11,8 +11,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
 from outbox._service import membership
-from outbox._service.membership import Membership, generation, group_name, not_joined
-from outbox._service.rights import refuse_missing_right
+from outbox._service.membership import Membership, generation, group_name, not_joined, refuse_missing_right
 from outbox.errors import ConfigurationError
 
 NAMES = {"group": "shop-relay", "topic": "shop.half", "transactional id": "shop-relay-0"}

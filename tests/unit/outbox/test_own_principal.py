@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 
 from outbox import ConfigurationError
 from outbox._cli.options import SkipSettings
-from outbox._security.certificate_subject import subject_of
-from outbox._security.own_principal import own_principal, recorded_name
+from outbox._security.own_principal import own_principal, recorded_name, subject_of
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox._rules.partition_repair import StoredHalf, first_checkpoint
+from outbox._rules.repairs import StoredHalf, first_checkpoint
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
 
 TOPIC_ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"

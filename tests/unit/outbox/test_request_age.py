@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox._rules.request_age import STALE_MS, RequestAges
+from outbox._rules.broker_clock import STALE_MS, RequestAges
 from tests.support import protocol_strategies as some
 
 APPENDED = 1_700_000_000_000

@@ -22,7 +22,7 @@ import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
 import spark_jobs.replaying.cli
 from checker.settings import CheckerSettings
-from outbox._service import progress
+from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
@@ -150,7 +150,7 @@ def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.
     )
     terminal = configure_logs("info", "auto")
     assert terminal is not None
-    with progress.show_progress(lambda: {"delivered": 12345, "per_second": 7}, terminal):
+    with output.show_progress(lambda: {"delivered": 12345, "per_second": 7}, terminal):
         structlog.get_logger().info("something", transaction="t1")
         wait_until(lambda: "delivered 12,345  per second 7" in screen.getvalue())
     assert "something" in screen.getvalue()
@@ -161,7 +161,7 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
     del logs
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
-    monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
+    monkeypatch.setattr(output, "LOG_SECONDS", 0.01)
     assert configure_logs("info", "auto") is None
     values = iter([1, 1, 1, 2])
     last = [1]
@@ -170,7 +170,7 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
         last[0] = next(values, last[0])
         return {"delivered": last[0]}
 
-    with progress.show_progress(figures, None):
+    with output.show_progress(figures, None):
         wait_until(lambda: "delivered" in said.getvalue())
     (line,) = [line for line in said.getvalue().splitlines() if '"event": "Progress"' in line]
     assert '"delivered": 2' in line

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox._operations.delivered_search import may_be_removed, unprovable
+from outbox._rules.repairs import NOT_BEGUN, repair
 from outbox._rules.source_progress import Committed, Progress, contradiction
-from outbox._rules.source_repair import NOT_BEGUN, repair
 from outbox._rules.topic_description import TopicDescription
 
 HERE, OTHER = "here", "other"

@@ -53,7 +53,7 @@ FILE = {
 }
 PROFILE = {
     *("acl print", "channel create", "channel verify", "doctor", "relay"),
-    *("checker", "checker settlement", "pending", "resolve", "trace"),
+    *("checker", "pending", "resolve", "trace"),
 }
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""
 FIELDS = {"schema": "table_schema"}
@@ -181,19 +181,3 @@ def test_age_of_resolve_is_that_of_the_first_check_unless_it_is_given(
 def test_subcommands_without_settings_exist() -> None:
     assert set(SUBCOMMANDS) >= NO_SETTINGS
     assert set(SUBCOMMANDS) >= WORDS.keys()
-
-
-def test_subcommand_of_the_checker_takes_the_channel_behind_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What an error of several channels asks for is an option of the command that gave it."""
-    platform = tmp_path / "platform.toml"
-    platform.write_text('bootstrap_servers = "kafka:9092"\n[channels.team-a]\n[channels.team-b]\n')
-    monkeypatch.setenv("OUTBOX_CONFIG", str(platform))
-    asked: list[str] = []
-    monkeypatch.setattr("checker.cli.show_settlement", lambda settings, *_, **__: asked.append(settings.channel))
-    refused = CliRunner().invoke(APPS["checker"], ["settlement"])
-    assert (refused.exit_code, "Choose one of them with --channel" in refused.output) == (4, True)
-    for typed in (["settlement", "--channel", "team-a"], ["--channel", "team-a", "settlement"]):
-        assert CliRunner().invoke(APPS["checker"], typed).exit_code == 0
-    assert asked == ["team-a", "team-a"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox._receipts.transaction_end import LocalState, TransactionEnd
+from outbox._receipts import LocalState, TransactionEnd
 
 WORDS: list[tuple[Callable[[TransactionEnd], None], LocalState]] = [
     (TransactionEnd.committed, LocalState.COMMITTED),

@@ -12,9 +12,8 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
-from spark_jobs.runtime.job_logs import configure_job_logs
+from spark_jobs.runtime.session import asked_to_stop, configure_job_logs
 from spark_jobs.runtime.settings import CompactSettings
-from spark_jobs.runtime.stopping import asked_to_stop
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Committed offsets of a consumer group, read and written without joining it."""
+"""Consumer groups, without joining them: their committed offsets, read and written, and who serves a channel."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import checked_properties, refused
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, checked_properties, refused
 from outbox._kafka.client_log import logged
 from outbox._kafka.connection_causes import Causes
 from outbox.errors import ConfigurationError
+from outbox.protocol.names import Channel
 
 GROUP_TIMEOUT = 30.0
 """Seconds for a request to a group's coordinator; a new cluster makes its offsets topic first."""
@@ -151,3 +153,43 @@ def _coordinated(member: _Member, what: str, request: Callable[[], list[TopicPar
         if error.code() not in _MOVING or time.monotonic() > deadline:
             raise refused(what, KafkaException(error), member.causes.explain(member.consumer))
         time.sleep(0.1)
+
+
+RELAY, CHECKER = "relay", "checker"
+
+NOT_SEEN: Mapping[str, int | None] = {RELAY: None, CHECKER: None}
+"""Kafka does not answer."""
+
+_WITHOUT = {RELAY: "nothing of the half partitions is delivered", CHECKER: "what is undecided stays so"}
+
+
+def group_of(channel: Channel, service: str) -> str:
+    """Return the group of the relays or checkers of a channel."""
+    return channel.relay_group if service == RELAY else channel.checker_group
+
+
+def count_members(admin: AdminClient, channel: Channel) -> dict[str, int | None]:
+    """Return how many members the groups of relays and checkers have, by service; None: that cannot be seen.
+
+    Args:
+        admin: Client of the cluster; it needs DESCRIBE on the groups.
+    """
+    groups = {service: group_of(channel, service) for service in (RELAY, CHECKER)}
+    answers = admin.describe_consumer_groups([*groups.values()], request_timeout=FIRST_ANSWER_SECONDS)
+    found: dict[str, int | None] = {}
+    for service, group in groups.items():
+        try:
+            found[service] = len(answers[group].result().members)
+        except KafkaException:
+            found[service] = None
+    return found
+
+
+def missing_member(channel: Channel, service: str) -> str:
+    """Return the sentence that no process of a service serves a channel."""
+    return f"group {group_of(channel, service)} has no member: no {service} runs, and {_WITHOUT[service]}"
+
+
+def start(service: str) -> str:
+    """Return what to do about it."""
+    return f"start one: `outbox {service}`"

@@ -1,19 +1,65 @@
-"""Rollback rows: rows that take the unique key of transactions, so that what did not commit yet no longer can.
+"""The fence's way into the callback table: rows that are there, and rollback rows where there are none.
 
-Who holds the row without the advisory lock (an old client, SQL written by hand) is met here: the rollback row waits for
-that transaction's end. Nothing shows whose row it is but the wait, so it is short, and the batch is halved.
+A rollback row takes the unique key of a transaction, so that what did not commit yet no longer can. Who holds the key
+without the advisory lock (an old client, SQL written by hand) is met here: the rollback row waits for that
+transaction's end. Nothing shows whose row it is but the wait, so it is short, and the batch is halved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, LiteralString
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString, Self
 
 import psycopg
 
+from checker.rules.verdicts import Row, read_row
 from outbox._failpoints import failpoint
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
+
+_INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
+_READ: LiteralString = (
+    "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions"
+    " FROM {transaction} WHERE transaction_id = ANY (%s::uuid[])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RowLookup:
+    """Result of one look at a database.
+
+    Args:
+        incarnation: Its incarnation; None: it has none.
+        rows: Rows by transaction id.
+    """
+
+    incarnation: str | None
+    rows: dict[str, Row]
+
+    @classmethod
+    def at(cls, connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> Self:
+        """Look up the incarnation and the rows of these transactions."""
+        found = connection.execute(table.compose(_INCARNATION)).fetchone()
+        return cls(None if found is None else found[0], read_rows(connection, table, ids))
+
+
+def read_rows(connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> dict[str, Row]:
+    """Return the rows of these transactions, read in a separate statement."""
+    return _parsed(connection.execute(table.compose(_READ), (list(ids),))) if ids else {}
+
+
+def foreign(batch: Iterable[CheckRequest], incarnation: str | None) -> set[str]:
+    """Transactions whose half names another incarnation, or none: a wrong or restored database never decides (R10)."""
+    return {request.transaction_id for request in batch if incarnation is None or request.incarnation != incarnation}
+
+
+def _parsed(rows: psycopg.Cursor[Any]) -> dict[str, Row]:
+    return {
+        id_: read_row(state, topic_id, partition, first, last, positions)
+        for id_, state, topic_id, partition, first, last, positions in rows.fetchall()
+    }
+
 
 PATIENCE = 150
 """Waits in one batch; what is left then counts as in flight."""
@@ -60,7 +106,6 @@ def place_rollback_rows(
 
     Args:
         connection: In a transaction that holds the advisory locks.
-        requests: What has no row.
         in_discard_topic: Whether all are in the discard topic: their rows are never purged, whatever the watermark.
 
     Returns:

@@ -1,10 +1,13 @@
-"""The end of a local transaction, as observed by this process."""
+"""What `publish()` returns: the receipt of a message, and the end of its local transaction as this process sees it."""
 
 from __future__ import annotations
 
 import enum
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from outbox.protocol.identifiers import message_id
 
 
 class LocalState(enum.Enum):
@@ -73,3 +76,29 @@ class TransactionEnd:
             if self._state in _DEFINITE:
                 return
             self._state, self._reason = state, reason
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Receipt:
+    """The result of `publish()`. Two receipts are equal if they are for the same message.
+
+    Args:
+        transaction_id: Id of the transaction, a UUIDv7.
+        position: Index of the message in the transaction, from 0; for a row of the message table its id.
+        topic: The message's real topic.
+        end: The end of the local transaction, as observed by this process.
+    """
+
+    transaction_id: str
+    position: int
+    topic: str = field(compare=False)
+    end: TransactionEnd = field(compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Return the ids and the topic."""
+        return f"Receipt(transaction_id={self.transaction_id!r}, position={self.position}, topic={self.topic!r})"
+
+    @property
+    def message_id(self) -> str:
+        """The id that the record on the real topic carries in its header `outbox-id`."""
+        return message_id(self.transaction_id, self.position)

@@ -1,10 +1,44 @@
-"""How a halted table source goes on: its numbers, what an operator must decide, and what is refused (R55). Pure."""
+"""How a halted half partition (R84) or table source (R55) goes on, and what is refused. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from outbox._rules.source_progress import FIRST_NONCE, Committed, Progress, contradiction, is_foreign
+from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
+
+
+class StoredHalf(NamedTuple):
+    """A half as the half partition has it.
+
+    Args:
+        transaction_id: Its transaction; empty: the half is malformed, and a relay discards it.
+    """
+
+    offset: int
+    transaction_id: str
+
+
+def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -> HalfCheckpoint:
+    """Return the checkpoint of a half partition from its beginning.
+
+    A transaction is delivered whole, so that each of its halves is settled. All others are owed: a relay gets their
+    decisions, and delivers them, rolls them back or discards them.
+
+    Args:
+        halves: All that the half partition has, in the order of their offsets.
+    """
+    owed: list[int] = []
+    kept, head = 0, 0
+    for half in halves:
+        if half.transaction_id in delivered:
+            kept, head = len(owed), half.offset + 1
+        else:
+            owed.append(half.offset)
+    unsettled = runs_of(owed[:kept])
+    return HalfCheckpoint(unsettled[0].start if unsettled else head, head, unsettled)
+
 
 NOT_BEGUN = Progress("not begun", 0, 0, ())
 """Progress of a source that was never served."""
@@ -41,7 +75,6 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
     owner that still commits one changes it, and then the source halts again.
 
     Args:
-        source: Name of the source in the settings.
         name: The name under which the table is delivered.
         committed: What Kafka holds; None: nothing.
     """

@@ -1,4 +1,4 @@
-"""Callback rows as evidence: the decision of a transaction, and the messages that it lists. Pure."""
+"""Rows as evidence: callback rows, and what waits in a message table, was discarded there or delivered. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from spark_jobs.records.evidence import LISTED, inside, message
+from spark_jobs.records.evidence import HALF, LISTED, TABLE, inside, message
 from spark_jobs.runtime.spans import Span
 
 COLUMNS = (
@@ -26,7 +26,6 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
     """Rows, one for each message that a committed one lists whose halves would all are in the window.
 
     Args:
-        rows: A frame of `COLUMNS`.
         window: Spans of half offsets.
     """
     here = f.col("half_topic_id") == half_topic_id
@@ -86,3 +85,39 @@ def _first(run: Column) -> Column:
 
 def _last(run: Column) -> Column:
     return f.substring_index(run, "-", -1).try_cast("int")
+
+
+TABLE_COLUMNS = (
+    "source string, transaction_id string, created_at timestamp, delivered_at timestamp, producer_group string, "
+    "topic string, partition int, first bigint, last bigint, reason string, settled boolean"
+)
+"""Rows as `spark_jobs.auditing.table_snapshot` reads them.
+
+`first` and `last` are a run of ids. `delivered_at` is null but for evidence, `reason` but for what was discarded.
+`settled`: it was delivered before the ends of the real topics were taken, or discarded.
+"""
+
+
+def table_evidence(rows: DataFrame) -> DataFrame:
+    """Return a side of each message that has a row: the same side as a half, because it is all committed.
+
+    Args:
+        rows: A frame of `TABLE_COLUMNS`.
+    """
+    return rows.select("*", f.explode(f.sequence("first", "last")).alias("id")).select(
+        "transaction_id",
+        message(
+            side=f.lit(HALF),
+            position=f.col("id"),
+            topic=f.col("topic"),
+            offset=f.col("id"),
+            time=f.col("created_at"),
+            producer_group=f.col("producer_group"),
+            truth=f.lit(TABLE),
+            target=f.col("partition"),
+            unsettled=~f.col("settled"),
+            source=f.col("source"),
+            reason=f.col("reason"),
+            decided=f.col("delivered_at"),
+        ),
+    )

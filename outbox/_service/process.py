@@ -1,10 +1,37 @@
-"""Memory of services that hold very much of it: how C code lets it go, and how often Python looks for garbage."""
+"""How a process of a service takes signals, and treats memory.
+
+SIGTERM, SIGINT and SIGHUP set a flag, and nothing else: a handler that raises would throw away fetched messages. A
+second signal sets it again, which changes nothing.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import platform
+import signal
+import threading
+from types import FrameType
+
+
+def stop_on_signals() -> threading.Event:
+    """Return an event that is set when the process is asked to stop."""
+    stop = threading.Event()
+
+    def ask(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)
+    return stop
+
+
+def reload_on_signal() -> threading.Event:
+    """Return an event that is set when the process is asked to read its configuration again (SIGHUP)."""
+    wanted = threading.Event()
+    signal.signal(signal.SIGHUP, lambda _signal, _frame: wanted.set())
+    return wanted
+
 
 _M_ARENA_MAX = -8
 """Of mallopt(3)."""

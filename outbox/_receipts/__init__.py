@@ -1,1 +1,0 @@
-"""What `publish()` returns."""

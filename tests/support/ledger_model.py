@@ -554,8 +554,9 @@ class World:
                 needed -= self._lie_discarded(local, moved[local.id])
             lost = {offset for offset in needed if offset < half_checkpoint.head} - unsettled - self.malformed
             assert not lost, f"offsets {lost} of transaction {local.number} are held for settled"
-        for records, checkpoint, due in zip((self.ops, self.verdicts), ops, self.due_effects, strict=True):
-            self._check_ops(records, checkpoint, due)
+        for records, checkpoint in zip((self.ops, self.verdicts), ops, strict=True):
+            self._check_ops(records, checkpoint)
+        self._check_due(ops)
 
     @staticmethod
     def _lie_discarded(local: Local, manifest: Manifest) -> set[int]:
@@ -566,9 +567,14 @@ class World:
         positions = {position for position, _ in manifest.offsets}
         return {offset for position, offset in local.offsets.items() if position in positions}
 
-    def _check_ops(self, records: list[OpRecord], checkpoint: OpCheckpoint, due: dict[str, int]) -> None:
-        """No op is passed whose effect is not committed, or whose halves all lie ahead, unless that was counted."""
-        assert all(checkpoint.offset <= offset for offset in due.values()), "a decision is forgotten"
+    def _check_due(self, checkpoints: list[OpCheckpoint]) -> None:
+        """No decision is passed whose effect is not committed; where an op and a verdict decide, one is enough."""
+        for id_ in {id_ for due in self.due_effects for id_ in due}:
+            places = zip(checkpoints, (due.get(id_, NO_OFFSET) for due in self.due_effects), strict=True)
+            assert any(checkpoint.offset <= offset for checkpoint, offset in places), "a decision is forgotten"
+
+    def _check_ops(self, records: list[OpRecord], checkpoint: OpCheckpoint) -> None:
+        """No op is passed whose halves all lie ahead, unless that was counted."""
         head = max(self.next_half, self.committed[0].head)
         for record in records[: checkpoint.offset]:
             for found in record.entries:

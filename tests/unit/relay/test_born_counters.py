@@ -17,7 +17,9 @@ from relay import metrics
 from relay.half.serving import telemetry as report
 from tests.documents import metrics_of
 
-LEDGER = [path for folder in ("ledger", "state") for path in (Path(relay.__file__).parent / folder).glob("*.py")]
+LEDGER = [
+    path for folder in ("ledger", "state") for path in (Path(relay.__file__).parent / "half" / folder).glob("*.py")
+]
 
 
 @pytest.fixture(autouse=True)

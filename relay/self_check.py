@@ -15,9 +15,9 @@ from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
+from relay.half.serving.restore import lost_ops, read_checkpoints, verify_checkpoints
 from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end
 from relay.recovery.held_back import why_unreadable
-from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints
 from relay.settings import RelaySettings
 
 _UNREAD = "grant the right that is named, or look at the group's coordinator"

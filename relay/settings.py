@@ -21,12 +21,9 @@ from outbox._service.settings import (
     refuse_ours,
 )
 from outbox.errors import ConfigurationError
-from relay.batching.allow_list import AllowList
-from relay.batching.pacing import BatchPolicy
-from relay.batching.topic_gate import GatePolicy
-from relay.state.body_cache import BodyPolicy
-from relay.state.check_schedule import CheckPolicy
-from relay.state.parking import ParkingPolicy
+from relay.delivery.rules.allow_list import AllowList
+from relay.delivery.rules.topic_gate import GatePolicy
+from relay.delivery.rules.volume import BatchPolicy
 
 _OURS = {
     "acks": "a message must be stored by all in-sync replicas before its half is settled",
@@ -53,7 +50,6 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         "profile",
         "http_port",
         "delivery",
-        "ordering",
         "transaction_timeout_ms",
         "check_interval_ms",
         "batch_messages",
@@ -108,7 +104,6 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
         description="How to end a hanging transaction that blocks a checkpoint. decide: as Kafka decided it. "
         "abort or commit: for one start, if Kafka no longer has its outcome.",
     )
-    ordering: Literal["key", "none"] = Field("key", description="Order per (service, ordering key), or none.")
     topic_missing_max_age_ms: Milliseconds = Field(
         60_000,
         ge=0,
@@ -152,28 +147,9 @@ class RelaySettings(CheckAge, MessageTables, AllowedTopics, ServiceSettings):
             "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
         }
 
-    def check_policy(self) -> CheckPolicy:
-        """Return when transactions are checked."""
-        return CheckPolicy(self.transaction_timeout_ms, self.check_interval_ms, self.check_interval_max_ms)
-
     def batch_policy(self) -> BatchPolicy:
         """Return the limits at which a batch is closed."""
         return BatchPolicy(self.batch_messages)
-
-    def body_policy(self) -> BodyPolicy:
-        """Return when bodies are removed from memory."""
-        return BodyPolicy(bytes=self.body_bytes)
-
-    def parking_policy(self) -> ParkingPolicy:
-        """Return the limits at which transactions are parked."""
-        return ParkingPolicy(
-            self.service_pending_max,
-            self.service_pending_max_bytes,
-            self.undecided_max_age_ms,
-            self.check_max,
-            self.pending_max,
-            self.listener_max_age_ms,
-        )
 
 
 def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:

@@ -32,10 +32,10 @@ from outbox.protocol.discard import message_key
 from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
 from relay import metrics
-from relay.kafka.offset_reader import OffsetReader
-from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.recovery.authors import Author, backwards
+from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.recovery.author import Author, backwards
 from relay.recovery.checkpoint_hold import Held, Hold
+from relay.recovery.offset_reader import OffsetReader
 from relay.recovery.transaction_state import (
     Decision,
     Outcome,

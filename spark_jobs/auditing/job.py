@@ -195,7 +195,6 @@ class Audit:
             [row.service for row in told],
             tuple(inputs.incomplete),
             self._settings.channel_names(),
-            self._settings.ordering == "key",
             tuple(inputs.shortened),
         )
 

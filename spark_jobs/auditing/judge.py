@@ -48,7 +48,6 @@ class Circumstances:
         grace: ms that a message has to be decided.
         incomplete: Topics that could not be read as they should, real ones and those of the channel.
         shortened: Real topics that begin inside the window.
-        ordered: Whether the relay keeps the order of ordering keys.
     """
 
     grace: int
@@ -56,7 +55,6 @@ class Circumstances:
     services: Collection[str] = ()
     incomplete: Collection[str] = ()
     channel: Channel = field(default_factory=Channel)
-    ordered: bool = True
     shortened: Collection[str] = ()
 
     @property
@@ -88,7 +86,7 @@ def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
     judged = asked.select("*", verdict(ops_complete=complete).alias("_judged")).select("*", "_judged.*")
     ours = judged.where(f.col("verdict").isNotNull())
     placed = _placed(ours)
-    return _result(reordered(placed) if circumstances.ordered else placed)
+    return _result(reordered(placed))
 
 
 def _with_facts(evidence: DataFrame) -> DataFrame:

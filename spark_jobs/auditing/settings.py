@@ -80,9 +80,6 @@ class AuditSettings(PostgresSettings, JobSettings):
     )
     spans: str = Field("", description="File spans.json of an earlier audit, to repeat it with the same offsets.")
     topics: TopicNames = Field("", description="Real topics to search besides those that the halves name.")
-    ordering: Literal["key", "none"] = Field(
-        "key", description="Order that the relay keeps: its setting of the same name."
-    )
     open_transactions_ms: Milliseconds = Field(
         30_000, ge=0, description="How long to wait for Kafka transactions that are open at the end of a topic."
     )

@@ -16,22 +16,22 @@ from outbox.protocol.discard import Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.names import Channel, Place
 from outbox.protocol.op import OpEntry, OpSource, refuse_misplaced
-from relay.kafka.decode import Decoder
-from relay.ledger.deliveries import Deliveries
-from relay.ledger.ledger import Ledger
-from relay.ledger.op_decisions import Decisions
-from relay.ledger.partition_progress import OpProgress, Progress
-from relay.recovery.restore import _without_lost_halves, lost_ops, read_checkpoints
-from relay.serving.commits import PROGRESS_SECONDS, Commits
-from relay.serving.intake import Intake, Unreadable
-from relay.serving.worker import PartitionWorker
-from relay.state.discard_index import Discards, ParkedHalves
-from relay.state.half_records import Half
-from relay.state.message_transaction import Event, State, Transaction
-from relay.state.obeyed import Contradiction, Obeyed
-from relay.state.parking import Parking
-from relay.state.recheck import Patience, Urgent
-from relay.state.unsettled import Unsettled
+from relay.half.kafka.decode import Decoder
+from relay.half.ledger.deliveries import Deliveries
+from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.op_decisions import Decisions
+from relay.half.ledger.partition_progress import OpProgress, Progress
+from relay.half.serving.commits import PROGRESS_SECONDS, Commits
+from relay.half.serving.intake import Intake, Unreadable
+from relay.half.serving.restore import _without_lost_halves, lost_ops, read_checkpoints
+from relay.half.serving.worker import PartitionWorker
+from relay.half.state.discard_index import Discards, ParkedHalves
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Event, State, Transaction
+from relay.half.state.obeyed import Contradiction, Obeyed
+from relay.half.state.parking import Parking
+from relay.half.state.recheck import Patience, Urgent
+from relay.half.state.unsettled import Unsettled
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 

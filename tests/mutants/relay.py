@@ -20,27 +20,28 @@ from outbox._service.membership import not_joined, refuse_missing_right
 from outbox.message import Message
 from outbox.protocol.names import Channel, is_platform_topic
 from outbox.protocol.record import Record
-from relay.batching.allow_list import EVERYTHING, AllowList
-from relay.batching.preflight import LookAgain, RealTopic, T, inspect, refused
-from relay.batching.stubs import keepable
-from relay.batching.topic_gate import Gate
-from relay.batching.volume import Volume
-from relay.kafka.producer import BatchProducer, ClientLog, DeliveryError
-from relay.kafka.refusals import Blame, Refusals
-from relay.kafka.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
-from relay.partitions.halts import Halts
-from relay.partitions.stalls import Stalls, _Progress
+from relay.delivery.producer import BatchProducer, ClientLog, DeliveryError
+from relay.delivery.refusals import Blame, Refusals
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.preflight import LookAgain, RealTopic, T, inspect, refused
+from relay.delivery.rules.topic_gate import Gate
+from relay.delivery.rules.volume import Volume
+from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
+from relay.half.batching.stubs import keepable
+from relay.half.partitions.halts import Halts
+from relay.half.partitions.stalls import Stalls, _Progress
+from relay.half.serving.fencing import Fencing
+from relay.half.serving.group_metadata import GroupMetadata
+from relay.half.serving.served import ServedPartitions
+from relay.half.serving.worker import PartitionWorker
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
 from relay.recovery.hanging_checkpoint import Checkpointed, Word, decided, refuse_undone_end
 from relay.recovery.hanging_transactions import OwnHangingTransactions
 from relay.recovery.transaction_state import Decision, Outcome
 from relay.service import RelayService
-from relay.serving.fencing import Fencing
-from relay.serving.group_metadata import GroupMetadata
-from relay.serving.served import ServedPartitions
-from relay.serving.worker import PartitionWorker
 from relay.settings import require_allow_list
-from relay.state.half_records import Half
-from relay.state.message_transaction import Finding, Transaction
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import checker.metrics
 import outbox.prometheus
 import relay.metrics
-import relay.telemetry
+import relay.table.telemetry
 import spark_jobs.landing.metrics
 from checker.operator.options import OperatorSettings
 from checker.rules.verdicts import Verdict
@@ -104,9 +104,9 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
 
 
 def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
-    relay.telemetry.table_figures("given-up", (1.0, 2, 3))
+    relay.table.telemetry.table_figures("given-up", (1.0, 2, 3))
     assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_rows"]
-    relay.telemetry.forget_table("given-up")
+    relay.table.telemetry.forget_table("given-up")
     assert _samples_of("given-up") == []
 
 

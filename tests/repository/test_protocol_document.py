@@ -17,12 +17,12 @@ from outbox.protocol.half import HalfOptions
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import MAX_POSITION
-from relay.batching.preflight import PASSING
-from relay.batching.topic_gate import GatePolicy
-from relay.ledger.op_decisions import EARLY_OPS
-from relay.state.check_schedule import CheckPolicy
-from relay.state.message_transaction import TRANSITIONS
-from relay.state.parking import DEFAULT, RELIEF
+from relay.delivery.rules.preflight import PASSING
+from relay.delivery.rules.topic_gate import GatePolicy
+from relay.half.ledger.op_decisions import EARLY_OPS
+from relay.half.state.check_schedule import CheckPolicy
+from relay.half.state.message_transaction import TRANSITIONS
+from relay.half.state.parking import DEFAULT, RELIEF
 from tests.documents import read
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 

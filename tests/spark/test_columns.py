@@ -20,9 +20,9 @@ from outbox.protocol.names import (
     TRANSACTION_HEADER,
     check_service,
 )
-from relay.tables.rows import Row as TableRow
-from relay.tables.rows import records as table_records
-from relay.tables.rows import transactions
+from relay.table.rows import EPOCH_US, transactions_of
+from relay.table.rows import Row as TableRow
+from relay.table.rows import records as table_records
 from spark_jobs.columns import OUTBOX_NAMES, landed_columns, outbox_columns
 from tests.support.spark import Record, records
 
@@ -57,8 +57,9 @@ def test_headers_of_the_relay_become_columns() -> None:
 
 
 def test_a_record_of_table_mode_has_the_id_of_its_row_and_no_position() -> None:
-    row = TableRow(7, 10_000_000_000, 1_795_000_000_123_456, "shop", "orders", -1, None, b"k", b"v", ["trace"], [b"x"])
-    [made] = table_records(transactions([row]), "shop-db")
+    started = 1_795_000_000_123_456 - EPOCH_US
+    row = TableRow(7, 10_000_000_000, started, "shop", "orders", -1, None, b"k", b"v", ["trace"], [b"x"])
+    [made] = table_records([row], transactions_of([row]), "shop-db")
     [landed] = land_headers(
         [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
     )

@@ -673,13 +673,6 @@ def test_what_op_markers_do_not_say_cannot_be_proven_if_some_are_gone() -> None:
 
 
 @pytest.mark.long
-def test_a_channel_without_order_has_none() -> None:
-    history = History()
-    behind_a_later_one(history)
-    assert wrong(history.judged(ordered=False)) == {}
-
-
-@pytest.mark.long
 def test_unordered_messages_may_pass_each_other() -> None:
     history = History(topics=("orders",))
     pair = [history.tell(key=b"any", options=HalfOptions(ordering=(None,))) for _ in range(2)]

@@ -11,7 +11,7 @@ from pyspark.sql import Row as Judged
 
 from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, SERVICE_HEADER
-from relay.tables.rows import Row
+from relay.table.rows import Row
 from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.records.audit_verdicts import Verdict
 from tests.support.proving import BEGAN, BEGIN_MS, GRACE, Record
@@ -52,7 +52,7 @@ def rows_of_two_transactions_between_each_other(history: TableHistory) -> Expect
     """Both have one key. Their records have the order of the rows."""
     first, second = history.insert(1, key=b"hot"), history.insert(1, key=b"hot")
     later = history.insert(1, key=b"hot")
-    first.append(later[0]._replace(xid=first[0].xid, started_us=first[0].started_us))
+    first.append(later[0]._replace(xid=first[0].xid, started=first[0].started))
     topic = first[0].topic
     rows = [row._replace(topic=topic) for row in (first[0], second[0], first[1])]
     history.leave(rows)

@@ -260,7 +260,6 @@ class History:
         purged_until: int | None = None,
         incomplete: tuple[str, ...] = (),
         shortened: tuple[str, ...] = (),
-        ordered: bool = True,
         tables: MessageTables | None = None,
     ) -> list[Row]:
         """The verdicts."""
@@ -275,7 +274,7 @@ class History:
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
         present = {control.service for told in self.told for control in told.control}
-        known = Circumstances(grace, [database], present, incomplete, ordered=ordered, shortened=shortened)
+        known = Circumstances(grace, [database], present, incomplete, shortened=shortened)
         return judge(evidence(*frames), known).collect()
 
 

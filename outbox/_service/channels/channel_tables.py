@@ -22,7 +22,7 @@ OF_A_CHANNEL = frozenset(
         *("check_interval_max_ms", "check_interval_ms", "check_max", "contract_interval_ms", "databases", "delivery"),
         *("distrusted_checkpoint", "service_pending_max", "service_pending_max_bytes"),
         *("hanging_transaction", "kafka", "keep_settled_ms", "keep_tombstones_ms"),
-        *("listener_max_age_ms", "ordering", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
+        *("listener_max_age_ms", "pending_max", "postgres_url", "postgres_url_file", "profile", "purge"),
         *("schema", "settlement_max_age_ms", "skip_lost"),
         *("synchronous_standby", "table_prefix", "tables", "topic_missing_max_age_ms", "transaction_timeout_ms"),
         *("undecided_max_age_ms", "upkeep_interval_ms"),

@@ -14,7 +14,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
-from relay.tables.source_table import SourceTable
+from relay.table.source_table import SourceTable
 from tests.support.commands import call_command
 from tests.support.harness import Site
 

@@ -7,8 +7,8 @@ from confluent_kafka import KafkaException, Producer
 
 from outbox import Message
 from outbox.protocol.record import Record
-from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, wait_until
 

@@ -18,8 +18,8 @@ from outbox._rules.qualified_name import QualifiedName
 from outbox._service.settings import TableSettings
 from outbox.settings import TableNames
 from outbox.testing import VisibleRecord, read_committed
-from relay.tables.foreign.foreign_table import ForeignTable
-from relay.tables.owned_table import open_session
+from relay.table.foreign.foreign_table import ForeignTable
+from relay.table.owned_table import open_session
 from tests.support.foreign_tables import KINDS, Kind, relay_settings, run, variables
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import SOURCE, Writers, assert_exactly, create_numbers, publish
@@ -90,8 +90,8 @@ def test_rows_that_wait_are_found_by_whatever_a_header_has(shop: Site, kind: Kin
         table.progress()
         first, second = table.window(10, 1_000_000, ()).rows
         strange = ["", "9" * 30, "x'", '"', "\\", "\0", "{}", str(uuid.uuid4())]
-        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): {first.message}}
-        assert table.transaction_ids([str(second.id)]) == {str(second.id): {second.message}}
+        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): {first.id.message}}
+        assert table.transaction_ids([str(second.id)]) == {str(second.id): {second.id.message}}
         assert table.transaction_ids([]) == {}
 
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from outbox import Message
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox.errors import KafkaUnreachable
-from relay.batching.topic_gate import METADATA_MAX_AGE_MS
+from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, doubled, wait_until

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from outbox.protocol.identifiers import table_transaction_id
-from relay.tables.id_floor import LOOK_SECONDS, WHOLE_SECONDS
+from relay.table.id_floor import LOOK_SECONDS, WHOLE_SECONDS
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
     SOURCE,

@@ -16,8 +16,8 @@ from outbox._kafka.admin import admin_client
 from outbox._service.exit_codes import Exit
 from outbox.protocol.record import Record
 from outbox.testing import read_committed
-from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from stack import Stack
 from tests.proxies.fault import Armed, Fault, FaultKind
 from tests.proxies.kafka import KafkaProxies

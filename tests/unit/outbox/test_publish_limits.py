@@ -24,11 +24,12 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from outbox.protocol.size import check_record_size, real_record_size, record_size
-from relay.batching.outgoing_records import deliver, discard
-from relay.batching.preflight import inspect, real_topic
-from relay.state.discard_index import ParkedHalves, to_manifest
-from relay.state.half_records import Half
-from relay.state.message_transaction import Finding, Transaction
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.preflight import inspect, real_topic
+from relay.half.batching.outgoing_records import deliver, discard
+from relay.half.state.discard_index import ParkedHalves, to_manifest
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import OP_TOPIC_ID, TOPIC_ID
 from tests.support.protocol_documents import INCARNATION, TRANSACTION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from relay.batching.allow_list import EVERYTHING, AllowList, compare
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList, compare
 from relay.settings import RelaySettings
 
 LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "orders-eu*": ("eu",), "admin": ("*",)})

@@ -7,8 +7,8 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.state import deferred
-from relay.state.deferred import Deferred
+from relay.half.state import deferred
+from relay.half.state.deferred import Deferred
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 3), st.integers(0, 2)), max_size=40))

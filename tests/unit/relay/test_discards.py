@@ -12,11 +12,12 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.batching.batch import Batch, settle_batch, take_batch
-from relay.ledger.check_requests import first_half
-from relay.ledger.ledger import Ledger
-from relay.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
-from relay.state.message_transaction import Finding, State, Transaction
+from relay.delivery.rules.outgoing import Finding
+from relay.half.batching.batch import Batch, settle_batch, take_batch
+from relay.half.ledger.check_requests import first_half
+from relay.half.ledger.ledger import Ledger
+from relay.half.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
+from relay.half.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
     CHANNEL,
@@ -274,7 +275,7 @@ def test_a_deliver_op_does_not_deliver_what_is_undecided() -> None:
 
 
 def test_a_late_commit_that_cannot_be_delivered_stays_with_the_new_reason() -> None:
-    world = World(ordered=True, parking=SOON)
+    world = World(parking=SOON)
     local = world.begin(1, b"k")
     world.send(local)
     world.read_halves(1)
@@ -394,7 +395,7 @@ def test_every_order_of_reading_parking_delivering_and_crashing_delivers_once() 
 
 
 def _run(steps: tuple[str, ...], crash: int, *, commits: bool) -> None:
-    world = World(ordered=True, parking=SOON)
+    world = World(parking=SOON)
     first, second = world.begin(2, b"k"), world.begin(1, b"k")
     for local in (first, second, first):
         world.send(local)

@@ -14,16 +14,16 @@ from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
-from relay.batching import topic_gate
-from relay.batching.allow_list import EVERYTHING, AllowList, CurrentAllowList
-from relay.batching.batch import take_ready
-from relay.batching.preflight import RealTopic, inspect
-from relay.batching.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
-from relay.ledger.ledger import Ledger
-from relay.state import parking, unsettled
-from relay.state.half_records import Half
-from relay.state.message_transaction import Transaction
-from relay.state.parking import ParkingPolicy
+from relay.delivery.rules import topic_gate
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList, CurrentAllowList
+from relay.delivery.rules.preflight import RealTopic, inspect
+from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
+from relay.half.batching.batch import take_ready
+from relay.half.ledger.ledger import Ledger
+from relay.half.state import parking, unsettled
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
+from relay.half.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     CHANNEL,
     PARTITION,

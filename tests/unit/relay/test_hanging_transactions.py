@@ -14,13 +14,14 @@ import relay.recovery.hanging_transactions
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.record import Record
-from relay.batching.delivered_record import parse_delivered
-from relay.kafka.half_reader import HalfReader
-from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.ledger.ledger import Ledger
-from relay.recovery.authors import HalfAuthor, backwards
+from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.half.batching.delivered_record import parse_delivered
+from relay.half.kafka.half_reader import HalfReader
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving.half_authors import HalfAuthor
+from relay.half.state.half_records import Half
+from relay.recovery.author import backwards
 from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
-from relay.state.half_records import Half
 from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 
 TOPIC = "orders"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-import relay.ledger.op_decisions
+import relay.half.ledger.op_decisions
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import (
     FAR,
@@ -23,11 +23,11 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.ledger.ledger import Ledger
-from relay.ledger.owed import is_owed
-from relay.state.half_records import Half, OpRecord
-from relay.state.message_transaction import Transaction
-from relay.state.parking import ParkingPolicy
+from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.owed import is_owed
+from relay.half.state.half_records import Half, OpRecord
+from relay.half.state.message_transaction import Transaction
+from relay.half.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     OP_TOPIC_ID,
     PARTITION,
@@ -216,13 +216,6 @@ def test_an_empty_key_is_a_key() -> None:
     ledger.read_halves([half(0, 1, key=b""), half(1, 2, key=b"")])
     ledger.read_ops([op(0, commit(2, 1))])
     assert take(ledger) == []
-
-
-def test_without_order_nothing_waits() -> None:
-    ledger = new_ledger(ordered=False)
-    ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k")])
-    ledger.read_ops([op(0, commit(2, 1))])
-    assert take(ledger) == [2]
 
 
 def test_one_that_is_held_keeps_its_checkpoint_place() -> None:
@@ -609,7 +602,7 @@ def test_deliver_of_discarded_leaves_pending_undelivered() -> None:
 
 def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a few well-formed ops take all of a relay's memory."""
-    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", 3)
+    monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", 3)
     ledger = new_ledger()
     ledger.read_ops([op(0, entry(COMMIT, 0, "0,2,4", 0, 2)), op(1, commit(3, 3))])
     assert ledger.counts["op_passed"] == 1
@@ -618,7 +611,7 @@ def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.Monk
 
 
 def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", 2)
+    monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", 2)
     ledger = new_ledger()
     assert not ledger.decisions.is_full()
     ledger.read_ops([op(0, commit(0, 0)), op(1, commit(1, 1)), op(2, commit(2, 2))])

@@ -13,13 +13,14 @@ from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
-from relay import telemetry as report
-from relay.ledger.ledger import Ledger
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving import telemetry as report
+from relay.half.serving.policies import parking_policy
+from relay.half.serving.telemetry import OLD_MS, SERVICES
+from relay.half.state.discard_index import ParkedHalves
+from relay.half.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.half.state.recheck import AT_ONCE, PATIENT, PRESSED
 from relay.settings import RelaySettings
-from relay.state.discard_index import ParkedHalves
-from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
-from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
-from relay.telemetry import OLD_MS, SERVICES
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op, taken_ready
 
@@ -369,8 +370,8 @@ def test_the_settings_say_the_same() -> None:
     given = {"service_pending_max": 1, "service_pending_max_bytes": 2, "undecided_max_age_ms": 3, "check_max": 4}
     given |= {"pending_max": 5, "listener_max_age_ms": 6}
     kafka = {"bootstrap_servers": "kafka:9092"}
-    assert RelaySettings.model_validate(kafka).parking_policy() == DEFAULT
-    assert RelaySettings.model_validate(kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4, 5, 6)
+    assert parking_policy(RelaySettings.model_validate(kafka)) == DEFAULT
+    assert parking_policy(RelaySettings.model_validate(kafka | given)) == ParkingPolicy(1, 2, 3, 4, 5, 6)
 
 
 # --- age, and answers -------------------------------------------------------------------------------------------------

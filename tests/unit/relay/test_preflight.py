@@ -17,12 +17,13 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from outbox.protocol.size import real_record_size, record_size
-from relay.batching.allow_list import AllowList
-from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed
-from relay.batching.preflight import LEADER_LOST, UNDER_MIN_ISR, RealTopic, inspect, real_topic, targets
-from relay.state.discard_index import ParkedHalves, to_manifest
-from relay.state.half_records import Half
-from relay.state.message_transaction import Finding, Transaction
+from relay.delivery.rules.allow_list import AllowList
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.preflight import LEADER_LOST, UNDER_MIN_ISR, RealTopic, inspect, real_topic, topics_of
+from relay.half.batching.outgoing_records import deliver, discard, discard_malformed, malformed
+from relay.half.state.discard_index import ParkedHalves, to_manifest
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, TOPIC_ID, damaged, transaction_id
 
@@ -72,7 +73,7 @@ def finding(*halves: Half, now: int | None = None, topics: dict[str, RealTopic] 
 
 def test_a_good_transaction_passes() -> None:
     assert finding(message(1, 0), message(2, 1, "compacted", partition=3)) is None
-    assert targets(committed(message(1, 0), message(2, 1, "compacted"))) == {"orders", "compacted"}
+    assert topics_of(committed(message(1, 0), message(2, 1, "compacted"))) == {"orders", "compacted"}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def test_what_does_not_count_is_not_inspected() -> None:
     transaction = committed(message(1, 0))
     transaction.add(1, message(2, 1, "missing"))
     assert inspect(transaction, TOPICS, CHANNEL) is None
-    assert targets(transaction) == {"orders"}
+    assert topics_of(transaction) == {"orders"}
 
 
 # --- timestamps -------------------------------------------------------------------------------------------------

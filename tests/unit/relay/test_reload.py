@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from outbox.errors import ConfigurationError
 from relay import metrics
-from relay.batching.allow_list import CurrentAllowList
+from relay.delivery.rules.allow_list import CurrentAllowList
 from relay.reload import AllowListReload
 from relay.settings import RelaySettings, require_allow_list
 

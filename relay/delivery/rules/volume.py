@@ -1,0 +1,82 @@
+"""The size of the next Kafka transaction: halved after a time-out, then larger while the connection can carry it. Pure.
+
+A batch that the connection cannot carry within the time-outs would otherwise fail again and again. One transaction
+cannot be halved: it gets longer time-outs instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+PATIENCE_MAX = 4
+"""The longest time-outs, as a multiple of the usual ones: `transaction.timeout.ms` becomes one minute."""
+
+
+BATCH_BYTES = 16_777_216
+"""Approximate bytes of a Kafka transaction. No setting: over a thin connection the relay itself writes less (R34)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPolicy:
+    """What closes a batch, whichever comes first."""
+
+    messages: int = 5_000
+    bytes: int = BATCH_BYTES
+
+
+class Volume:
+    """What the batches of one owner may hold. It outlasts a take-over, which follows every failure.
+
+    Args:
+        request_seconds: Time-out of one request. A larger batch follows only one that took less than half of it.
+    """
+
+    def __init__(self, policy: BatchPolicy, request_seconds: float) -> None:
+        self._policy = policy
+        self._quick_seconds = request_seconds / 2
+        self.limit = policy
+        """What closes a batch now."""
+        self.patience = 1
+        """Multiple of the usual time-outs for the next producer."""
+
+    @property
+    def is_reduced(self) -> bool:
+        """Whether the next batch is smaller, or its time-outs longer, than usual."""
+        return self.limit != self._policy or self.patience > 1
+
+    def timed_out(self, messages: int, size: int, *, is_single: bool) -> None:
+        """Make the next batch half as large as one that timed out.
+
+        Args:
+            size: Its bytes.
+            is_single: Whether it was one transaction, which cannot be halved.
+        """
+        limit = self.limit
+        self.limit = replace(limit, messages=_half(min(messages, limit.messages)), bytes=_half(min(size, limit.bytes)))
+        if is_single:
+            self.patience = min(2 * self.patience, PATIENCE_MAX)
+
+    def be_impatient(self) -> None:
+        """Let the next producer have the usual time-outs: it may be that Kafka refuses longer ones."""
+        self.patience = 1
+
+    def written(self, messages: int, size: int, seconds: float) -> None:
+        """Let the next batch be twice as large if this one filled at least half of its limit in a short time.
+
+        Args:
+            size: Its bytes.
+            seconds: Duration of its Kafka transaction.
+        """
+        limit, policy = self.limit, self._policy
+        is_large = 2 * messages >= limit.messages or 2 * size >= limit.bytes
+        if limit != policy and is_large and seconds < self._quick_seconds:
+            self.limit = replace(
+                limit,
+                messages=min(2 * limit.messages, policy.messages),
+                bytes=min(2 * limit.bytes, policy.bytes),
+            )
+        self.patience = 1
+
+
+def _half(number: int) -> int:
+    return max(number // 2, 1)

@@ -15,10 +15,10 @@ from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.topic_gate import TopicStatusChange
 from relay.delivery.rules.volume import BatchPolicy
 
-MEASURED_GROUPS = 100
+MEASURED_SERVICES = 100
 """Services of a channel whose deliveries are measured apart: an application may make up any number of names."""
 OTHERS = "(others)"
-"""Label of the others; no group can have this name."""
+"""Label of the others; no service can have this name."""
 
 _measured: defaultdict[str, set[str]] = defaultdict(set)
 
@@ -32,14 +32,14 @@ def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
         delivered: Service, ms from which on the time counts, and how many messages.
         now: The time now, ms.
     """
-    groups: defaultdict[str, Counter[float]] = defaultdict(Counter)
-    for group, since, messages in delivered:
-        groups[group][max(now - since, 0) / 1_000] += messages
+    services: defaultdict[str, Counter[float]] = defaultdict(Counter)
+    for service, since, messages in delivered:
+        services[service][max(now - since, 0) / 1_000] += messages
     known = _measured[current_channel()]
-    for group, seconds in groups.items():
-        if len(known) < MEASURED_GROUPS:
-            known.add(group)
-        metrics.DELIVERY_SECONDS.labels(group if group in known else OTHERS).observe_each(seconds)
+    for service, seconds in services.items():
+        if len(known) < MEASURED_SERVICES:
+            known.add(service)
+        metrics.DELIVERY_SECONDS.labels(service if service in known else OTHERS).observe_each(seconds)
 
 
 def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
@@ -65,9 +65,9 @@ def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
             log.info("Transactions wait no longer for a real topic", topic=topic, **owner)
 
 
-def refused(transaction_id: str, group: str, finding: Finding) -> None:
+def refused(transaction_id: str, service: str, finding: Finding) -> None:
     """Report a transaction that cannot be delivered."""
     say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
     reason = str(finding.reason)
-    say("Transaction discarded", transaction=transaction_id, group=group, reason=reason, detail=finding.detail)
+    say("Transaction discarded", transaction=transaction_id, service=service, reason=reason, detail=finding.detail)
     metrics.DISCARDS.labels(finding.reason).inc()

@@ -97,7 +97,9 @@ class RowTransaction:
 
     def keyed_ids(self) -> Iterator[tuple[OrderingKey, int]]:
         """Yield the ids of the rows that have a key, with their ordering keys."""
-        return ((((self.service, row.key), row.id)) for message in self.messages if (row := message.row).key is not None)
+        return (
+            (((self.service, row.key), row.id)) for message in self.messages if (row := message.row).key is not None
+        )
 
     def ordering_keys(self) -> set[OrderingKey]:
         """Return the ordering keys of all its messages."""

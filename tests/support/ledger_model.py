@@ -25,6 +25,7 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, pa
 from outbox.protocol.op import NO_OFFSET, RANKED, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
+from relay.delivery.rules.outgoing import OutgoingTransaction
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
 from relay.half.batching.batch import Batch, settle_batch, take_batch, take_ready
@@ -128,7 +129,7 @@ def new_ledger(
 class _Open(Gate):
     """A gate that lets every transaction through."""
 
-    def closed_to(self, transaction: Transaction) -> None:
+    def closed_to(self, transaction: OutgoingTransaction) -> None:
         """Return None."""
         del transaction
 

@@ -22,7 +22,7 @@ from relay.half.state.obeyed import Contradiction
 
 OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its service."""
-GROUPS = 10
+SERVICES = 10
 """Services that are exported of a half partition."""
 
 _SOURCES = frozenset(OpSource)
@@ -33,7 +33,7 @@ log = structlog.get_logger()
 def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
     """Report a committed Kafka transaction in one line, with one of its ids."""
     for transaction, finding in outcome.refused:
-        refused(transaction.id, transaction.group, finding)
+        refused(transaction.id, transaction.service, finding)
     _parked(batch.moves, partition)
     late = [transaction for transaction in outcome.delivered if transaction.discarded]
     for what, some in (("delivered", late), ("removed", batch.removed)):
@@ -55,7 +55,7 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
             )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
     metrics.MESSAGES.labels().inc(outcome.messages)
-    delivered = ((found.group, found.decided_at, len(found.counted())) for found in outcome.delivered)
+    delivered = ((found.service, found.decided_at, len(found.counted())) for found in outcome.delivered)
     became_visible(delivered, time.time_ns() // 1_000_000)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
@@ -63,15 +63,15 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
 
 
 def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
-    groups: defaultdict[tuple[str, str], list[ParkedHalves]] = defaultdict(list)
+    services: defaultdict[tuple[str, str], list[ParkedHalves]] = defaultdict(list)
     for move in moves:
         finding = move.transaction.discarded
-        groups[move.transaction.group, finding.detail if finding else ""].append(move)
-    for (group, detail), some in groups.items():
+        services[move.transaction.service, finding.detail if finding else ""].append(move)
+    for (service, detail), some in services.items():
         log.warning(
             "Undecided transactions parked",
             partition=partition,
-            group=group,
+            service=service,
             detail=detail,
             count=len(some),
             one=some[0].transaction.id,
@@ -121,10 +121,10 @@ def misplaced(report: Report | None, partition: int) -> None:
 
 def deferring(before: Collection[str], now: Collection[str], partition: int) -> None:
     """Log the services whose halves are deferred from now on, and those whose halves are not any more."""
-    for group in sorted(set(now) - set(before)):
-        log.warning("Halves deferred: the service is at its limit", partition=partition, group=group)
-    for group in sorted(set(before) - set(now)):
-        log.info("Halves no longer deferred", partition=partition, group=group)
+    for service in sorted(set(now) - set(before)):
+        log.warning("Halves deferred: the service is at its limit", partition=partition, service=service)
+    for service in sorted(set(before) - set(now)):
+        log.info("Halves no longer deferred", partition=partition, service=service)
 
 
 def set_waiting_figures(ledger: Ledger, now: int) -> None:
@@ -148,8 +148,8 @@ def _oldest_undecided(ledger: Ledger, now: int) -> None:
     gauge, partition = metrics.OLDEST_UNDECIDED_SECONDS, str(ledger.partition)
     oldest = ledger.pending.oldest_undecided(now - OLD_MS)
     ages = {
-        (partition, group, str(truth)): (now - oldest[group, truth]) / 1000
-        for group, truth in heapq.nsmallest(GROUPS, oldest, key=oldest.__getitem__)
+        (partition, service, str(truth)): (now - oldest[service, truth]) / 1000
+        for service, truth in heapq.nsmallest(SERVICES, oldest, key=oldest.__getitem__)
     }
     for labels, age in ages.items():
         gauge.labels(*labels).set(age)

@@ -264,7 +264,7 @@ def test_a_decision_that_an_op_holds_needs_no_verdict() -> None:
     """The producer's ROLLBACK is read after parking, and then the checker's: the second one may be passed."""
     history = _History()
     history.make(parking=SOON)
-    history.begin(group="orders", key=b"a", send=1, size=1)
+    history.begin(service="orders", key=b"a", send=1, size=1)
     history.everybody_waits(crashes=False, messages=1)
     history.ask(end=False, passed=1)
     history.roll_back(number=0, ops=1)

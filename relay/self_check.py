@@ -16,8 +16,7 @@ from outbox._service.exit_codes import UnsafeError
 from outbox._service.findings import examine_channel
 from outbox.errors import KafkaUnreachable
 from relay.half.serving.restore import lost_ops, read_checkpoints, verify_checkpoints
-from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end
-from relay.recovery.held_back import why_unreadable
+from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end, why_unreadable
 from relay.settings import RelaySettings
 
 _UNREAD = "grant the right that is named, or look at the group's coordinator"

@@ -13,16 +13,36 @@ from contextlib import suppress
 from typing import Protocol
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from outbox._failpoints import failpoint
+from outbox._kafka.admin import checked_properties
 from outbox._service.membership import group_name, refuse_missing_right
 from outbox.protocol.record import Record
 from relay.delivery.call_watch import Wake, calling
-from relay.delivery.commit_check import is_committed
 from relay.delivery.error_policy import Fault, Remedy, Step, remedy
 from relay.delivery.producer import SETTINGS, BatchProducer, DeliveryError, delivery_error
-from relay.delivery.rules.batch_size import BatchSize
+from relay.delivery.rules.volume import BatchSize
+
+SECONDS = 4.0
+
+
+def is_committed(kafka: Mapping[str, str], group: str, offsets: Sequence[TopicPartition]) -> bool:
+    """Return whether these are the stable offsets of a group; False also if Kafka does not return them within 4 s."""
+    with checked_properties():
+        consumer = Consumer(
+            {**kafka, "enable.auto.commit": False, "group.id": group, "isolation.level": "read_committed"}
+        )
+    try:
+        found = consumer.committed([TopicPartition(place.topic, place.partition) for place in offsets], SECONDS)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return all(place.error is None for place in found) and [place.offset for place in found] == [
+        place.offset for place in offsets
+    ]
+
 
 TRANSACTION_TIMEOUT_MS = 15_000
 TAKE_OVER_SECONDS = 5.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
@@ -44,12 +44,28 @@ class Author(Protocol):
         """
 
 
-def origin_of(record: Record) -> tuple[str, bytes, bytes]:
-    """Return the transaction id, and both parts of the origin; empty if there are no such headers."""
-    headers: dict[str, Any] = dict(record.headers)
-    transaction_id: bytes = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
-    origin, _, place = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
-    return transaction_id.decode(errors="replace"), origin, place
+class Written(NamedTuple):
+    """A record of a real topic that a relay wrote.
+
+    Args:
+        record: The record, as it could be written once more.
+        place: What its origin header has behind the owner's name: a half offset, or the id of a row, of any form.
+    """
+
+    record: Record
+    offset: int
+    transaction_id: str
+    place: bytes
+
+
+def written(found: Iterable[Found], owner: str) -> Iterator[Written]:
+    """Yield those of some records that a relay wrote for an owner, by their origin headers."""
+    for record, offset in found:
+        headers: dict[str, Any] = dict(record.headers)
+        transaction_id: bytes = (headers.get(MESSAGE_ID_HEADER) or b"").rpartition(b"/")[0]
+        origin, _, place = (headers.get(ORIGIN_HEADER) or b"").partition(b"/")
+        if transaction_id and place and origin == owner.encode():
+            yield Written(record, offset, transaction_id.decode(errors="replace"), place)
 
 
 def backwards(start: int, stop: int, size: int) -> Iterator[range]:

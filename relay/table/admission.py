@@ -17,7 +17,7 @@ from relay.delivery.rules.preflight import LookAgain, inspect, refused
 from relay.delivery.rules.topic_gate import Gate
 from relay.table.plain_window import is_plain, kind
 from relay.table.row_transactions import RowTransaction, is_target, transactions
-from relay.table.rows import Row, which
+from relay.table.rows import Row, RowId, which
 
 WAITING_MAX = 100_000
 """Rows that may wait for topics. Above it, those that wait longest wait no longer, and pre-flight decides on them."""
@@ -123,7 +123,7 @@ class Admission:
             return Admitted(rows)
         window = transactions(rows)
         closed = {found: topic for found in window if (topic := self._why_waiting(found)) is not None}
-        waiting = behind(window, closed)
+        waiting = behind_those(window, closed, RowTransaction.keyed_ids)
         for transaction in window:
             if transaction in waiting:
                 self._wait(transaction, closed.get(transaction, ""))
@@ -134,8 +134,8 @@ class Admission:
         return Admitted([row for row in rows if which(row) in admitted], list(findings.items()), ready)
 
     def _is_plain(self, rows: Sequence[Row], now: int) -> bool:
-        """Return whether nothing in a window needs a decision of its own."""
-        if self._waiting or self._given_up:
+        """Return whether nothing in a window needs a decision of its own; rows of a foreign table always do."""
+        if self._waiting or self._given_up or isinstance(rows[0][1], RowId):
             return False
         return is_plain(rows, self._gate.open_to, now, self._more())
 
@@ -174,8 +174,3 @@ class Admission:
 def _name(transaction: RowTransaction) -> tuple[str, str]:
     """Return what a transaction is known by when it is read again: id and service."""
     return transaction.id, transaction.service
-
-
-def behind(window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]) -> set[RowTransaction]:
-    """Return transactions that cannot go, and all that have a row behind one of theirs with the same ordering key."""
-    return behind_those(window, stopped, RowTransaction.keyed_ids)

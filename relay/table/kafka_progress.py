@@ -12,8 +12,7 @@ from outbox._rules.source_progress import Committed
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
 from relay.delivery.call_watch import calling
-from relay.recovery.hanging_checkpoint import Checkpointed, Word, refuse_undone_end
-from relay.recovery.held_back import CHECKPOINT_SECONDS, why_unreadable
+from relay.recovery.hanging_checkpoint import CHECKPOINT_SECONDS, Checkpointed, Word, refuse_undone_end, why_unreadable
 
 
 class KafkaProgress:

@@ -5,9 +5,11 @@ The connection belongs to one owner: a session-level advisory lock lasts as long
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, LiteralString, NamedTuple, TypeVar
+from uuid import UUID
 
 import psycopg
 import structlog
@@ -20,13 +22,26 @@ from outbox._postgres.notifications import Notifications
 from outbox._postgres.source_statements import OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
-from outbox._rules.source_progress import Progress
+from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.settings import TableSettings
 from outbox.settings import TableNames
 from relay import metrics
 from relay.table.rows import Local, Row
-from relay.table.table_progress import HALTED
+
+HALTED = "See docs/table_mode.md, section 'A source that stops', before it is served again."
+
+
+def was_delivered(source: str, progress: Progress, committed: Committed | None) -> bool:
+    """Return whether the newest batch was delivered. If it was not, its rows are read again.
+
+    Args:
+        committed: What Kafka holds, after the former owner's Kafka transaction has ended; None: nothing.
+    """
+    if problem := contradiction(progress, committed):
+        raise UnsafeError(f"Table source {source}: {problem} {HALTED}")
+    return committed is None or committed.batch == progress.batch
+
 
 T = TypeVar("T")
 
@@ -311,3 +326,29 @@ def refusals(refused: Sequence[Refusal], array: Callable[[Iterable[Any]], str]) 
         "reasons": [refusal.reason for refusal in refused],
         "details": [refusal.detail for refusal in refused],
     }
+
+
+_MAX_BIGINT = 2**63 - 1
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
+
+
+def is_bigint(text: str) -> bool:
+    """Return whether a text is a number that a bigint can hold."""
+    return _DIGITS.fullmatch(text) is not None and abs(int(text)) <= _MAX_BIGINT
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether a text is a UUID as Postgres writes it."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def is_text(text: str) -> bool:
+    """Return whether Postgres can hold a text."""
+    return "\0" not in text
+
+
+IS_ID: Mapping[str, Callable[[str], bool]] = {"bigint[]": is_bigint, "uuid[]": is_uuid, "text[]": is_text}
+"""By the type of an array of ids."""

@@ -1,4 +1,4 @@
-"""Whether all rows of a window can be delivered as they are: judged by its columns, not row by row. Pure.
+"""Whether all rows of a window of a message table can be delivered as they are: judged by its columns. Pure.
 
 Each pair of service and target is judged once, sizes and times by their extremes, and header names once each. A
 window that is not plain is not refused: each of its transactions is decided on, by the same rules.
@@ -15,7 +15,7 @@ from outbox.protocol.size import largest_size
 from relay.delivery.rules.outgoing import Target
 from relay.delivery.rules.preflight import RealTopic
 from relay.table.row_transactions import is_target
-from relay.table.rows import ARRAY_HEAD, EPOCH_US, Row, RowId, counted_names, headers_of
+from relay.table.rows import ARRAY_HEAD, EPOCH_US, Row, counted_names
 
 Judge = Callable[[str, Target], RealTopic | None]
 """Returns a real topic if it takes messages of a service to a target now; None: that must be decided on."""
@@ -23,7 +23,7 @@ Judge = Callable[[str, Target], RealTopic | None]
 kind = itemgetter(3, 4, 5)
 """Returns service, topic and partition of a row: rows with equal ones are judged alike."""
 
-_started, _timestamp, _key, _value = itemgetter(2), itemgetter(6), itemgetter(7), itemgetter(8)
+_started, _timestamp, _key, _value, _values = map(itemgetter, (2, 6, 7, 8, 10))
 
 
 def is_plain(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
@@ -35,9 +35,7 @@ def is_plain(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
         more: Bytes by which the longest origin header may be longer than that of a half.
     """
     topics = _topics(rows, judge)
-    if topics is None or (isinstance(rows[0][1], RowId) and any(row[1].error for row in rows)):  # type: ignore[attr-defined]
-        return False
-    if any(topic.key_required for topic in topics) and None in map(_key, rows):
+    if topics is None or (any(topic.key_required for topic in topics) and None in map(_key, rows)):
         return False
     return _are_timely(rows, topics, now) and _are_small(rows, min(topic.max_message_bytes for topic in topics) - more)
 
@@ -77,14 +75,10 @@ def _largest_headers(rows: Sequence[Row]) -> tuple[int, int]:
         ProtocolError: Those of one row make no headers.
     """
     count = size = 0
-    for names, values in {(row[9], row[10][:ARRAY_HEAD] if isinstance(row[10], bytes) else row[10]) for row in rows}:
-        if isinstance(names, bytes) or isinstance(values, bytes):
-            count, size = max(count, counted_names(names, values)), max(size, len(names or b""))
-        elif names or values:
-            given = list(headers_of(names, values))
-            count = max(count, len(given))
-            size = max(size, sum(len(name) + len(value or b"") for name, value in given))
-    return count, size + _longest(row[10] for row in rows if isinstance(row[10], bytes))
+    heads = {(row[9] or b"", (row[10] or b"")[:ARRAY_HEAD]) for row in rows}
+    for names, values in heads:
+        count, size = max(count, counted_names(names, values)), max(size, len(names))
+    return count, size + _longest(map(_values, rows))
 
 
 def _longest(column: Iterable[bytes | None]) -> int:

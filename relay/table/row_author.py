@@ -3,37 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
 
-from outbox.protocol.record import Record
-from relay.recovery.author import Found, Own, origin_of
+from relay.recovery.author import Found, Own, written
 from relay.table.owned_table import OwnedTable
-
-
-class WrittenRow(NamedTuple):
-    """A record of a real topic that a table source wrote.
-
-    Args:
-        record: The record, as it could be written once more.
-        id: Id of its row, of any form.
-    """
-
-    record: Record
-    offset: int
-    transaction_id: str
-    id: str
-
-
-def parse_delivered_row(record: Record, offset: int, source: str) -> WrittenRow | None:
-    """Return a record of a real topic at an offset, if the relay wrote it for a table source.
-
-    Args:
-        source: What its origin header has before the row's id.
-    """
-    transaction_id, origin, row = origin_of(record)
-    if not (transaction_id and row) or origin != source.encode():
-        return None
-    return WrittenRow(record, offset, transaction_id, row.decode(errors="replace"))
 
 
 class RowAuthor:
@@ -53,13 +25,12 @@ class RowAuthor:
         A record of another transaction than the row's is of another table of the same name: it is passed over.
         """
         del in_hand
-        written = [row for row in (parse_delivered_row(*some, self._table.origin) for some in found) if row is not None]
-        there = self._table.transaction_ids({row.id for row in written}) if written else {}
-        for row in reversed(written):
-            if row.transaction_id in there.get(row.id, {row.transaction_id}):
-                return self._own(row, there)
+        own = [(record, record.place.decode(errors="replace")) for record in written(found, self._table.origin)]
+        there = self._table.transaction_ids({id_ for _, id_ in own}) if own else {}
+        for record, id_ in reversed(own):
+            if record.transaction_id in there.get(id_, {record.transaction_id}):
+                return Own(record.record, record.offset, id_ in there and id_ not in self._delivered())
         return None
 
-    def _own(self, row: WrittenRow, there: Collection[str]) -> Own:
-        delivered = {str(id_) for id_ in self._table.progress().ids} if self._is_delivered else set[str]()
-        return Own(row.record, row.offset, row.id in there and row.id not in delivered)
+    def _delivered(self) -> set[str]:
+        return {str(id_) for id_ in self._table.progress().ids} if self._is_delivered else set()

@@ -174,18 +174,18 @@ def headers_of(names: Headers, values: Headers) -> Iterable[Header]:
     return zip(known, given, strict=True)  # type: ignore[arg-type]  # values are bytes
 
 
-def counted_names(names: Headers, values: Headers) -> int:
+def counted_names(names: bytes, values: bytes) -> int:
     """Return how many headers a row has, by the heads of its arrays.
 
     Args:
-        names: Of its headers; an array, or None.
-        values: Their values: the first `ARRAY_HEAD` bytes of the array, or None.
+        names: Of its headers.
+        values: The first `ARRAY_HEAD` bytes of their values.
 
     Raises:
         ProtocolError: They make no headers.
     """
-    count = len(_names(bytes(names or b"")))  # type: ignore[arg-type]  # no sequence
-    _compare(count, _length(bytes(values or b"")))  # type: ignore[arg-type]  # no sequence
+    count = len(_names(names))
+    _compare(count, _length(values))
     return count
 
 

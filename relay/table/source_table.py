@@ -20,8 +20,7 @@ from outbox._service.settings import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.id_floor import IdFloor
-from relay.table.owned_table import OwnedTable, Refusal, TableFigures, Window, may_prepare, refusals
-from relay.table.row_ids import is_bigint
+from relay.table.owned_table import OwnedTable, Refusal, TableFigures, Window, is_bigint, may_prepare, refusals
 from relay.table.rows import EPOCH_US, Row
 
 PURGE_ROWS = 10_000

@@ -20,23 +20,21 @@ from outbox._service.exit_codes import UnsafeError, reason_of, traceback_of
 from outbox._service.settings import TableSettings
 from outbox.errors import OutboxError
 from relay import metrics
-from relay.delivery.batch_feedback import BatchFeedback
+from relay.delivery.at_least_once_delivery import PlainRows
 from relay.delivery.producer import DeliveryError
+from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
-from relay.recovery.hanging_checkpoint import end_hanging
+from relay.recovery.hanging_checkpoint import HeldBackError, end_hanging
 from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
-from relay.recovery.held_back import HeldBackError
 from relay.settings import RelaySettings
 from relay.table import telemetry as report
 from relay.table.admission import Admission
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.kafka_progress import KafkaProgress
-from relay.table.owned_table import POOLED, OwnedTable, open_session
-from relay.table.plain_rows import PlainRows
+from relay.table.owned_table import POOLED, OwnedTable, open_session, was_delivered
 from relay.table.row_author import RowAuthor
 from relay.table.source_table import SourceTable
-from relay.table.table_progress import was_delivered
 from relay.table.table_source import TableSource
 
 OWNER_SECONDS = 0.5

@@ -19,18 +19,16 @@ from outbox._rules.broker_clock import BrokerClock
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox.protocol.record import Record
 from relay import metrics
-from relay.delivery.batch_feedback import BatchFeedback, Sent
-from relay.delivery.sending import Sending
+from relay.delivery.sending import BatchFeedback, Sending, Sent
 from relay.delivery.telemetry import at_gate, became_visible, refused
 from relay.delivery.topic_lookup import TopicLookup
 from relay.delivery.transactional_delivery import Delivery
 from relay.table import telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
-from relay.table.owned_table import OwnedTable, Refusal, Window
+from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
 from relay.table.pauses import Pauses
 from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
-from relay.table.table_progress import was_delivered
 
 HEARTBEAT_SECONDS = 3_600.0
 """An idle source commits its progress again, so that it never expires."""

@@ -17,6 +17,7 @@ from outbox._postgres import dsn, table_contract
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.table_contract import Breach, Facts, Table
+from outbox._rules import waiting_rows
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
@@ -28,17 +29,15 @@ from outbox._table.row_writer import RowWriter
 from outbox.settings import TableNames
 from relay.recovery.author import Found, Own
 from relay.table import plain_window, source_table
-from relay.table.admission import behind
 from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.id_floor import IdFloor
-from relay.table.owned_table import OwnedTable, Refusal
+from relay.table.owned_table import OwnedTable, Refusal, was_delivered
 from relay.table.row_author import RowAuthor
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
 from relay.table.source_table import PURGE_ROWS, SourceTable
 from relay.table.source_threads import _SourceThread
-from relay.table.table_progress import was_delivered
 from relay.table.table_source import TableSource
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
@@ -71,10 +70,10 @@ def r55_compacted_topic_as_proof(name: str, topic: TopicDescription | None) -> G
     return unprovable(name, topic) if topic is None else None
 
 
-@mutant(behind, "R55", Harm.OUT_OF_ORDER)
+@mutant(waiting_rows.behind_those, "R55", Harm.OUT_OF_ORDER)
 @fails("unit/relay/test_table_admission.py::test_what_begins_earlier_does_not_overtake_with_its_later_rows")
 def r55_rows_behind_those_that_stay(
-    window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]
+    window: Collection[RowTransaction], stopped: Iterable[RowTransaction], keyed_rows: object
 ) -> set[RowTransaction]:
     """A local transaction waits behind each row that stays and has one of its keys. Without it a local transaction with
     a later row of the same key is delivered first, and a consumer applies the two changes in the wrong order."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from relay.half.kafka.decode import Decoder
+from relay.half.kafka.discard_reader import DiscardReader
 from relay.half.state.half_records import Half
 from relay.recovery.offset_reader import OffsetReader
 
@@ -60,3 +62,31 @@ class HalfReader:
     def close(self) -> None:
         """Let the connection go."""
         self._reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReaders:
+    """The readers of one half partition.
+
+    Args:
+        decoder: Decodes its records; shared with `halves`.
+    """
+
+    halves: HalfReader
+    discards: DiscardReader
+    decoder: Decoder
+
+    def stop(self) -> None:
+        """End reads that are under way."""
+        self.halves.stop()
+        self.discards.stop()
+
+    def rest(self) -> None:
+        """Let the connections of readers go that have not read for a while; the next read makes them again."""
+        self.halves.rest()
+        self.discards.rest()
+
+    def close(self) -> None:
+        """Close the consumers."""
+        self.halves.close()
+        self.discards.close()

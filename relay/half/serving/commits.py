@@ -9,9 +9,11 @@ from confluent_kafka import TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
+from outbox._service.membership import generation
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.record import Record
 from relay import metrics
+from relay.delivery.producer import DeliveryError
 from relay.delivery.transactional_delivery import Delivery
 from relay.half.ledger.ledger import Ledger
 
@@ -71,3 +73,28 @@ class Commits:
         """Return the committed checkpoints as one number that grows with each record that is settled."""
         half, *ops = self._committed
         return 2 * half.head - sum(map(len, half.unsettled)) + sum(op.head + op.offset for op in ops)
+
+
+class GroupMetadata:
+    """The metadata; the consumer's thread sets it, the workers' threads read it."""
+
+    def __init__(self) -> None:
+        self.newest = b""
+
+    def generation(self) -> int:
+        """Return the generation of the group; negative: the consumer is in none."""
+        return generation(self.newest)
+
+    def for_commit(self) -> bytes:
+        """Return the metadata for a commit.
+
+        Raises:
+            DeliveryError: It has no generation, and would fence no other relay.
+        """
+        metadata = self.newest
+        if generation(metadata) < 0:
+            raise DeliveryError(
+                f"the consumer has no generation (it has {generation(metadata)}): it is not a member of the relay's "
+                "group at present; the commit is repeated after it has joined again"
+            )
+        return metadata

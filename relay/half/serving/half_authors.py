@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Self
 
 from confluent_kafka import TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
-from relay.half.batching.delivered_record import Written, is_made_of, parse_delivered
+from outbox.protocol.half import ANY_PARTITION
 from relay.half.kafka.decode import Decoder
 from relay.half.kafka.half_reader import HalfReader
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.owed import is_owed
 from relay.half.state.half_records import Half
-from relay.recovery.author import Found, Own, backwards
+from relay.recovery.author import Found, Own, Written, backwards, written
 from relay.recovery.transaction_state import UndecidedError
 
+
+def is_owed(ledger: Ledger, transaction_id: str, offset: int) -> bool:
+    """Return whether a half that was read is not settled yet, or is in the discard topic.
+
+    Args:
+        transaction_id: Its transaction, of which stragglers may pend when all else of it is settled.
+    """
+    transaction = ledger.find(transaction_id)
+    if transaction is not None:
+        return any(half.offset == offset for half in transaction.all_halves())
+    return ledger.discards.holds(transaction_id) and any(
+        offset == known for _, known in ledger.discards.refused(transaction_id).offsets
+    )
+
+
 FETCHED_AT_ONCE = 20
+
+_DIGITS = 20
+"""More than any offset has."""
 
 
 class HalfAuthor:
@@ -30,24 +47,20 @@ class HalfAuthor:
 
     def last_own(self, found: Sequence[Found], in_hand: Collection[int]) -> Own | None:
         """See `Author`. Records of other channels, and copies of the own ones, are passed over."""
-        written = [record for record in _written(found) if record.half_partition == self._ledger.partition]
-        for part in backwards(0, len(written), FETCHED_AT_ONCE):
-            halves = self._halves.find(written[index].half_offset for index in part)
+        own = written_halves(found, self._ledger.partition)
+        for part in backwards(0, len(own), FETCHED_AT_ONCE):
+            halves = self._halves.find(own[index][1] for index in part)
             for index in reversed(part):
-                record = written[index]
-                half = halves.get(record.half_offset)
-                if self._is_pending(record) or (half and is_made_of(record, half)):
-                    return Own(record.record, record.offset, self._is_owed(record, in_hand))
+                record, offset = own[index]
+                is_pending = is_owed(self._ledger, record.transaction_id, offset)
+                if is_pending or is_made_of(record, halves.get(offset)):
+                    return Own(record.record, record.offset, is_pending or self._is_ahead(offset, in_hand))
         return None
 
-    def _is_pending(self, record: Written) -> bool:
-        return is_owed(self._ledger, record.transaction_id, record.half_offset)
-
-    def _is_owed(self, record: Written, in_hand: Collection[int]) -> bool:
-        """Whether its half is still to be delivered, by the checkpoint."""
-        offset = record.half_offset
+    def _is_ahead(self, offset: int, in_hand: Collection[int]) -> bool:
+        """Whether the checkpoint does not settle a half that is not pending."""
         is_unread = offset >= self._ledger.progress.head() or offset in self._ledger.deferred
-        return is_unread or offset in in_hand or self._is_pending(record)
+        return is_unread or offset in in_hand
 
 
 class CheckpointAuthor:
@@ -77,16 +90,12 @@ class CheckpointAuthor:
     def last_own(self, found: Sequence[Found], in_hand: Collection[int]) -> Own | None:
         """See `Author`. What the checkpoint does not owe is passed over."""
         del in_hand
-        owed = [record for record in _written(found) if self._owes(record)]
-        halves = self._read({record.half_offset for record in owed}) if owed else {}
-        for record in reversed(owed):
-            half = halves.get(record.half_offset)
-            if half is not None and is_made_of(record, half):
+        owed = [own for own in written_halves(found, self._number) if self._checkpoint.owes(own[1])]
+        halves = self._read({offset for _, offset in owed}) if owed else {}
+        for record, offset in reversed(owed):
+            if is_made_of(record, halves.get(offset)):
                 return Own(record.record, record.offset, is_owed=True)
         return None
-
-    def _owes(self, record: Written) -> bool:
-        return record.half_partition == self._number and self._checkpoint.owes(record.half_offset)
 
     def _read(self, offsets: Collection[int]) -> Mapping[int, Half]:
         decoder = Decoder(self._channel.discard.max_message_bytes, self._channel.verdict.name)
@@ -97,6 +106,15 @@ class CheckpointAuthor:
             halves.close()
 
 
-def _written(found: Sequence[Found]) -> list[Written]:
-    parsed = (parse_delivered(record, offset) for record, offset in found)
-    return [written for written in parsed if written is not None]
+def written_halves(found: Iterable[Found], partition: int) -> list[tuple[Written, int]]:
+    """Return what a relay wrote for a half partition, with the half offsets; the halves may be of another channel."""
+    own = written(found, str(partition))
+    return [(one, int(one.place)) for one in own if one.place.isdigit() and len(one.place) <= _DIGITS]
+
+
+def is_made_of(found: Written, half: Half | None) -> bool:
+    """Whether a record is what was made of a half; services that forward headers make others like it elsewhere."""
+    control, record = half.control if half else None, found.record
+    if control is None or (control.transaction_id, control.topic) != (found.transaction_id, record.topic):
+        return False
+    return control.partition in {ANY_PARTITION, record.partition}

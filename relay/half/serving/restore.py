@@ -26,7 +26,7 @@ from relay.half.ledger.partition_progress import Checkpoints
 from relay.half.state.body_cache import BodyPolicy
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.parking import ParkingPolicy
-from relay.recovery.held_back import CHECKPOINT_SECONDS, HeldBackError
+from relay.recovery.hanging_checkpoint import CHECKPOINT_SECONDS, HeldBackError
 
 log = structlog.get_logger()
 

@@ -20,15 +20,14 @@ from relay.delivery.call_watch import calling
 from relay.delivery.producer import DeliveryError
 from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery
 from relay.half.kafka.offset_commits import OffsetCommits
-from relay.half.partitions.halts import Halts
-from relay.half.partitions.ownership import Ownership
+from relay.half.partitions.ownership import Halts, Ownership
 from relay.half.partitions.stalls import Stalls
+from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.fencing import Fencing
-from relay.half.serving.group_metadata import GroupMetadata
 from relay.half.serving.intake import Intake
 from relay.half.serving.take_over import TakeOver
 from relay.half.serving.worker import PartitionWorker
-from relay.recovery.held_back import HeldBackError
+from relay.recovery.hanging_checkpoint import HeldBackError
 
 STOP_SECONDS = TRANSACTION_TIMEOUT_MS / 1000 + 5
 FENCE_SECONDS = 3.0

@@ -11,27 +11,47 @@ from outbox._failpoints import failpoint
 from outbox._kafka.channel import ChannelDescription
 from outbox.errors import KafkaUnreachable
 from relay.delivery.at_least_once_delivery import PlainDelivery
-from relay.delivery.batch_feedback import BatchFeedback
+from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
-from relay.half.kafka.check_sender import CheckSender
 from relay.half.kafka.decode import Decoder
 from relay.half.kafka.discard_reader import DiscardReader
-from relay.half.kafka.half_reader import HalfReader
+from relay.half.kafka.half_reader import HalfReader, PartitionReaders
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.ledger.ledger import Ledger
-from relay.half.serving.check_back import CheckBack
-from relay.half.serving.commits import Commits
-from relay.half.serving.group_metadata import GroupMetadata
+from relay.half.serving.check_back import CheckBack, CheckSender
+from relay.half.serving.commits import Commits, GroupMetadata
 from relay.half.serving.half_authors import CheckpointAuthor, HalfAuthor
-from relay.half.serving.policies import body_policy, check_policy, parking_policy
-from relay.half.serving.readers import PartitionReaders
 from relay.half.serving.restore import read_checkpoints, restore_ledger, verify_discards
 from relay.half.serving.worker import PartitionWorker
-from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end
+from relay.half.state.body_cache import BodyPolicy
+from relay.half.state.check_schedule import CheckPolicy
+from relay.half.state.parking import ParkingPolicy
+from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end, why_unreadable
 from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
-from relay.recovery.held_back import why_unreadable
 from relay.settings import RelaySettings
+
+
+def check_policy(settings: RelaySettings) -> CheckPolicy:
+    """Return when transactions are checked."""
+    return CheckPolicy(settings.transaction_timeout_ms, settings.check_interval_ms, settings.check_interval_max_ms)
+
+
+def body_policy(settings: RelaySettings) -> BodyPolicy:
+    """Return when bodies are removed from memory."""
+    return BodyPolicy(bytes=settings.body_bytes)
+
+
+def parking_policy(settings: RelaySettings) -> ParkingPolicy:
+    """Return the limits at which transactions are parked."""
+    return ParkingPolicy(
+        settings.service_pending_max,
+        settings.service_pending_max_bytes,
+        settings.undecided_max_age_ms,
+        settings.check_max,
+        settings.pending_max,
+        settings.listener_max_age_ms,
+    )
 
 
 class TakeOver:

@@ -20,19 +20,18 @@ from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.protocol.record import Record
-from relay.delivery.batch_feedback import BatchFeedback, Sent
 from relay.delivery.rules.preflight import topics_of
-from relay.delivery.sending import Sending
+from relay.delivery.sending import BatchFeedback, Sending, Sent
 from relay.delivery.telemetry import at_gate
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.batching.batch import Batch, Outcome, offsets, settle_batch, take_batch, take_ready
 from relay.half.batching.pacing import Pacing
+from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving import telemetry as report
 from relay.half.serving.arrivals import Arrivals
 from relay.half.serving.check_back import CheckBack
 from relay.half.serving.commits import Commits
-from relay.half.serving.readers import PartitionReaders
 from relay.half.state.half_records import OpRecord
 from relay.half.state.message_transaction import Transaction
 

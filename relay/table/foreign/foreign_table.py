@@ -19,8 +19,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.table.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.table.owned_table import OwnedTable, Refusal, TableFigures, Window, may_prepare, refusals
-from relay.table.row_ids import IS_ID, is_text
+from relay.table.owned_table import IS_ID, OwnedTable, Refusal, TableFigures, Window, is_text, may_prepare, refusals
 from relay.table.rows import Row, RowId, local_of, which
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox import Message
-from relay.recovery.held_back import HELD_BACK
+from relay.recovery.hanging_checkpoint import HELD_BACK
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, doubled, wait_until
 from tests.support.probes import free_port, metric

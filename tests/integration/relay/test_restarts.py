@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from outbox import Message, OutboxError
 from outbox.errors import CommitOutcomeUnknown
-from relay.recovery.held_back import HELD_BACK
+from relay.recovery.hanging_checkpoint import HELD_BACK
 from stack import Stack
 from tests.integration.relay.test_kill_relay import is_serving, is_stopped, numbered
 from tests.support.bulk import publish_bulk, send_halves

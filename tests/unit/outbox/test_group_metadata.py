@@ -8,7 +8,7 @@ import pytest
 
 from outbox._service.membership import generation
 from relay.delivery.producer import DeliveryError
-from relay.half.serving.group_metadata import GroupMetadata
+from relay.half.serving.commits import GroupMetadata
 
 
 def metadata(number: int) -> bytes:

@@ -30,7 +30,7 @@ from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._service.settings import LayeredSettings
 from outbox._service.settings_help import describe_settings, field_names
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
-from relay.figures import RelayProgress
+from relay.cli import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings

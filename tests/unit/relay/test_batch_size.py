@@ -8,7 +8,7 @@ import pytest
 
 import relay.delivery.producer
 import relay.delivery.transactional_delivery
-from relay.delivery.rules.batch_size import OVERHEAD, WINDOW_SECONDS, BatchSize
+from relay.delivery.rules.volume import OVERHEAD, WINDOW_SECONDS, BatchSize
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from tests.support.transaction_model import Coordinator, Producer
 

@@ -15,18 +15,21 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.record import Record
 from relay.delivery.transactional_delivery import TransactionalDelivery
-from relay.half.batching.delivered_record import parse_delivered
 from relay.half.kafka.half_reader import HalfReader
 from relay.half.ledger.ledger import Ledger
-from relay.half.serving.half_authors import HalfAuthor
+from relay.half.serving.half_authors import HalfAuthor, written_halves
 from relay.half.state.half_records import Half
-from relay.recovery.author import backwards
+from relay.recovery.author import Found, backwards
 from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
 from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 
 TOPIC = "orders"
 SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4
-FAR: list[tuple[str, str | bytes | None]] = [("outbox-id", b"x/0"), ("outbox-origin", b"1/" + b"9" * 5_000)]
+OWN = b"%d/" % PARTITION
+FAR: list[tuple[str, str | bytes | None]] = [
+    ("outbox-id", b"x/0"),
+    ("outbox-origin", b"%d/" % PARTITION + b"9" * 5_000),
+]
 HEAD = 100
 DEFERRED = 30
 """A half that was read and is not kept."""
@@ -261,7 +264,7 @@ def test_spans_run_backwards_and_leave_nothing_out(start: int, stop: int, size: 
 
 
 @pytest.mark.parametrize(
-    "headers", [[], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", b"?")], FAR]
+    "headers", [[], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", OWN + b"?")], FAR]
 )
 def test_a_record_that_no_relay_wrote(headers: list[tuple[str, str | bytes | None]]) -> None:
-    assert parse_delivered(Record(TOPIC, 0, None, None, headers, 1_000), 0) is None
+    assert written_halves([Found(Record(TOPIC, 0, None, None, headers, 1_000), 0)], PARTITION) == []

@@ -24,7 +24,6 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from relay.delivery import sending
-from relay.delivery.batch_feedback import BatchFeedback
 from relay.delivery.broker_watch import BrokerView, BrokerWatch
 from relay.delivery.error_policy import Remedy, Undelivered
 from relay.delivery.producer import DeliveryError
@@ -32,16 +31,15 @@ from relay.delivery.refusals import PAUSE_MS_MIN
 from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.delivery.rules.volume import BatchPolicy
+from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import Delivery
-from relay.half.kafka.check_sender import CheckSender
 from relay.half.kafka.decode import Decoder
 from relay.half.kafka.discard_reader import DiscardReader
-from relay.half.kafka.half_reader import HalfReader
+from relay.half.kafka.half_reader import HalfReader, PartitionReaders
 from relay.half.ledger.ledger import Ledger
-from relay.half.serving.check_back import CheckBack
+from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits
-from relay.half.serving.readers import PartitionReaders
 from relay.half.serving.worker import PartitionWorker
 from relay.half.state.discard_index import to_manifest
 from relay.half.state.message_transaction import Transaction

@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import KafkaError
 
-from relay.delivery.batch_feedback import BatchFeedback, Sent
 from relay.delivery.error_policy import Remedy, Undelivered
 from relay.delivery.producer import DeliveryError
 from relay.delivery.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
 from relay.delivery.rules.volume import BatchPolicy
+from relay.delivery.sending import BatchFeedback, Sent
 
 TIMED_OUT = KafkaError._MSG_TIMED_OUT
 COST = 10_000

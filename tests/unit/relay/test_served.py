@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from relay.half.kafka.offset_commits import OffsetCommits
-from relay.half.serving.group_metadata import GroupMetadata
+from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.served import ServedPartitions
 
 BUG = LookupError("a bug")

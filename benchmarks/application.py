@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message, Outbox
 from outbox._postgres.message_table import MessageTable
 from outbox.settings import TableNames
 from tests.support.harness import Site
@@ -68,7 +68,7 @@ class Rate(NamedTuple):
 
 
 class Application:
-    """One business table, an ordinary outbox table, and one `Outbox` of each mode.
+    """One business table, an ordinary outbox table, and one outbox of each mode.
 
     Args:
         site: Its channel and callback tables exist.
@@ -76,9 +76,9 @@ class Application:
 
     def __init__(self, site: Site, topic: str) -> None:
         self.engine: Engine = site.engine(pool_size=64)
-        self.outbox: Outbox = site.outbox()
-        self.table_outbox = Outbox("orders", mode="table", tables=site.tables)
-        self.notifying_outbox = Outbox("orders", mode="table", tables=notifying_tables(site))
+        self.outbox: HalfOutbox = site.half_outbox()
+        self.table_outbox = Outbox("orders", tables=site.tables)
+        self.notifying_outbox = Outbox("orders", tables=notifying_tables(site))
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)

@@ -56,7 +56,7 @@ def draw_growth(series: Mapping[str, Sequence[float]], path: Path) -> None:
     picture, axes = plt.subplots(figsize=(8, 2.6), layout="constrained")
     axes.plot(series["transactions"], series["resident_mib"], color=_OURS)
     axes.set_ylim(bottom=0, top=max(series["resident_mib"]) * 1.2)
-    axes.set_xlabel("transactions through one Outbox")
+    axes.set_xlabel("transactions through one outbox")
     axes.set_ylabel("resident memory, MiB")
     _save(axes, picture, path)
 

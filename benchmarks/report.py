@@ -114,12 +114,12 @@ _ONLY_IN_RESULTS = re.compile(r"_p95_|_alone$")
 
 def _rows(figures: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the rows of a table: a figure of ours once, with all that it is beside."""
-    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    services: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for figure in figures:
         if not _ONLY_IN_RESULTS.search(figure["name"]):
-            groups.setdefault((figure["title"], _ours(figure)), []).append(figure)
-    for (title, ours), group in groups.items():
-        yield title, ours, _lines(map(_baseline, group)), _lines(map(_ratio, group)), _lines(map(_target, group))
+            services.setdefault((figure["title"], _ours(figure)), []).append(figure)
+    for (title, ours), service in services.items():
+        yield title, ours, _lines(map(_baseline, service)), _lines(map(_ratio, service)), _lines(map(_target, service))
 
 
 def _lines(cells: Iterable[str]) -> str:

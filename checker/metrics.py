@@ -42,7 +42,7 @@ DATABASE_UP = TABLE.gauge(
 )
 BREAKERS_OPEN = TABLE.gauge(
     "outbox_checker_breakers_open",
-    "Producer groups that are not fenced, because they commit nothing in this database any more",
+    "Services that are not fenced, because they commit nothing in this database any more",
     database=(),
 )
 PREPARED = TABLE.gauge(

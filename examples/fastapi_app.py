@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from outbox import AsyncOutbox, PublishFailed, TypedTopic
+from outbox import AsyncHalfOutbox, TypedTopic
+from outbox.errors import PublishFailed
 
 
 class Order(BaseModel):
@@ -23,7 +24,7 @@ class Order(BaseModel):
 
 orders: TypedTopic[str, dict[str, object]] = TypedTopic(os.environ.get("TOPIC", "orders"))
 engine = create_async_engine(os.environ["DATABASE_URL"])
-outbox = AsyncOutbox.from_env()
+outbox = AsyncHalfOutbox.from_env()
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ class Order(BaseModel):
 
 
 orders: TypedTopic[str, dict[str, object]] = TypedTopic(os.environ.get("TOPIC", "orders"))
-outbox = AsyncOutbox("shop", mode="table", tables=TableNames(prefix=os.environ.get("OUTBOX_TABLE_PREFIX", "outbox")))
+outbox = AsyncOutbox("shop", tables=TableNames(prefix=os.environ.get("OUTBOX_TABLE_PREFIX", "outbox")))
 
 
 @asynccontextmanager

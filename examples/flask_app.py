@@ -6,11 +6,12 @@ from flask import Flask, Response, request
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from outbox import Outbox, PublishFailed, TypedTopic
+from outbox import HalfOutbox, TypedTopic
+from outbox.errors import PublishFailed
 
 orders: TypedTopic[str, dict[str, object]] = TypedTopic(os.environ.get("TOPIC", "orders"))
 engine = create_engine(os.environ["DATABASE_URL"])
-outbox = Outbox.from_env()  # op markers are flushed at exit
+outbox = HalfOutbox.from_env()  # op markers are flushed at exit
 app = Flask(__name__)
 
 

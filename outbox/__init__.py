@@ -4,6 +4,9 @@ outbox = Outbox("orders")
 with Session(engine) as session, session.begin():
     session.add(order)
     outbox.publish(session, Message("orders", value=b"...", key=b"42"))
+
+Here is what an application needs; the rest is in modules: `outbox.errors`, `outbox.listener`, `outbox.recorder`,
+`outbox.serialization`, `outbox.settings`, `outbox.testing`, `outbox.transaction`, `outbox.transactional_producer`.
 """
 
 from importlib import import_module
@@ -12,104 +15,53 @@ from typing import TYPE_CHECKING
 from outbox._postgres.libpq import missing_libpq
 
 if TYPE_CHECKING:
-    from outbox._listener.server import CheckServer
-    from outbox._publish.receipts import Receipt
+    from outbox.async_outbox import AsyncHalfOutbox as AsyncHalfOutbox
     from outbox.async_outbox import AsyncOutbox as AsyncOutbox
-    from outbox.async_outbox import AsyncTransaction as AsyncTransaction
-    from outbox.errors import (
-        CallbackTableError,
-        ChannelError,
-        CommitOutcomeUnknown,
-        ConfigurationError,
-        KafkaUnreachable,
-        MessageRefused,
-        OutboxError,
-        PublishFailed,
-        TransactionFenced,
-        TransactionsRejected,
-        UsageError,
-    )
+    from outbox.errors import MessageRefused, OutboxError, RetryableError
+    from outbox.half_outbox import HalfOutbox
     from outbox.inbox import Inbox
-    from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
     from outbox.message import Message
-    from outbox.migration import ddl, inbox_ddl
+    from outbox.migration import ddl
     from outbox.outbox import Outbox
-    from outbox.outcome import Outcome
-    from outbox.recorder import CommitOutcome, Recorder
-    from outbox.serialization import JsonSerializer, TypedTopic
-    from outbox.settings import Settings, TableNames
-    from outbox.transaction import Transaction
-    from outbox.transactional_producer import TransactionalProducer, TransactionSendResult
+    from outbox.serialization import TypedTopic
+    from outbox.settings import TableNames
+    from outbox.transaction import Receipt
 
 _HOMES = {
-    "outbox.async_outbox": ("AsyncOutbox", "AsyncTransaction"),
-    "outbox._listener.server": ("CheckServer",),
-    "outbox.errors": (
-        "CallbackTableError",
-        "ChannelError",
-        "CommitOutcomeUnknown",
-        "ConfigurationError",
-        "KafkaUnreachable",
-        "MessageRefused",
-        "OutboxError",
-        "PublishFailed",
-        "TransactionFenced",
-        "TransactionsRejected",
-        "UsageError",
-    ),
-    "outbox.inbox": ("Inbox",),
-    "outbox.listener": ("HalfMessage", "LocalTransactionState", "TransactionCheck", "TransactionListener"),
-    "outbox.message": ("Message",),
-    "outbox.migration": ("ddl", "inbox_ddl"),
-    "outbox.outbox": ("Outbox",),
-    "outbox.outcome": ("Outcome",),
-    "outbox._publish.receipts": ("Receipt",),
-    "outbox.recorder": ("CommitOutcome", "Recorder"),
-    "outbox.serialization": ("JsonSerializer", "TypedTopic"),
-    "outbox.settings": ("Settings", "TableNames"),
-    "outbox.transaction": ("Transaction",),
-    "outbox.transactional_producer": ("TransactionalProducer", "TransactionSendResult"),
+    "AsyncHalfOutbox": "outbox.async_outbox",
+    "AsyncOutbox": "outbox.async_outbox",
+    "HalfOutbox": "outbox.half_outbox",
+    "Inbox": "outbox.inbox",
+    "Message": "outbox.message",
+    "MessageRefused": "outbox.errors",
+    "Outbox": "outbox.outbox",
+    "OutboxError": "outbox.errors",
+    "Receipt": "outbox.transaction",
+    "RetryableError": "outbox.errors",
+    "TableNames": "outbox.settings",
+    "TypedTopic": "outbox.serialization",
+    "ddl": "outbox.migration",
 }
 """The module of each public name, imported at its first use: services share this package and need little of it."""
 
 __all__ = [
-    "CallbackTableError",
-    "ChannelError",
-    "CheckServer",
-    "CommitOutcome",
-    "CommitOutcomeUnknown",
-    "ConfigurationError",
-    "HalfMessage",
+    "HalfOutbox",
     "Inbox",
-    "JsonSerializer",
-    "KafkaUnreachable",
-    "LocalTransactionState",
     "Message",
     "MessageRefused",
     "Outbox",
     "OutboxError",
-    "Outcome",
-    "PublishFailed",
     "Receipt",
-    "Recorder",
-    "Settings",
+    "RetryableError",
     "TableNames",
-    "Transaction",
-    "TransactionCheck",
-    "TransactionFenced",
-    "TransactionListener",
-    "TransactionSendResult",
-    "TransactionalProducer",
-    "TransactionsRejected",
     "TypedTopic",
-    "UsageError",
     "ddl",
-    "inbox_ddl",
 ]
+"""Without the names that need the extra `asyncio`."""
 
 
 def __getattr__(name: str) -> object:
-    home = next((module for module, names in _HOMES.items() if name in names), None)
+    home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'outbox' has no attribute {name!r}")
     try:

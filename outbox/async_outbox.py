@@ -1,36 +1,35 @@
-"""`AsyncOutbox`: the outbox for asyncio. Waiting for Kafka or Postgres never blocks the event loop.
+"""`AsyncOutbox` and `AsyncHalfOutbox`: the outboxes for asyncio. Waiting never blocks the event loop.
 
-It runs the blocking implementation in SQLAlchemy's greenlet, where only the current task waits.
+They run the blocking implementation in SQLAlchemy's greenlet, where only the current task waits.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack
 
 import greenlet  # type: ignore[import-untyped]  # noqa: F401 - untyped; without it SQLAlchemy 2.0 fails at the first await only
 import psycopg
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
 from sqlalchemy.util import greenlet_spawn
 
-from outbox._publish.receipts import Receipt
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.waiting import EVENT_LOOP, in_thread
 from outbox._table.insert_connection import AsyncDriverConnection, is_async_connection
 from outbox.errors import UsageError
+from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
 from outbox.message import Message
 from outbox.outbox import Outbox, OutboxOptions
-from outbox.outcome import Outcome
 from outbox.recorder import Recorder
-from outbox.transaction import Transaction
+from outbox.transaction import HalfTransaction, Outcome, Receipt, Transaction
 
 T = TypeVar("T")
-
-AsyncTarget = AsyncSession | async_scoped_session[Any] | AsyncConnection | AsyncDriverConnection
-"""What `publish()` takes: in half mode a session or a connection of SQLAlchemy."""
+O = TypeVar("O", Outbox, HalfOutbox)  # noqa: E741 - an outbox
+AsyncHalfTarget = AsyncSession | async_scoped_session[Any] | AsyncConnection
+AsyncTarget = AsyncHalfTarget | AsyncDriverConnection
 
 
 class AsyncTransaction:
@@ -41,34 +40,69 @@ class AsyncTransaction:
 
     @property
     def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7."""
+        """Id of the transaction, a UUIDv7; as `Transaction.transaction_id`."""
         return self._transaction.transaction_id
 
-    async def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
+    async def publish(self, message: Message) -> Receipt:
         """Publish a message with this transaction; as `Transaction.publish()`."""
-        return await greenlet_spawn(self._transaction.publish, message, eager=eager)
+        return await greenlet_spawn(self._transaction.publish, message)
 
     def savepoint(self) -> AbstractAsyncContextManager[None]:
         """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
         return _in_greenlet(self._transaction.savepoint())
 
 
-class AsyncOutbox:
+class AsyncHalfTransaction(AsyncTransaction):
+    """An open local transaction of half mode."""
+
+    def __init__(self, transaction: HalfTransaction) -> None:
+        super().__init__(transaction)
+        self._halves = transaction
+
+    async def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
+        """Publish a message with this transaction; as `HalfTransaction.publish()`."""
+        return await greenlet_spawn(self._halves.publish, message, eager=eager)
+
+
+class _AsyncFace(Generic[O]):
+    """What both outboxes for asyncio have."""
+
+    sync: O
+    """The blocking outbox; both may be used side by side."""
+
+    @classmethod
+    def over(cls, outbox: O) -> Self:
+        """Return the asyncio interface of an outbox; both may be used side by side."""
+        made = cls.__new__(cls)
+        made.sync = outbox
+        return made
+
+    async def __aenter__(self) -> Self:
+        """Use the outbox as a context manager."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the outbox."""
+        await in_thread(self.sync.close)
+
+
+class AsyncOutbox(_AsyncFace[Outbox]):
     """Publishes messages with local transactions of asyncio applications; needs the extra `asyncio`.
 
     One object serves a whole process, also with several event loops one after the other.
 
     Args:
-        group: Producer group; unique to a service.
-        kafka: librdkafka properties for half mode; `bootstrap.servers` is required. Table mode has none.
-        options: The other arguments of `Outbox`: `mode`, `channel`, `tables`, `publish_timeout_seconds`, …
+        name: Name of the service; all its processes have the same one, which never changes.
+        options: The other arguments of `Outbox`: `channel`, `tables`, `recorder`.
 
     Raises:
-        ConfigurationError: A setting is missing, or would break the guarantee.
+        ConfigurationError: A setting is malformed.
     """
 
-    def __init__(self, group: str, kafka: Mapping[str, Any] | None = None, **options: Unpack[OutboxOptions]) -> None:
-        self.sync = Outbox(group, kafka, **options)
+    def __init__(self, name: str, **options: Unpack[OutboxOptions]) -> None:
+        self.sync = Outbox(name, **options)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
@@ -79,24 +113,12 @@ class AsyncOutbox:
         """
         return cls.over(Outbox.from_env(environ, recorder=recorder))
 
-    @classmethod
-    def over(cls, outbox: Outbox) -> Self:
-        """Return the asyncio interface of an outbox; both may be used side by side."""
-        made = cls.__new__(cls)
-        made.sync = outbox
-        return made
-
     async def publish(
-        self,
-        session: AsyncTarget,
-        message: Message,
-        *,
-        eager: bool | None = None,
-        bind_arguments: BindArguments | None = None,
+        self, session: AsyncTarget, message: Message, *, bind_arguments: BindArguments | None = None
     ) -> Receipt:
         """Publish a message with the transaction of a session or a connection; as `Outbox.publish()`.
 
-        In table mode it also takes a connection of psycopg or asyncpg in its transaction.
+        It also takes a connection of psycopg or asyncpg in its transaction.
 
         In a listener of flush events, which is not a coroutine, call `outbox.sync.publish(session, …)` with the
         session that the event passes.
@@ -106,50 +128,18 @@ class AsyncOutbox:
                 session.add(order)
                 await outbox.publish(session, Message("orders", value=b"...", key=b"42"))
         """
-        return await greenlet_spawn(
-            self.sync.publish, self._target(session), message, eager=eager, bind_arguments=bind_arguments
-        )
-
-    def _target(self, session: AsyncTarget) -> Any:
-        """Return what the blocking outbox takes."""
-        if isinstance(session, async_scoped_session):
-            session = session()
-        if isinstance(session, AsyncSession):
-            return session.sync_session
-        if isinstance(session, AsyncConnection):
-            return _unwrapped(session)
-        if self.sync.settings.mode == "table" and is_async_connection(session):
-            return session
-        drivers = (
-            "In table mode it also takes a connection of psycopg or asyncpg in its transaction."
-            if self.sync.settings.mode == "table"
-            else "For a connection of psycopg use outbox.transaction(connection)."
-        )
-        raise UsageError(
-            f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. "
-            f"{drivers}"
-        )
+        target = _row_target(session)
+        return await greenlet_spawn(self.sync.publish, target, message, bind_arguments=bind_arguments)
 
     async def publish_many(
-        self,
-        session: AsyncTarget,
-        messages: Iterable[Message],
-        *,
-        eager: bool | None = None,
-        bind_arguments: BindArguments | None = None,
+        self, session: AsyncTarget, messages: Iterable[Message], *, bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
         """Publish several messages; as `Outbox.publish_many()`."""
-        if self.sync.settings.mode == "table":
-            target = self._target(session)
-            return await greenlet_spawn(
-                self.sync.publish_many, target, messages, eager=eager, bind_arguments=bind_arguments
-            )
-        return [
-            await self.publish(session, message, eager=eager, bind_arguments=bind_arguments) for message in messages
-        ]
+        target = _row_target(session)
+        return await greenlet_spawn(self.sync.publish_many, target, messages, bind_arguments=bind_arguments)
 
     def transaction(
-        self, connection: psycopg.AsyncConnection[Any] | AsyncConnection, *, eager: bool | None = None
+        self, connection: psycopg.AsyncConnection[Any] | AsyncConnection
     ) -> AbstractAsyncContextManager[AsyncTransaction]:
         """Run a local transaction on an async connection of psycopg or SQLAlchemy; as `Outbox.transaction()`.
 
@@ -158,36 +148,124 @@ class AsyncOutbox:
                 await connection.execute("UPDATE stock SET left_over = left_over - 1 WHERE id = 7")
                 await tx.publish(Message("stock", value=b"...", key=b"7"))
         """
-        return self._transaction(self.sync.open_transaction(_unwrapped(connection), eager=eager))
-
-    @asynccontextmanager
-    async def _transaction(self, blocking: AbstractContextManager[Transaction]) -> AsyncIterator[AsyncTransaction]:
-        async with _in_greenlet(blocking) as transaction:
-            yield AsyncTransaction(transaction)
+        publisher = self.sync._publisher  # noqa: SLF001 - the same library, and no part of its public surface
+        return _transaction(publisher.transaction(_unwrapped(connection)), AsyncTransaction)
 
     async def outcome(self, transaction_id: str, database: AsyncEngine | AsyncDriverConnection) -> Outcome:
         """Return the outcome of a local transaction; as `Outbox.outcome()`."""
-        inner = database.sync_engine if isinstance(database, AsyncEngine) else database
-        return await greenlet_spawn(self.sync.ask_outcome, transaction_id, inner)
+        publisher = self.sync._publisher  # noqa: SLF001 - as above
+        return await greenlet_spawn(publisher.outcome, transaction_id, _inner(database))
+
+    async def close(self) -> None:
+        """Refuse further publications."""
+        self.sync.close()
+
+
+class AsyncHalfOutbox(_AsyncFace[HalfOutbox]):
+    """`HalfOutbox` for asyncio applications; needs the extra `asyncio`.
+
+    One object serves a whole process, also with several event loops one after the other.
+
+    Args:
+        name: Name of the service; all its processes have the same one, which never changes.
+        kafka: librdkafka properties; `bootstrap.servers` is required.
+        options: The other arguments of `HalfOutbox`: `channel`, `tables`, `publish_timeout_seconds`, …
+
+    Raises:
+        ConfigurationError: A setting is missing, or would break the guarantee.
+    """
+
+    def __init__(self, name: str, kafka: Mapping[str, Any], **options: Unpack[HalfOutboxOptions]) -> None:
+        self.sync = HalfOutbox(name, kafka, **options)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None, *, recorder: Recorder | None = None) -> Self:
+        """Create an outbox from the environment, as `HalfOutbox.from_env()`.
+
+        Raises:
+            ConfigurationError: A setting is missing or malformed.
+        """
+        return cls.over(HalfOutbox.from_env(environ, recorder=recorder))
+
+    async def publish(
+        self,
+        session: AsyncHalfTarget,
+        message: Message,
+        *,
+        eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
+    ) -> Receipt:
+        """Publish a message with the transaction of a session or a connection; as `HalfOutbox.publish()`."""
+        target = _half_target(session)
+        return await greenlet_spawn(self.sync.publish, target, message, eager=eager, bind_arguments=bind_arguments)
+
+    async def publish_many(
+        self,
+        session: AsyncHalfTarget,
+        messages: Iterable[Message],
+        *,
+        eager: bool | None = None,
+        bind_arguments: BindArguments | None = None,
+    ) -> list[Receipt]:
+        """Publish several messages; as `HalfOutbox.publish_many()`."""
+        target = _half_target(session)
+        return await greenlet_spawn(
+            self.sync.publish_many, target, messages, eager=eager, bind_arguments=bind_arguments
+        )
+
+    def transaction(
+        self, connection: psycopg.AsyncConnection[Any] | AsyncConnection, *, eager: bool | None = None
+    ) -> AbstractAsyncContextManager[AsyncHalfTransaction]:
+        """Run a local transaction on an async connection of psycopg or SQLAlchemy; as `HalfOutbox.transaction()`."""
+        publisher = self.sync._publisher  # noqa: SLF001 - as above
+        return _transaction(publisher.transaction(_unwrapped(connection), eager=eager), AsyncHalfTransaction)
+
+    async def outcome(self, transaction_id: str, database: AsyncEngine | psycopg.AsyncConnection[Any]) -> Outcome:
+        """Return the outcome of a local transaction; as `HalfOutbox.outcome()`."""
+        publisher = self.sync._publisher  # noqa: SLF001 - as above
+        return await greenlet_spawn(publisher.outcome, transaction_id, _inner(database))
 
     async def ping(self) -> None:
-        """Check that Kafka answers and the channel exists; as `Outbox.ping()`."""
-        sender = self.sync._sender  # noqa: SLF001 - the same library, and no part of its public surface
+        """Check that Kafka answers and the channel exists; as `HalfOutbox.ping()`."""
+        sender = self.sync._sender  # noqa: SLF001 - as above
         await greenlet_spawn(sender.ping, EVENT_LOOP)
 
     async def close(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - it bounds librdkafka's flush
-        """Flush op markers and refuse further publications; as `Outbox.close()`."""
+        """Flush op markers and refuse further publications; as `HalfOutbox.close()`."""
         await in_thread(partial(self.sync.close, timeout))
 
-    async def __aenter__(self) -> Self:
-        """Use the outbox as a context manager."""
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the outbox."""
-        await self.close()
+def _plain_target(session: object) -> Any:
+    """Return what a blocking outbox takes for what SQLAlchemy has; None for anything else."""
+    if isinstance(session, async_scoped_session):
+        session = session()
+    if isinstance(session, AsyncSession):
+        return session.sync_session
+    return _unwrapped(session) if isinstance(session, AsyncConnection) else None
+
+
+def _row_target(session: object) -> Any:
+    target = _plain_target(session)
+    if target is not None or is_async_connection(session):
+        return session if target is None else target
+    raise _no_target(session, "It also takes a connection of psycopg or asyncpg in its transaction.")
+
+
+def _half_target(session: object) -> Any:
+    target = _plain_target(session)
+    if target is None:
+        raise _no_target(session, "For a connection of psycopg use outbox.transaction(connection).")
+    return target
+
+
+def _no_target(session: object, drivers: str) -> UsageError:
+    return UsageError(
+        f"publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy, not {type(session).__name__}. {drivers}"
+    )
+
+
+def _inner(database: object) -> object:
+    return database.sync_engine if isinstance(database, AsyncEngine) else database
 
 
 def _unwrapped(connection: object) -> object:
@@ -200,6 +278,16 @@ def _unwrapped(connection: object) -> object:
     raise UsageError(
         f"outbox.transaction() takes an async connection of psycopg or of SQLAlchemy, not {type(connection).__name__}."
     )
+
+
+B = TypeVar("B", bound=Transaction)
+A = TypeVar("A", bound=AsyncTransaction)
+
+
+@asynccontextmanager
+async def _transaction(blocking: AbstractContextManager[B], face: Callable[[B], A]) -> AsyncIterator[A]:
+    async with _in_greenlet(blocking) as transaction:
+        yield face(transaction)
 
 
 @asynccontextmanager

@@ -1,15 +1,16 @@
 """The library's errors, one tree.
 
     OutboxError
-    ├── ConfigurationError      settings, channel, callback table or connection are not what the library needs
+    ├── ConfigurationError      settings, channel, tables or connection are not what the library needs
     │   ├── ChannelError        topics of the channel are missing or wrong
-    │   ├── CallbackTableError  the callback tables or the message table are missing or wrong
+    │   ├── TableError          tables are missing or wrong, or this role may not use them
     │   └── KafkaUnreachable    the cluster does not answer
     ├── MessageRefused          the message cannot be published; nothing was written
-    ├── TransactionsRejected    the setting `reject_transactions` is on; nothing was written
     ├── UsageError              the call does not fit the state of the session or connection
-    ├── PublishFailed           Kafka did not answer in time; the local transaction was, or must be, rolled back
-    ├── TransactionFenced       the checker decided ROLLBACK before the local transaction committed; all is rolled back
+    ├── RetryableError          nothing is committed; run the local transaction again
+    │   ├── TransactionsRejected  the setting `reject_transactions` is on
+    │   ├── PublishFailed         Kafka did not answer in time
+    │   └── TransactionFenced     the checker decided ROLLBACK before the local transaction committed
     └── CommitOutcomeUnknown    COMMIT was sent and its outcome is unknown; no op marker was sent
 
 No message of an error carries a payload, a key or a password.
@@ -30,8 +31,8 @@ class ChannelError(ConfigurationError):
     """Topics of the channel are missing or wrong."""
 
 
-class CallbackTableError(ConfigurationError):
-    """The callback tables, or the message table of table mode, are missing or wrong, or this role may not use them."""
+class TableError(ConfigurationError):
+    """The message table, or the callback tables, are missing or wrong, or this role may not use them."""
 
 
 class KafkaUnreachable(ConfigurationError):  # noqa: N818 - the name describes the state of Kafka
@@ -45,15 +46,19 @@ class MessageRefused(OutboxError, ValueError):  # noqa: N818 - the name describe
     """
 
 
-class TransactionsRejected(OutboxError):  # noqa: N818 - the name describes what happened to the message
-    """The setting `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`). Nothing was written."""
-
-
 class UsageError(OutboxError, RuntimeError):
     """The call does not fit the state of the session or connection."""
 
 
-class PublishFailed(OutboxError):  # noqa: N818 - as above
+class RetryableError(OutboxError):
+    """Nothing is committed or published: roll the local transaction back, if it is open, and run it again."""
+
+
+class TransactionsRejected(RetryableError):  # noqa: N818 - the name describes what happened to the message
+    """The setting `reject_transactions` is on (RocketMQ: `rejectTransactionMessage`). Nothing was written."""
+
+
+class PublishFailed(RetryableError):  # noqa: N818 - as above
     """Kafka did not answer within `publish_timeout_seconds`.
 
     Raised at COMMIT, the local transaction was rolled back. Raised by `publish()`, the caller must roll it back. It is
@@ -61,7 +66,7 @@ class PublishFailed(OutboxError):  # noqa: N818 - as above
     """
 
 
-class TransactionFenced(OutboxError):  # noqa: N818 - as above
+class TransactionFenced(RetryableError):  # noqa: N818 - as above
     """The checker decided ROLLBACK before this transaction committed; all of it is rolled back. It is safe to retry."""
 
 

@@ -63,7 +63,7 @@ class TransactionCheck:
 
     transaction_id: str
     message_id: str
-    group: str
+    service: str
     topic: str
     partition: int
     key: bytes | None
@@ -75,7 +75,7 @@ class TransactionCheck:
     def __repr__(self) -> str:
         """Return ids and numbers only, so that no payload, key or header value reaches a log."""
         return (
-            f"TransactionCheck(transaction_id={self.transaction_id!r}, group={self.group!r}, topic={self.topic!r}, "
+            f"TransactionCheck(transaction_id={self.transaction_id!r}, service={self.service!r}, topic={self.topic!r}, "
             f"check={self.check})"
         )
 

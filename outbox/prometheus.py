@@ -44,14 +44,14 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
             unowned = "Looks, at most one a minute, that again found old rows in the message table, and no relay"
             acks = "Time from sending the halves of a transaction to their last acknowledgement"
             _made[registry] = _Metrics(
-                counter("outbox_messages_published", "Messages that publish() accepted", ["group"]),
-                histogram("outbox_half_ack_seconds", acks, ["group"]),
-                counter("outbox_transactions", "Local transactions that ended, by outcome", ["group", "outcome"]),
-                counter("outbox_ops_dropped", "Op markers that did not reach Kafka", ["group"]),
-                counter("outbox_checks_answered", "Check requests answered, by state", ["group", "state"]),
-                counter("outbox_table_unowned", unowned, ["group"]),
+                counter("outbox_messages_published", "Messages that publish() accepted", ["service"]),
+                histogram("outbox_half_ack_seconds", acks, ["service"]),
+                counter("outbox_transactions", "Local transactions that ended, by outcome", ["service", "outcome"]),
+                counter("outbox_ops_dropped", "Op markers that did not reach Kafka", ["service"]),
+                counter("outbox_checks_answered", "Check requests answered, by state", ["service", "state"]),
+                counter("outbox_table_unowned", unowned, ["service"]),
                 gauge(
-                    "outbox_circuit_open", "1 while nothing is sent because Kafka does not answer, else 0", ["group"]
+                    "outbox_circuit_open", "1 while nothing is sent because Kafka does not answer, else 0", ["service"]
                 ),
             )
         return _made[registry]
@@ -60,7 +60,7 @@ def _metrics(registry: CollectorRegistry) -> _Metrics:
 class PrometheusRecorder:
     """Exports metrics of an `Outbox` to Prometheus; the guide lists them.
 
-    Several recorders on one registry share their metrics; the label `group` is the producer group. No label contains
+    Several recorders on one registry share their metrics; the label `service` is the service's name. No label contains
     an id, a topic or a key.
 
     Args:
@@ -74,44 +74,44 @@ class PrometheusRecorder:
         self._metrics = _metrics(registry)
         self._begun: set[str] = set()
 
-    def _begin(self, group: str) -> None:
-        """Show the counters of a group at 0, so that a rate includes the first event of each kind."""
-        self._begun.add(group)
-        self._metrics.ops_dropped.labels(group)
+    def _begin(self, service: str) -> None:
+        """Show the counters of a service at 0, so that a rate includes the first event of each kind."""
+        self._begun.add(service)
+        self._metrics.ops_dropped.labels(service)
         for outcome in CommitOutcome:
-            self._metrics.transactions.labels(group, outcome.value)
+            self._metrics.transactions.labels(service, outcome.value)
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Count messages."""
-        if group not in self._begun:
-            self._begin(group)
-        self._metrics.published.labels(group).inc(count)
+        if service not in self._begun:
+            self._begin(service)
+        self._metrics.published.labels(service).inc(count)
 
-    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+    def halves_acked(self, service: str, count: int, seconds: float) -> None:
         """Observe the acknowledgement time, seconds."""
         del count
-        self._metrics.ack_seconds.labels(group).observe(seconds)
+        self._metrics.ack_seconds.labels(service).observe(seconds)
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Count transactions by outcome."""
-        self._metrics.transactions.labels(group, outcome.value).inc()
+        self._metrics.transactions.labels(service, outcome.value).inc()
 
-    def ops_dropped(self, group: str, count: int) -> None:
+    def ops_dropped(self, service: str, count: int) -> None:
         """Count op markers that did not reach Kafka."""
-        self._metrics.ops_dropped.labels(group).inc(count)
+        self._metrics.ops_dropped.labels(service).inc(count)
 
-    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+    def check_answered(self, service: str, state: LocalTransactionState) -> None:
         """Count answers by state."""
-        self._metrics.checks.labels(group, state.value).inc()
+        self._metrics.checks.labels(service, state.value).inc()
 
-    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
         """Count the look if it found old rows without an owner. The first look never does: the counter begins at 0."""
-        self._metrics.table_unowned.labels(group).inc(bool(unowned_seconds))
+        self._metrics.table_unowned.labels(service).inc(bool(unowned_seconds))
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """Set the gauge."""
-        self._metrics.circuit_open.labels(group).set(1)
+        self._metrics.circuit_open.labels(service).set(1)
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """Reset the gauge."""
-        self._metrics.circuit_open.labels(group).set(0)
+        self._metrics.circuit_open.labels(service).set(0)

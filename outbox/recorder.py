@@ -27,67 +27,67 @@ class Recorder(Protocol):
     """Receives events of an `Outbox`; several outboxes may share one recorder.
 
     The methods are called while transactions wait, so they must return at once. Several threads call them at a time.
-    The first exception is logged; none is raised to the caller. `group` is the producer group.
+    The first exception is logged; none is raised to the caller. `service` is the name of the service.
     """
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Record messages that `publish()` accepted. They may still be rolled back."""
 
-    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+    def halves_acked(self, service: str, count: int, seconds: float) -> None:
         """Record that Kafka acknowledged all halves of a transaction.
 
         Args:
             seconds: Time from sending the first to the acknowledgement of the last.
         """
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Record the end of a local transaction with at least one message, once per transaction."""
 
-    def ops_dropped(self, group: str, count: int) -> None:
+    def ops_dropped(self, service: str, count: int) -> None:
         """Record op markers that did not reach Kafka; the checker will decide."""
 
-    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+    def check_answered(self, service: str, state: LocalTransactionState) -> None:
         """Record the answer to a check request."""
 
-    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
         """Record a look whether a relay delivers the message table, in table mode, at most once a minute.
 
         Args:
             unowned_seconds: Age of its oldest row if no relay has delivered it at two looks in a row; else 0.
         """
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """Record that Kafka does not answer: publications fail at once from now on."""
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """Record that Kafka answers again: publications are sent again from now on."""
 
 
 class NoRecorder:
     """Records nothing: the default."""
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Do nothing."""
 
-    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+    def halves_acked(self, service: str, count: int, seconds: float) -> None:
         """Do nothing."""
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Do nothing."""
 
-    def ops_dropped(self, group: str, count: int) -> None:
+    def ops_dropped(self, service: str, count: int) -> None:
         """Do nothing."""
 
-    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+    def check_answered(self, service: str, state: LocalTransactionState) -> None:
         """Do nothing."""
 
-    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
         """Do nothing."""
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """Do nothing."""
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """Do nothing."""
 
 
@@ -98,37 +98,37 @@ class GuardedRecorder:
         self._recorder = recorder
         self._has_failed = False
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Call the recorder."""
-        self._call("messages_published", group, count)
+        self._call("messages_published", service, count)
 
-    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+    def halves_acked(self, service: str, count: int, seconds: float) -> None:
         """Call the recorder."""
-        self._call("halves_acked", group, count, seconds)
+        self._call("halves_acked", service, count, seconds)
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Call the recorder."""
-        self._call("transaction_ended", group, outcome)
+        self._call("transaction_ended", service, outcome)
 
-    def ops_dropped(self, group: str, count: int) -> None:
+    def ops_dropped(self, service: str, count: int) -> None:
         """Call the recorder."""
-        self._call("ops_dropped", group, count)
+        self._call("ops_dropped", service, count)
 
-    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+    def check_answered(self, service: str, state: LocalTransactionState) -> None:
         """Call the recorder."""
-        self._call("check_answered", group, state)
+        self._call("check_answered", service, state)
 
-    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
         """Call the recorder."""
-        self._call("table_looked_at", group, unowned_seconds)
+        self._call("table_looked_at", service, unowned_seconds)
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """Call the recorder."""
-        self._call("circuit_opened", group)
+        self._call("circuit_opened", service)
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """Call the recorder."""
-        self._call("circuit_closed", group)
+        self._call("circuit_closed", service)
 
     def _call(self, method: str, *arguments: object) -> None:
         try:

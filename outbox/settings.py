@@ -6,17 +6,17 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, Self
 
 from outbox._security.encryption import is_encrypted, remote_brokers
-from outbox._settings.declared import LibrarySettings, Mode
+from outbox._settings.declared import HalfLibrarySettings, LibrarySettings
 from outbox._settings.names import TableNames, channel_names
 from outbox._settings.properties import refuse_properties, usable_properties
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel, check_service
 
-__all__ = ["Mode", "Settings", "TableNames", "channel_names"]
+__all__ = ["HalfSettings", "Settings", "TableNames", "channel_names"]
 
 log = logging.getLogger("outbox")
 
@@ -80,53 +80,78 @@ class Settings:
     """Settings of an `Outbox`.
 
     Args:
-        service: Name of the service; unique to a service.
-        kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
-            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`. Table mode has none.
-            A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
+        service: Name of the service; all its processes have the same one.
         channel: The channel that the relay serves.
-        tables: Schema and name prefix of the callback tables.
+        tables: Schema and name prefix of the tables.
+        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
+
+    Raises:
+        ConfigurationError: A setting is missing or malformed.
+    """
+
+    service: str
+    channel: Channel = field(default_factory=Channel)
+    tables: TableNames = field(default_factory=TableNames)
+    reject_transactions: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the settings."""
+        try:
+            check_service(self.service)
+        except ProtocolError as error:
+            raise ConfigurationError(str(error)) from None
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Self:
+        """Read `OUTBOX_SERVICE`, `OUTBOX_CHANNEL`, … over the TOML file that `OUTBOX_CONFIG` names.
+
+        The TOML file has the same names in lower case: `service`, `channel`, `schema`, `table_prefix`,
+        `reject_transactions`; for half mode also `bootstrap_servers`, `kafka` (a table of librdkafka properties; a JSON
+        object in the environment), `publish_timeout_seconds`, `close_timeout_seconds`, `eager`,
+        `eager_idle_timeout_seconds`. Other names are ignored, because the services read the same file and environment.
+        A name in the file that looks like a typing error is logged.
+
+        Raises:
+            ConfigurationError: A setting is missing or malformed.
+        """
+        return cls(**cls._arguments(environ))
+
+    @classmethod
+    def _arguments(cls, environ: Mapping[str, str] | None) -> dict[str, Any]:
+        return _shared(LibrarySettings(environ))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfSettings(Settings):
+    """Settings of a `HalfOutbox`: those of an `Outbox`, and more.
+
+    Args:
+        kafka: librdkafka properties, passed on as given: text, numbers, booleans, callables such as `oauth_cb`, a
+            `logger`; `bootstrap.servers` is required. Never shown in logs, errors or `repr`.
+            A secret may be in a file (`sasl.password_file`), and `oauth_cb` may be `package.module:function`.
         publish_timeout_seconds: Maximum seconds to send the halves; after it the local transaction is rolled back. At
             least 0.01.
         close_timeout_seconds: Maximum seconds that `close()` waits for op markers.
         eager: Send each half at `publish()`, not at COMMIT.
-        reject_transactions: Refuse every publication (RocketMQ: `rejectTransactionMessage`). `from_env()` reads it.
         eager_idle_timeout_seconds: Seconds that a transaction with eager halves may be idle before Postgres ends it
             (R7).
-        mode: `table`: messages are rows of the message table, and nothing connects to Kafka. `half`: they go to Kafka
-            as half messages before COMMIT.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
     """
 
-    service: str
-    kafka: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    channel: Channel = field(default_factory=Channel)
-    tables: TableNames = field(default_factory=TableNames)
+    kafka: Mapping[str, Any] = field(repr=False)
     publish_timeout_seconds: float = 5.0
     close_timeout_seconds: float = 5.0
     eager: bool = False
-    reject_transactions: bool = False
     eager_idle_timeout_seconds: float = 300.0
-    mode: Mode = "table"
 
     def __post_init__(self) -> None:
         """Check the settings."""
+        Settings.__post_init__(self)  # slots=True made another class than the one that super() would find
         # A copy, so that it cannot change after the check.
         object.__setattr__(self, "kafka", usable_properties(self.kafka))
-        try:
-            check_service(self.service)
-        except ProtocolError as error:
-            raise ConfigurationError(str(error)) from None
-        _check_mode(self.mode, eager=self.eager)
-        if self.mode != "table":
-            self._check_kafka()
-        elif self.kafka:
-            raise ConfigurationError(
-                f"Kafka settings are given ({', '.join(sorted(map(str, self.kafka)))}), and table mode does not use "
-                "them. Remove them, or set mode to 'half'."
-            )
+        self._check_kafka()
         # For librdkafka a message timeout of 0 ms means "none", and so does an idle timeout of 0 for Postgres.
         _check_seconds("publish_timeout_seconds", self.publish_timeout_seconds, 0.01)
         _check_seconds("close_timeout_seconds", self.close_timeout_seconds, 0.0)
@@ -144,39 +169,26 @@ class Settings:
         _plaintext.check(self.kafka)
 
     @classmethod
-    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Read `OUTBOX_SERVICE`, `OUTBOX_BOOTSTRAP_SERVERS`, … over the TOML file that `OUTBOX_CONFIG` names.
+    def _arguments(cls, environ: Mapping[str, str] | None) -> dict[str, Any]:
+        read = HalfLibrarySettings(environ)
+        servers = {"bootstrap.servers": read.bootstrap_servers} if read.bootstrap_servers else {}
+        return _shared(read) | {
+            "kafka": {**read.kafka, **servers},
+            "publish_timeout_seconds": read.publish_timeout_seconds,
+            "close_timeout_seconds": read.close_timeout_seconds,
+            "eager": read.eager,
+            "eager_idle_timeout_seconds": read.eager_idle_timeout_seconds,
+        }
 
-        The TOML file has the same names in lower case: `service`, `bootstrap_servers`, `kafka` (a table of librdkafka
-        properties; a JSON object in the environment), `channel`, `schema`, `table_prefix`, `publish_timeout_seconds`,
-        `close_timeout_seconds`, `eager`, `reject_transactions`, `eager_idle_timeout_seconds`, `mode`. Other names are
-        ignored, because the services read the same file and environment. A name in the file that looks like a typing
-        error is logged. If `mode` is given as `table`, Kafka's settings are such names too.
 
-        Raises:
-            ConfigurationError: A setting is missing or malformed.
-        """
-        read = LibrarySettings(environ)
-        kafka = dict(read.kafka)
-        if read.bootstrap_servers:
-            kafka["bootstrap.servers"] = read.bootstrap_servers
-        if kafka and "mode" not in read.given:
-            raise ConfigurationError(
-                f"Kafka settings are given ({', '.join(sorted(kafka))}), and no mode. Set OUTBOX_MODE, or mode in the "
-                "TOML file, to 'half', or to 'table', which does not use them."
-            )
-        return cls(
-            read.service,
-            {} if read.mode == "table" else kafka,
-            read.channel_names(),
-            read.table_names(),
-            read.publish_timeout_seconds,
-            read.close_timeout_seconds,
-            read.eager,
-            read.reject_transactions,
-            read.eager_idle_timeout_seconds,
-            read.mode,
-        )
+def _shared(read: LibrarySettings) -> dict[str, Any]:
+    """Return the arguments that both modes have."""
+    return {
+        "service": read.service,
+        "channel": read.channel_names(),
+        "tables": read.table_names(),
+        "reject_transactions": read.reject_transactions,
+    }
 
 
 def _check_callables(kafka: Mapping[str, Any]) -> None:
@@ -195,15 +207,6 @@ def _check_files(kafka: Mapping[str, Any]) -> None:
             raise ConfigurationError(
                 f"The file of property {name!r} is missing or not readable. Correct the path or its permissions."
             )
-
-
-def _check_mode(mode: str, *, eager: bool) -> None:
-    if mode not in get_args(Mode):
-        raise ConfigurationError(f"mode is {mode!r}. Use 'half' or 'table'.")
-    if eager and mode != "half":
-        raise ConfigurationError(
-            "eager is on in table mode, which has no half messages. Turn eager off, or use mode 'half'."
-        )
 
 
 def _check_seconds(name: str, seconds: float, least: float) -> None:

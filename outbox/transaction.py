@@ -1,54 +1,126 @@
-"""`outbox.transaction(connection)`: a local transaction whose BEGIN and COMMIT the library owns.
-
-On psycopg the library checks the command tag of COMMIT: Postgres answers the COMMIT of a failed transaction with
-ROLLBACK and no error (R5). A Core connection of SQLAlchemy is handled as a session is.
-"""
+"""What an outbox gives back: receipts, open transactions, and the outcome of one."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import enum
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
-import psycopg
-from psycopg import sql
-from psycopg.pq import TransactionStatus
-from sqlalchemy.engine import Connection
-
-from outbox._publish.local_connection import LocalConnection
-from outbox._publish.participant import Participant, Starter
-from outbox._publish.receipts import LocalState, Receipt
-from outbox._publish.seal import begin
-from outbox._publish.sqlalchemy_session import PublishedTransaction, publish_on, published_transaction
-from outbox.errors import CommitOutcomeUnknown, OutboxError, UsageError
+from outbox.errors import UsageError
 from outbox.message import Message
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.identifiers import check_uuid, message_id
 
-_COMMIT = sql.SQL("COMMIT")
 
-
-class Transaction(ABC):
-    """An open local transaction.
+@dataclass(frozen=True, slots=True, repr=False)
+class Receipt:
+    """The result of `publish()`. Two receipts are equal if they are for the same message.
 
     Args:
-        eager: Default of `publish(eager=)`: send halves at `publish()`, not at COMMIT.
+        transaction_id: Id of the transaction, a UUIDv7.
+        position: Index of the message in the transaction, from 0; for a row of the message table its id.
+        topic: The message's real topic.
     """
 
-    def __init__(self, *, eager: bool) -> None:
-        self.is_open = True
-        self._eager = eager
+    transaction_id: str
+    position: int
+    topic: str = field(compare=False)
+
+    def __repr__(self) -> str:
+        """Return the ids and the topic."""
+        return f"Receipt(transaction_id={self.transaction_id!r}, position={self.position}, topic={self.topic!r})"
 
     @property
-    @abstractmethod
+    def message_id(self) -> str:
+        """The id that the record on the real topic carries in its header `outbox-id`."""
+        return message_id(self.transaction_id, self.position)
+
+
+class Outcome(enum.StrEnum):
+    """The outcome of a local transaction."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    OPEN = "open"
+    TOO_OLD = "too old"
+
+
+def check_transaction_id(transaction_id: str) -> None:
+    """Check the form of a transaction id."""
+    try:
+        check_uuid(transaction_id)
+    except ProtocolError as error:
+        raise UsageError(f"{transaction_id!r} is not a transaction id ({error}). Give the id of a receipt.") from None
+
+
+class Transaction:
+    """An open local transaction; `outbox.transaction()` makes it.
+
+    Args:
+        publish: Publishes a message with it.
+        savepoint: Opens a SAVEPOINT of it.
+        transaction_id: Returns its id, or an empty text before the first message.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Message], Receipt],
+        savepoint: Callable[[], AbstractContextManager[None]],
+        transaction_id: Callable[[], str],
+    ) -> None:
+        self.is_open = True
+        self._publish = publish
+        self._savepoint = savepoint
+        self._id = transaction_id
+
+    @property
     def transaction_id(self) -> str:
         """Id of the transaction, a UUIDv7."""
+        if not (found := self._id()):
+            raise UsageError("In table mode a transaction has no id before its first message. Publish first.")
+        return found
 
-    @abstractmethod
     def savepoint(self) -> AbstractContextManager[None]:
         """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
+        return self._savepoint()
 
-    @abstractmethod
-    def _publish(self, message: Message, *, eager: bool) -> Receipt:
-        """Publish a message."""
+    def publish(self, message: Message) -> Receipt:
+        """Publish a message with this transaction.
+
+        Raises:
+            MessageRefused: The message cannot be published; nothing was written.
+            UsageError: The transaction has ended.
+        """
+        self._require_open()
+        return self._publish(message)
+
+    def _require_open(self) -> None:
+        if not self.is_open:
+            raise UsageError("This transaction has ended. Publish inside the with block.")
+
+
+class HalfTransaction(Transaction):
+    """An open local transaction of half mode.
+
+    Args:
+        publish: Publishes a message with it, eagerly or not.
+        savepoint: Opens a SAVEPOINT of it.
+        transaction_id: Returns its id.
+        eager: Whether halves are sent at `publish()`, not at COMMIT, by default.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Message, bool], Receipt],
+        savepoint: Callable[[], AbstractContextManager[None]],
+        transaction_id: Callable[[], str],
+        *,
+        eager: bool,
+    ) -> None:
+        super().__init__(lambda message: publish(message, eager), savepoint, transaction_id)
+        self._publish_half = publish
+        self._eager = eager
 
     def publish(self, message: Message, *, eager: bool | None = None) -> Receipt:
         """Publish a message with this transaction.
@@ -61,185 +133,5 @@ class Transaction(ABC):
             UsageError: The transaction has ended, or a block of psycopg's own `transaction()` is open inside it.
             PublishFailed: Kafka does not answer.
         """
-        if not self.is_open:
-            raise UsageError("This transaction has ended. Publish inside the with block.")
-        return self._publish(message, eager=self._eager if eager is None else eager)
-
-
-def known_id(transaction_id: str) -> str:
-    """Return a transaction id; refuse an empty one."""
-    if not transaction_id:
-        raise UsageError("In table mode a transaction has no id before its first message. Publish first.")
-    return transaction_id
-
-
-class OwnTransaction(Transaction):
-    """A transaction on a psycopg connection."""
-
-    def __init__(self, connection: LocalConnection, part: Participant, *, eager: bool) -> None:
-        super().__init__(eager=eager)
-        self._connection = connection
-        self._part = part
-        self._savepoints = 0
-        self._open_savepoints = 0
-
-    @property
-    def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7."""
-        return known_id(self._part.draft.transaction_id)
-
-    def _publish(self, message: Message, *, eager: bool) -> Receipt:
-        if self._connection.in_block and not self._part.writes_rows:
-            raise UsageError(
-                "publish() does not work inside connection.transaction(), whose rollback would not remove the "
-                "message. Use tx.savepoint()."
-            )
-        return self._part.publish(message, eager=eager and not self._open_savepoints)
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
-        self._savepoints += 1
-        name = sql.Identifier(f"outbox_{self._savepoints}")
-        kept = len(self._part.draft)
-        self._connection.execute(sql.SQL("SAVEPOINT {}").format(name))
-        self._open_savepoints += 1
-        try:
-            yield
-        except BaseException:
-            self._part.draft.strike(kept)
-            self._connection.execute(sql.SQL("ROLLBACK TO SAVEPOINT {}").format(name))
-            raise
-        finally:
-            self._open_savepoints -= 1
-        self._connection.execute(sql.SQL("RELEASE SAVEPOINT {}").format(name))
-
-
-class CoreTransaction(Transaction):
-    """A transaction on a Core connection of SQLAlchemy."""
-
-    def __init__(self, connection: Connection, starter: Starter, *, eager: bool) -> None:
-        super().__init__(eager=eager)
-        self._connection = connection
-        self._starter = starter
-        self.published: PublishedTransaction = published_transaction(connection, starter)
-        self._part = self.published.part(starter)
-
-    @property
-    def transaction_id(self) -> str:
-        """Id of the transaction, a UUIDv7."""
-        return self._part.draft.transaction_id
-
-    def _publish(self, message: Message, *, eager: bool) -> Receipt:
-        return publish_on(self._connection, self.published, self._starter, message, eager=eager)
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Open a SAVEPOINT; an exception rolls it back, with the messages published inside, and is raised again."""
-        with self._connection.begin_nested():
-            yield
-
-
-@contextmanager
-def own_transaction(starter: Starter, connection: LocalConnection, *, eager: bool) -> Iterator[Transaction]:
-    """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the op marker."""
-    _require_idle(connection)
-    part = starter.start(connection)
-    transaction = OwnTransaction(connection, part, eager=eager)
-    with connection.autocommit(on=False):
-        sealed = False
-        try:
-            if not part.writes_rows:  # else the first statement begins it
-                begin(connection, part.draft.transaction_id)
-            yield transaction
-            transaction.is_open = False
-            connection.require_healthy(begun=bool(part.draft) or not part.writes_rows)
-            if part.draft:
-                part.seal(marked=True)
-            sealed = True
-            _commit(connection, part)
-        except BaseException as error:
-            transaction.is_open = False
-            if part.draft.end.state is LocalState.OPEN:
-                _abandon(connection, part, error, sealed=sealed)
-            raise
-
-
-@contextmanager
-def core_transaction(starter: Starter, connection: Connection, *, eager: bool) -> Iterator[Transaction]:
-    """Run a transaction on a Core connection of SQLAlchemy."""
-    if connection.in_transaction():
-        raise UsageError(
-            "The connection is already in a transaction. Commit it or roll it back first: "
-            "outbox.transaction() sends BEGIN and COMMIT itself."
-        )
-    with connection.begin():
-        transaction = CoreTransaction(connection, starter, eager=eager)
-        try:
-            yield transaction
-        finally:
-            transaction.is_open = False
-    transaction.published.conclude(reported=True)
-
-
-def _require_idle(connection: LocalConnection) -> None:
-    if connection.closed:
-        raise UsageError("The connection is closed. Open a new one.")
-    if connection.status is not TransactionStatus.IDLE:
-        raise UsageError(
-            "The connection is already in a transaction. Commit it or roll it back first: "
-            "outbox.transaction() sends BEGIN and COMMIT itself."
-        )
-
-
-def _abandon(connection: LocalConnection, part: Participant, error: BaseException, *, sealed: bool) -> None:
-    """End a transaction after an error from any line; a signal handler may raise one anywhere (R47).
-
-    Args:
-        sealed: Whether COMMIT may have been sent.
-    """
-    if sealed and connection.status is not TransactionStatus.INTRANS:
-        part.unknown()
-    else:
-        _roll_back(connection, part, error)
-
-
-def _roll_back(connection: LocalConnection, part: Participant, error: BaseException) -> None:
-    try:
-        connection.roll_back()
-    finally:
-        part.rolled_back(f"the local transaction failed ({type(error).__name__}), COMMIT was not sent")
-
-
-def _commit(connection: LocalConnection, part: Participant) -> None:
-    transaction_id = part.draft.transaction_id
-    try:
-        tag = connection.execute(_COMMIT).tag
-    except psycopg.Error as error:
-        if connection.commit_definitely_failed(error):
-            part.rolled_back(f"COMMIT failed ({type(error).__name__})")
-            raise
-        part.unknown()
-        if not part.draft:
-            raise  # without messages there is no row to look up the outcome
-        raise CommitOutcomeUnknown(
-            transaction_id,
-            f"COMMIT of transaction {transaction_id} was sent and no reply came. "
-            f"{'' if part.writes_rows else 'The checker will decide; '}outcome() returns the result.",
-        ) from error
-    except BaseException:
-        part.unknown()
-        connection.close()
-        raise
-    if tag != "COMMIT":
-        part.rolled_back(f"COMMIT answered {tag}")
-        raise OutboxError(
-            f"The local transaction had failed, so Postgres answered COMMIT with {tag}. "
-            "Nothing was committed or published. Run the transaction again."
-        )
-    if not part.committed():
-        raise CommitOutcomeUnknown(
-            transaction_id,
-            f"COMMIT of transaction {transaction_id} was not replicated. "
-            "The checker will decide; outcome() returns the result.",
-        )
+        self._require_open()
+        return self._publish_half(message, self._eager if eager is None else eager)

@@ -8,21 +8,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox._failpoints import failpoint
-from outbox._listener.server import CheckServer
+from outbox._half.check_server import CheckServer
+from outbox._half.validation import PlannedHalf, refuse
+from outbox._publish.acceptance import require_accepted
 from outbox._publish.tracing import with_trace
-from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
-from outbox._table.table_sender import require_halves
 from outbox.errors import PublishFailed, UsageError
+from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionListener
 from outbox.message import Message
-from outbox.outbox import Outbox
 from outbox.protocol.half import ANY_PARTITION, HalfControl, HalfOptions, OutgoingHeaders, Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import NO_OFFSET, OpEntry, OpKind
@@ -67,21 +67,20 @@ class TransactionSendResult:
 class TransactionalProducer:
     """Sends messages in transactions through a listener (RocketMQ: TransactionMQProducer).
 
-    It starts to answer the checks of its producer group when it is entered as a context manager, and at the first
+    It starts to answer the checks of its service when it is entered as a context manager, and at the first
     message that is sent without a session.
 
     Args:
-        outbox: An outbox to share, which `close()` leaves open; or the name of a producer group, for an outbox of its
+        outbox: An outbox to share, which `close()` leaves open; or the name of a service, for an outbox of its
             own.
         listener: Runs the local transactions and answers check-backs.
-        kafka: With a group name: librdkafka properties; `bootstrap.servers` is required.
-        serve_checks: Answer checks; not needed if another instance of the group does.
-        options: With a group name: further arguments of `Outbox`.
+        kafka: With a service name: librdkafka properties; `bootstrap.servers` is required.
+        serve_checks: Answer checks; not needed if another instance of the service does.
+        options: With a service name: further arguments of `HalfOutbox`.
 
     Raises:
         ConfigurationError: A setting is missing, or would break the guarantee.
-        UsageError: `listener` is not a `TransactionListener`, settings are given together with an outbox, or the outbox
-            is in table mode.
+        UsageError: `listener` is not a `TransactionListener`, or settings are given together with an outbox.
 
     Example:
         with TransactionalProducer("orders", Orders(), {"bootstrap.servers": "localhost:9092"}) as producer:
@@ -90,21 +89,24 @@ class TransactionalProducer:
 
     def __init__(
         self,
-        outbox: Outbox | str,
+        outbox: HalfOutbox | str,
         listener: TransactionListener,
-        kafka: Mapping[str, str] | None = None,
+        kafka: Mapping[str, Any] | None = None,
         *,
         serve_checks: bool = True,
-        **options: Any,
+        **options: Unpack[HalfOutboxOptions],
     ) -> None:
         if not isinstance(listener, TransactionListener):
             raise UsageError(f"The listener is a {type(listener).__name__}. Give a TransactionListener.")
-        if isinstance(outbox, Outbox) and (kafka is not None or options):
-            raise UsageError("The outbox has its own settings. Give either an outbox, or a group and settings.")
-        self._owns = not isinstance(outbox, Outbox)
-        self._outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox, kafka, **{"mode": "half", **options})
-        require_halves(self._outbox.settings, "TransactionalProducer")
-        self._sender = self._outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
+        self._owns = isinstance(outbox, str)
+        if isinstance(outbox, str):
+            outbox = HalfOutbox(outbox, kafka or {}, **options)
+        elif not isinstance(outbox, HalfOutbox):
+            raise UsageError(f"The outbox is a {type(outbox).__name__}. Give a HalfOutbox, or a name and settings.")
+        elif kafka is not None or options:
+            raise UsageError("The outbox has its own settings. Give either an outbox, or a service and settings.")
+        self._outbox = outbox
+        self._sender = outbox._sender  # noqa: SLF001 - the same library, and no part of its public surface
         self._settings = self._outbox.settings
         self._listener = listener
         self._recorder = self._sender.recorder
@@ -141,7 +143,7 @@ class TransactionalProducer:
             KafkaUnreachable: Kafka does not answer; the local transaction did not run.
             UsageError: The listener returned neither a `LocalTransactionState` nor None, or the session cannot be used.
 
-        With a session it also raises the errors of `session.commit()`, as after `Outbox.publish()`.
+        With a session it also raises the errors of `session.commit()`, as after `HalfOutbox.publish()`.
         """
         if session is not None:
             return self._send_in_session(session, message, arg)
@@ -152,7 +154,7 @@ class TransactionalProducer:
     def _send_in_session(
         self, session: Session | scoped_session[Any], message: Message, arg: Any
     ) -> TransactionSendResult:
-        receipt, partition, offset = self._outbox.store_half(session, message)
+        receipt, partition, offset = self._outbox._publisher.store_half(session, message)  # noqa: SLF001 - as above
         half = HalfMessage.of(message, receipt.transaction_id, receipt.position)
         try:
             state = self._execute(half, arg)
@@ -179,10 +181,11 @@ class TransactionalProducer:
     # --- without a session: the listener decides ----------------------------------------------------------------
 
     def _send_alone(self, message: Message, arg: Any) -> TransactionSendResult:
+        require_accepted(self._settings)
         message = with_trace(message)
         transaction_id = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         half_record = self._half(message, transaction_id)
-        planned = PlannedHalf(lambda: half_record, self._settings.group, Truth.LISTENER, half_record.key, 1)
+        planned = PlannedHalf(lambda: half_record, self._settings.service, Truth.LISTENER, half_record.key, 1)
         refuse(message, planned, self._sender, budget := self._sender.budget())
         self.start()
         place, offset = self._store(half_record, transaction_id, budget)
@@ -193,7 +196,7 @@ class TransactionalProducer:
             state = self._execute(half, arg)
             outcome = _OUTCOMES[state]
         finally:
-            self._recorder.transaction_ended(self._settings.group, outcome)
+            self._recorder.transaction_ended(self._settings.service, outcome)
         failpoint("outbox.committed")
         if state in _ENDS:
             self._end(_ENDS[state], transaction_id, place, Positions.first(1), offset)
@@ -212,8 +215,8 @@ class TransactionalProducer:
             raise PublishFailed(
                 "Kafka did not acknowledge the half message, so the local transaction did not run. Try again."
             ) from error
-        self._recorder.messages_published(self._settings.group, 1)
-        self._recorder.halves_acked(self._settings.group, 1, time.monotonic() - began)
+        self._recorder.messages_published(self._settings.service, 1)
+        self._recorder.halves_acked(self._settings.service, 1, time.monotonic() - began)
         return place, offset
 
     def _end(self, kind: OpKind, transaction_id: str, place: HalfPlace, positions: Positions, offset: int) -> None:
@@ -224,7 +227,7 @@ class TransactionalProducer:
         """Return the half of a message; its half partition is chosen later."""
         options = HalfOptions(timestamp=message.timestamp, immunity=message.immunity_ms())
         control = HalfControl(
-            message.topic, message.partition, transaction_id, 0, self._settings.group, Truth.LISTENER, options
+            message.topic, message.partition, transaction_id, 0, self._settings.service, Truth.LISTENER, options
         )
         topic = self._settings.channel.half_topic
         headers: OutgoingHeaders = [*control.encode(), *message.header_list()]

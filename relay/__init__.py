@@ -1,4 +1,5 @@
-"""The relay: moves committed halves to their real topics, exactly once and in order.
+"""The relay: what committed to its real topics, exactly once and in order.
 
-One half partition is the unit of everything: one ledger, one checkpoint, one transactional producer, one owner.
+A table source and a half partition are owners of messages: one process at a time owns each, with one transactional
+producer. What an owner hands out goes one road, `relay.delivery`; how it knows what committed is all that differs.
 """

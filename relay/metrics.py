@@ -23,11 +23,11 @@ TABLE = MetricTable("relay")
 MESSAGES = TABLE.counter("outbox_relay_messages", "Messages made visible on real topics")
 DELIVERY_SECONDS = TABLE.histogram(
     "outbox_relay_delivery_seconds",
-    "Time until a message is visible, by producer group: from the append of its decision, by the relay's clock; of a "
+    "Time until a message is visible, by service: from the append of its decision, by the relay's clock; of a "
     "row from the start of its local transaction, by the database's; of a foreign row from its last read. (others): "
-    "groups beyond the first 100",
+    "services beyond the first 100",
     _DELIVERY_SECONDS,
-    group=(),
+    service=(),
 )
 TRANSACTIONS = TABLE.counter(
     "outbox_relay_transactions",
@@ -50,7 +50,7 @@ LOST = TABLE.counter(
 # What waits in a half partition, and how it is served.
 PENDING = TABLE.gauge("outbox_relay_pending", "Transactions that are undecided, incomplete or held", partition=())
 DEFERRED = TABLE.gauge(
-    "outbox_relay_deferred", "Halves read but not kept, because their producer group is at its limit", partition=()
+    "outbox_relay_deferred", "Halves read but not kept, because their service is at its limit", partition=()
 )
 WAITING = TABLE.gauge("outbox_relay_waiting", "Committed transactions that wait for their real topic", partition=())
 OLDEST_SECONDS = TABLE.gauge(
@@ -60,10 +60,10 @@ OLDEST_SECONDS = TABLE.gauge(
 )
 OLDEST_UNDECIDED_SECONDS = TABLE.gauge(
     "outbox_relay_oldest_undecided_seconds",
-    "Age of the oldest undecided transaction of a producer group, by broker time and by what decides it (row or "
-    "listener); only the ten longest-waiting groups, absent below 60 s",
+    "Age of the oldest undecided transaction of a service, by broker time and by what decides it (row or "
+    "listener); only the ten longest-waiting services, absent below 60 s",
     partition=(),
-    producer_group=(),
+    service=(),
     truth=(),
 )
 LAG = TABLE.gauge("outbox_relay_lag", "Halves not read yet", partition=())

@@ -12,7 +12,7 @@ from outbox._settings.layers import CONFIG_VARIABLE
 from outbox._settings.setting import settings_of
 from outbox.errors import ConfigurationError
 from relay import metrics
-from relay.batching.allow_list import CurrentAllowList, compare
+from relay.delivery.rules.allow_list import CurrentAllowList, compare
 from relay.settings import RelaySettings, require_allow_list
 
 _SETTING = "allowed_topics"

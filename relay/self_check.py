@@ -12,9 +12,8 @@ from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.operator.checks.checks import Examiner, Subject, examine
 from outbox.operator.checks.finding import Finding
-from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end
-from relay.recovery.held_back import why_unreadable
-from relay.recovery.restore import lost_ops, read_checkpoints, verify_checkpoints
+from relay.half.serving.restore import lost_ops, read_checkpoints, verify_checkpoints
+from relay.recovery.hanging_checkpoint import Checkpointed, refuse_undone_end, why_unreadable
 from relay.settings import RelaySettings
 
 _UNREAD = "grant the right that is named, or look at the group's coordinator"

@@ -23,24 +23,24 @@ from outbox._service.periodic import Periodic
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
-from relay.batching.allow_list import CurrentAllowList
-from relay.kafka.broker_watch import shared_watch
-from relay.kafka.call_watch import watch_calls
-from relay.kafka.check_sender import CheckSender
-from relay.kafka.log_ends import LogEnds
-from relay.kafka.offset_commits import OffsetCommits
-from relay.kafka.transactional_delivery import TRANSACTION_TIMEOUT_MS
+from relay.delivery.broker_watch import shared_watch
+from relay.delivery.call_watch import watch_calls
+from relay.delivery.rules.allow_list import CurrentAllowList
+from relay.delivery.topic_lookup import TopicLookups
+from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS
+from relay.half.kafka.log_ends import LogEnds
+from relay.half.kafka.offset_commits import OffsetCommits
+from relay.half.serving.check_back import CheckSender
+from relay.half.serving.commits import GroupMetadata
+from relay.half.serving.intake import Intake
+from relay.half.serving.served import ServedPartitions
+from relay.half.serving.take_over import TakeOver
 from relay.recovery.stable_offsets import watch_real_topics
 from relay.reload import AllowListReload
-from relay.serving.group_metadata import GroupMetadata
-from relay.serving.intake import Intake
-from relay.serving.served import ServedPartitions
-from relay.serving.take_over import TakeOver
-from relay.serving.topic_lookup import TopicLookups
 from relay.settings import RelaySettings
 
 if TYPE_CHECKING:
-    from relay.tables.source_threads import TableSources
+    from relay.table.source_threads import TableSources
 
 POLL_SECONDS = 0.1
 IDLE_POLL_SECONDS = 0.25
@@ -95,7 +95,7 @@ class RelayService:
         self._served = self._serving()
 
     def _table_sources(self) -> TableSources:
-        from relay.tables.source_threads import TableSources  # noqa: PLC0415 - only table sources need psycopg
+        from relay.table.source_threads import TableSources  # noqa: PLC0415 - only table sources need psycopg
 
         return TableSources(self._settings, self._admin, self._channel, self._lookups)
 
@@ -152,7 +152,7 @@ class RelayService:
             log.info("Rows of table mode are not delivered: the setting tables names no message table")
         if self._settings.allowed_topics is None:
             log.info(
-                "allowed_topics is not set: every producer group may write to every topic that is neither internal nor "
+                "allowed_topics is not set: every service may write to every topic that is neither internal nor "
                 "one of another platform"
             )
         try:

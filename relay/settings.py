@@ -11,12 +11,9 @@ from outbox._service.settings import ServiceSettings
 from outbox._settings.declared import RelayFields
 from outbox._settings.properties import refuse_properties
 from outbox.errors import ConfigurationError
-from relay.batching.allow_list import AllowList
-from relay.batching.pacing import BatchPolicy
-from relay.batching.topic_gate import GatePolicy
-from relay.state.body_cache import BodyPolicy
-from relay.state.check_schedule import CheckPolicy
-from relay.state.parking import ParkingPolicy
+from relay.delivery.rules.allow_list import AllowList
+from relay.delivery.rules.topic_gate import GatePolicy
+from relay.delivery.rules.volume import BatchPolicy
 
 _OURS = {
     "acks": "a message must be stored by all in-sync replicas before its half is settled",
@@ -68,28 +65,9 @@ class RelaySettings(RelayFields, ServiceSettings):
             "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)
         }
 
-    def check_policy(self) -> CheckPolicy:
-        """Return when transactions are checked."""
-        return CheckPolicy(self.transaction_timeout_ms, self.check_interval_ms, self.check_interval_max_ms)
-
     def batch_policy(self) -> BatchPolicy:
         """Return the limits at which a batch is closed."""
         return BatchPolicy(self.batch_messages)
-
-    def body_policy(self) -> BodyPolicy:
-        """Return when bodies are removed from memory."""
-        return BodyPolicy(bytes=self.body_bytes)
-
-    def parking_policy(self) -> ParkingPolicy:
-        """Return the limits at which transactions are parked."""
-        return ParkingPolicy(
-            self.service_pending_max,
-            self.service_pending_max_bytes,
-            self.undecided_max_age_ms,
-            self.check_max,
-            self.pending_max,
-            self.listener_max_age_ms,
-        )
 
 
 def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:

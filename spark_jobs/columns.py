@@ -18,7 +18,7 @@ from outbox.protocol.names import (
     FORMAT_VERSION,
     MESSAGE_ID_HEADER,
     ORIGIN_HEADER,
-    PRODUCER_GROUP_HEADER,
+    SERVICE_HEADER,
     TRANSACTION_HEADER,
 )
 
@@ -29,8 +29,7 @@ RAW_COLUMNS = (
 """The record itself; `timestamp_type` is 0 for the producer's time, 1 for the broker's."""
 
 OUTBOX_COLUMNS = (
-    "message_id string, transaction_id string, position int, producer_group string, "
-    "origin_partition int, origin_offset bigint"
+    "message_id string, transaction_id string, position int, service string, origin_partition int, origin_offset bigint"
 )
 """The relay's headers.
 
@@ -48,11 +47,11 @@ DAY_COLUMN = "day date"
 
 _MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,4}}\z"
 _TABLE_MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,18}}\z"
-_GROUP = r"\A[A-Za-z0-9._-]{1,200}\z"
+_SERVICE = r"\A[A-Za-z0-9._-]{1,200}\z"
 _ORIGIN = r"\A(?:[0-9]{1,9}|[a-z][a-z0-9_-]{0,62})/[0-9]{1,18}\z"
 _FOREIGN_ORIGIN = rf"\A{FOREIGN_ORIGIN}[a-z][a-z0-9_-]{{0,62}}/(?s:.{{1,200}})\z"
 _HALF = rf"\A{FORMAT_VERSION};({UUID_PATTERN}/[0-9]{{1,4}})\z"
-_HALF_GROUP = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
+_HALF_SERVICE = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
 _LAST_DAY = "9999-12-31"
 
 
@@ -60,10 +59,10 @@ class HeaderProblem(enum.StrEnum):
     """What is wrong with the headers that an outbox has written."""
 
     MALFORMED_ID = "MALFORMED_ID"
-    MALFORMED_GROUP = "MALFORMED_GROUP"
+    MALFORMED_SERVICE = "MALFORMED_SERVICE"
     MALFORMED_ORIGIN = "MALFORMED_ORIGIN"
     INCOMPLETE = "INCOMPLETE"
-    """The relay writes id, group and origin, or nothing."""
+    """The relay writes id, service and origin, or nothing."""
 
 
 def outbox_columns(records: DataFrame) -> DataFrame:
@@ -72,7 +71,7 @@ def outbox_columns(records: DataFrame) -> DataFrame:
     Args:
         records: A frame, stream or batch, with the schema of Spark's Kafka source and the option `includeHeaders`.
     """
-    return _unpacked(records, ()).drop("_id", "_group", "_origin")
+    return _unpacked(records, ()).drop("_id", "_service", "_origin")
 
 
 def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFrame:
@@ -123,26 +122,26 @@ def is_foreign_origin(origin: Column) -> Column:
 
 def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
     # Header values get columns of their own first, so that each is looked up once.
-    names = {"_id": MESSAGE_ID_HEADER, "_group": PRODUCER_GROUP_HEADER, "_origin": ORIGIN_HEADER}
+    names = {"_id": MESSAGE_ID_HEADER, "_service": SERVICE_HEADER, "_origin": ORIGIN_HEADER}
     if internal:
         names["_half"] = TRANSACTION_HEADER
     found = records.select("*", *(header_value(header).alias(name) for name, header in names.items()))
     origin = _matching("_origin", _ORIGIN)
     of_table = is_table_origin(f.coalesce(origin, f.lit(""))) | is_foreign_origin(f.col("_origin"))
     message_id = f.when(of_table, _matching("_id", _TABLE_MESSAGE_ID)).otherwise(_matching("_id", _MESSAGE_ID))
-    group = _matching("_group", _GROUP)
+    service = _matching("_service", _SERVICE)
     if internal:
         message_id = f.coalesce(message_id, _part("_half", _HALF, internal))
-        group = f.when(_among(internal), _part("_group", _HALF_GROUP, internal)).otherwise(group)
+        service = f.when(_among(internal), _part("_service", _HALF_SERVICE, internal)).otherwise(service)
     return found.select(
         *records.columns,
         "_id",
-        "_group",
+        "_service",
         "_origin",
         message_id.alias("message_id"),
         f.substring(message_id, 1, UUID_LENGTH).alias("transaction_id"),
         f.when(~of_table, f.substring(message_id, UUID_LENGTH + 2, 4).cast("int")).alias("position"),
-        group.alias("producer_group"),
+        service.alias("service"),
         f.when(~of_table, f.substring_index(origin, "/", 1).cast("int")).alias("origin_partition"),
         f.substring_index(origin, "/", -1).cast("bigint").alias("origin_offset"),
     )
@@ -150,10 +149,10 @@ def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
 
 def _problem() -> Column:
     """Return the first thing that is wrong with the headers; null if nothing is."""
-    present = [f.col(name).isNotNull() for name in ("_id", "_group", "_origin")]
+    present = [f.col(name).isNotNull() for name in ("_id", "_service", "_origin")]
     malformed = {
         HeaderProblem.MALFORMED_ID: present[0] & f.col("message_id").isNull(),
-        HeaderProblem.MALFORMED_GROUP: present[1] & f.col("producer_group").isNull(),
+        HeaderProblem.MALFORMED_SERVICE: present[1] & f.col("service").isNull(),
         HeaderProblem.MALFORMED_ORIGIN: present[2]
         & f.col("origin_offset").isNull()
         & ~is_foreign_origin(f.col("_origin")),
@@ -181,6 +180,6 @@ def _matching(column: str, pattern: str) -> Column:
 
 
 def _part(column: str, pattern: str, internal: Collection[str]) -> Column:
-    """Return the group of a form in a text of an internal topic, else null."""
+    """Return the service of a form in a text of an internal topic, else null."""
     text = _text(column)
     return f.when(_among(internal) & text.rlike(pattern), f.regexp_extract(text, pattern, 1))

@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Keep a file on one worker, and all files of a Spark room; pytest 9.2 ignores the mark xdist_group."""
+    """Keep a file on one worker, and all files of a Spark room; pytest 9.2 ignores the mark xdist_service."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - only where xdist runs
 
     class RoomScheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types

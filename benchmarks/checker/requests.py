@@ -17,7 +17,7 @@ from outbox.protocol.positions import Positions
 from tests.support.harness import Site
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
-GROUP = "orders"
+SERVICE = "orders"
 
 
 def make_requests(site: Site, connection: psycopg.Connection[Any], count: int) -> list[CheckRequest]:
@@ -29,7 +29,7 @@ def make_requests(site: Site, connection: psycopg.Connection[Any], count: int) -
     return [
         CheckRequest(
             make_transaction_id(now + number // 10, os.urandom(10)),
-            GROUP,
+            SERVICE,
             Truth.ROW,
             TOPIC_ID,
             0,
@@ -48,10 +48,10 @@ def commit_rows(
 ) -> None:
     """Insert their rows in one statement."""
     query = sql.SQL(
-        "INSERT INTO {} (transaction_id, producer_group, state, channel, half_topic_id,"
+        "INSERT INTO {} (transaction_id, service, state, channel, half_topic_id,"
         " half_partition, first_offset, last_offset, positions)"
         " SELECT id, %s, %s, %s, %s, 0, place, place, '0' FROM unnest(%s::uuid[], %s::bigint[]) AS made (id, place)"
     )
     ids, places = [one.transaction_id for one in requests], [one.first_offset for one in requests]
     table = sql.Identifier(site.tables.transaction)
-    connection.execute(query.format(table), (GROUP, state, site.name, TOPIC_ID, ids, places))
+    connection.execute(query.format(table), (SERVICE, state, site.name, TOPIC_ID, ids, places))

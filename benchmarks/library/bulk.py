@@ -23,9 +23,7 @@ MESSAGES = 1_000
 _ROW_TRANSACTIONS = 10
 """Of each run in table mode: one alone takes some 10 ms, which is less than the machine's noise."""
 
-_COPY = sql.SQL(
-    "COPY {} (producer_group, topic, partition, timestamp, key, value, header_names, header_values) FROM STDIN{}"
-)
+_COPY = sql.SQL("COPY {} (service, topic, partition, timestamp, key, value, header_names, header_values) FROM STDIN{}")
 _TYPES = ("text", "text", "int4", "int8", "bytea", "bytea", "text[]", "bytea[]")
 
 

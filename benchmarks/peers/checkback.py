@@ -15,7 +15,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.peers.contest import Peers, compete
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
 from benchmarks.place import AS_DELIVERED
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, wait_until
@@ -104,7 +104,7 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
         relay = site.relay(extra={**AS_DELIVERED, "OUTBOX_TRANSACTION_TIMEOUT_MS": str(timeout_ms)})
         site.checker()
         wait_until(lambda: relay.output().count("Partition restored") == PARTITIONS, 120, site.logs)
-        outbox = site.outbox()
+        outbox = site.half_outbox()
         _leave_undecided(site, outbox, "warm", WARM_UP)
         _look(site, "warm", WARM_UP)
         _leave_undecided(site, outbox, "real", halves)
@@ -116,7 +116,7 @@ def _checked(stack: Stack, halves: int, timeout_ms: int) -> CheckBack:
     return CheckBack(halves / (done - first_due), max(0.0, done - last_due), counts.total() - halves)
 
 
-def _leave_undecided(site: Site, outbox: Outbox, topic: str, halves: int) -> None:
+def _leave_undecided(site: Site, outbox: HalfOutbox, topic: str, halves: int) -> None:
     name = site.topic(topic)
     messages = (Message(name, b"x" * SMALL, f"{topic}{number}") for number in range(halves))
     publish_bulk(site, outbox, messages, ops=False)

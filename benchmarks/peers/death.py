@@ -95,7 +95,7 @@ def measure_deaths(stack: Stack, site: Site, rounds: int, messages: int, without
 def _relay(stack: Stack, messages: int) -> Death:
     with _site(stack) as site:
         topic = site.topic("real")
-        publish_bulk(site, site.outbox(), (Message(topic, _BODY, f"key{number}") for number in range(messages)))
+        publish_bulk(site, site.half_outbox(), (Message(topic, _BODY, f"key{number}") for number in range(messages)))
         with start_reader(site, topic) as reading:
             relay = site.relay(extra=AS_DELIVERED)
             return _die(site, reading, messages, relay.kill, lambda: site.relay(extra=AS_DELIVERED))

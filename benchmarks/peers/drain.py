@@ -120,7 +120,7 @@ def _relay(stack: Stack, scene: Scene, body: bytes, *, copied: bool) -> Drain:
         site.create_topics("real", partitions=PARTITIONS)
         topic, headers = site.topic("real"), {"type": b"changed"}
         messages = (Message(topic, body, f"key{number}", headers) for number in range(scene.messages))
-        publish_bulk(site, site.outbox(), messages, each=scene.each)
+        publish_bulk(site, site.half_outbox(), messages, each=scene.each)
         return drain(site, "real", scene.messages, copy_loop(site, "real", scene.each) if copied else relay(site))
 
 

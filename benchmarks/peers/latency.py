@@ -223,7 +223,7 @@ def _at_least_once(site: Site, application: Application) -> Tell:
     """`publish()` through a channel whose relay delivers at least once, to the same topic."""
     site.create(partitions=4)
     site.relay(extra={**AS_DELIVERED, "OUTBOX_DELIVERY": "at_least_once"})
-    outbox = site.outbox()
+    outbox = site.half_outbox()
 
     def tell(session: Session, key: bytes) -> None:
         outbox.publish(session, application.message(key))

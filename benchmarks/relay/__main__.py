@@ -20,7 +20,7 @@ from benchmarks.relay.channels import measure_busy_channels, measure_channels
 from benchmarks.relay.drain import measure_drain, measure_pending
 from benchmarks.relay.flood import measure_flood
 from benchmarks.relay.growth import measure_growth
-from benchmarks.relay.latency import measure_dead_group, measure_latency
+from benchmarks.relay.latency import measure_dead_service, measure_latency
 from benchmarks.relay.limits import MANY, measure_memory, measure_restore
 from benchmarks.relay.secured import measure_secured
 from benchmarks.relay.stages import measure_stages
@@ -38,7 +38,7 @@ class Part(enum.StrEnum):
     TABLES = "tables"
     PENDING = "pending"
     LATENCY = "latency"
-    DEAD_GROUP = "dead-group"
+    DEAD_SERVICE = "dead-service"
     FLOOD = "flood"
     RESTORE = "restore"
     MEMORY = "memory"
@@ -74,7 +74,7 @@ MEASURES: Mapping[Part, Measure] = {
     Part.TABLES: lambda stack, _, __, size: measure_table_drain(stack, size.rounds, size.messages),
     Part.PENDING: lambda stack, _, __, size: measure_pending(stack, size.rounds, size.messages, size.pending),
     Part.LATENCY: lambda _, site, application, size: measure_latency(site, application, size.rounds, size.seconds),
-    Part.DEAD_GROUP: lambda _, site, application, size: measure_dead_group(
+    Part.DEAD_SERVICE: lambda _, site, application, size: measure_dead_service(
         site, application, size.rounds, size.seconds
     ),
     Part.FLOOD: lambda stack, _, __, size: measure_flood(stack, size.rounds),

@@ -80,7 +80,7 @@ def measure_pending(stack: Stack, rounds: int, messages: int, pending: int) -> l
 def _drain_with(stack: Stack, messages: int, pending: int) -> Drain:
     with _site(stack, PARTITIONS_WITH_PENDING) as site:
         undecided = (_message(site, f"pending{number}") for number in range(pending))
-        send_halves(site, site.outbox(), undecided)
+        send_halves(site, site.half_outbox(), undecided)
         _fill(site, messages)
         return drain(site, "real", messages, relay(site))
 
@@ -94,7 +94,7 @@ def _site(stack: Stack, partitions: int) -> Iterator[Site]:
 
 
 def _fill(site: Site, messages: int) -> None:
-    publish_bulk(site, site.outbox(), (_message(site, f"key{number}") for number in range(messages)))
+    publish_bulk(site, site.half_outbox(), (_message(site, f"key{number}") for number in range(messages)))
 
 
 def _message(site: Site, key: str) -> Message:

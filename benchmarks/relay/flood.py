@@ -1,4 +1,4 @@
-"""How long a producer group waits for its messages while another one floods its half partition.
+"""How long a service waits for its messages while another one floods its half partition.
 
 The flood is halves that nobody ever decides, written as fast as Kafka takes them. No checker runs.
 """
@@ -26,7 +26,7 @@ from tests.support.harness import Site, wait_until
 
 HALVES = 300_000
 SECONDS = 15.0
-"""How long the other group publishes, from the begin of the flood on."""
+"""How long the other service publishes, from the begin of the flood on."""
 WAIT_SECONDS = 300
 LITTLE = Target("ours", "at most", 2_000)
 
@@ -36,7 +36,7 @@ _NANOSECONDS_PER_MS = 1_000_000
 
 
 class Waits(NamedTuple):
-    """What the other group measured.
+    """What the other service measured.
 
     Args:
         milliseconds: From the op marker until the message was visible, of each message.
@@ -48,7 +48,7 @@ class Waits(NamedTuple):
 
 
 def measure_flood(stack: Stack, rounds: int) -> list[Figure]:
-    """Measure the longest wait of a group beside the time that it takes to write another group's flood.
+    """Measure the longest wait of a service beside the time that it takes to write another service's flood.
 
     Args:
         rounds: How often both are measured, each time in a channel of its own.
@@ -57,7 +57,7 @@ def measure_flood(stack: Stack, rounds: int) -> list[Figure]:
     return [
         Figure(
             "flood_longest_wait_ms",
-            f"longest wait of a group for a message, beside {HALVES:,} undecided halves of another group",
+            f"longest wait of a service for a message, beside {HALVES:,} undecided halves of another service",
             "ms",
             "time to write the flood",
             [max(waits.milliseconds) for waits in found],
@@ -78,7 +78,7 @@ def _waits_beside_a_flood(site: Site) -> Waits:
     """Publish a message every 100 ms during a flood, and until some time after it."""
     published: dict[str, int] = {}
     topic = site.topic("orders")
-    with site.outbox(publish_timeout_seconds=30.0) as outbox, start_reader(site, topic) as reading:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox, start_reader(site, topic) as reading:
         publish_bulk(site, outbox, [Message(topic, b"v", "first")])
         wait_until(lambda: "first" in first_times(reading.arrivals()), explain=site.logs)
         with _flood(site) as took:
@@ -112,7 +112,7 @@ def _flood(site: Site) -> Iterator[list[float]]:
 
 
 def _produce(site: Site) -> None:
-    """Write undecided halves of one group, each of a transaction of its own."""
+    """Write undecided halves of one service, each of a transaction of its own."""
     producer = Producer({**site.kafka(), "linger.ms": 5, "queue.buffering.max.messages": 1_000_000})
     body, options = os.urandom(_BODY), HalfOptions(incarnation="018f0000-0000-7000-8000-000000000000")
     for number in range(HALVES):

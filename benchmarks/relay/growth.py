@@ -52,5 +52,5 @@ def _microseconds(
         site.create_topics("real", partitions=PARTITIONS)
         produce_undecided(site, "real", pending, 1, partitions)
         topic = site.topic("real")
-        publish_bulk(site, site.outbox(), (Message(topic, BODY, f"key{number}") for number in range(messages)))
+        publish_bulk(site, site.half_outbox(), (Message(topic, BODY, f"key{number}") for number in range(messages)))
         return _MICROSECONDS / drain(site, "real", messages, relay(site, processes)).per_second

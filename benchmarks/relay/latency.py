@@ -48,25 +48,25 @@ def measure_latency(site: Site, application: Application, rounds: int, seconds: 
     ]
 
 
-def measure_dead_group(site: Site, application: Application, rounds: int, seconds: float) -> list[Figure]:
-    """Measure `publish()` beside a producer group that nobody decides for, at 30 % of the traffic, and without it.
+def measure_dead_service(site: Site, application: Application, rounds: int, seconds: float) -> list[Figure]:
+    """Measure `publish()` beside a service that nobody decides for, at 30 % of the traffic, and without it.
 
     Args:
         site: Where; a relay, and no checker, is started here.
-        rounds: How often both run, in turn; what the dead group has left behind stays.
+        rounds: How often both run, in turn; what the dead service has left behind stays.
     """
     with relays(site) as running:
         runs = {
             "alone": partial(_milliseconds, site, application, application.publish, seconds),
-            "beside": partial(_beside_dead_group, site, application, seconds),
+            "beside": partial(_beside_dead_service, site, application, seconds),
         }
         _milliseconds(site, application, application.publish, seconds)  # warms up
         running.caught_up()
-        found = interleave(runs, rounds)  # the dead group never catches up
+        found = interleave(runs, rounds)  # the dead service never catches up
     return [
         Figure(
-            f"commit_to_visible_p{percent}_ms_beside_dead_group",
-            f"the same, {RATE} transactions/s, beside a dead group with 30 % of all traffic, p{percent}",
+            f"commit_to_visible_p{percent}_ms_beside_dead_service",
+            f"the same, {RATE} transactions/s, beside a dead service with 30 % of all traffic, p{percent}",
             "ms",
             "without it",
             [percentile(taken, percent) for taken in found["beside"]],
@@ -76,12 +76,12 @@ def measure_dead_group(site: Site, application: Application, rounds: int, second
     ]
 
 
-def _beside_dead_group(site: Site, application: Application, seconds: float) -> list[float]:
-    """Return the application's own milliseconds, while halves of another group come that nobody ever decides."""
+def _beside_dead_service(site: Site, application: Application, seconds: float) -> list[float]:
+    """Return the application's own milliseconds, while halves of another service come that nobody ever decides."""
     ended = threading.Event()
 
     def send() -> None:
-        outbox = site.outbox("dead")
+        outbox = site.half_outbox("dead")
         for number in itertools.count():
             if ended.wait(_TICK_SECONDS):
                 return

@@ -20,7 +20,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from benchmarks.place import AS_DELIVERED
 from benchmarks.reading import start_reader
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, Truth
@@ -32,7 +32,7 @@ from tests.support.probes import free_port, metric
 
 PARTITIONS = 4
 BODY = 256
-GROUPS = 10
+SERVICES = 10
 SETTLED = 1_000_000
 FEW = 1_000
 """Halves that pend at the restore,"""
@@ -86,8 +86,8 @@ def measure_restore(stack: Stack, rounds: int, pending: int = FEW) -> list[Figur
         produce_undecided(full, "orders", SETTLED, 1)
         _commit_checkpoints(full, channel, SETTLED // PARTITIONS, pending // PARTITIONS)
         runs = {
-            "full": partial(_restart, full, full.outbox(), pending),
-            "empty": partial(_restart, empty, empty.outbox(), 0),
+            "full": partial(_restart, full, full.half_outbox(), pending),
+            "empty": partial(_restart, empty, empty.half_outbox(), 0),
         }
         found = interleave(runs, rounds)
     title, words = "start of the process until", f"{pending:,} pending among {SETTLED:,} settled halves"
@@ -148,7 +148,7 @@ def _site(stack: Stack) -> Iterator[tuple[Site, ChannelDescription]]:
         yield site, site.create("orders", partitions=PARTITIONS)
 
 
-def _restart(site: Site, outbox: Outbox, pending: int) -> Restart:
+def _restart(site: Site, outbox: HalfOutbox, pending: int) -> Restart:
     """Commit a message, and start a relay that knows of all that pend."""
     publish_bulk(site, outbox, [Message(site.topic("orders"), os.urandom(BODY), "new")])
     port = free_port()
@@ -200,9 +200,9 @@ def produce_undecided(site: Site, topic: str, count: int, transaction_size: int,
     for number in range(0, count, transaction_size):
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         options = HalfOptions(incarnation="018f0000-0000-7000-8000-000000000000")
-        group = f"g{number // transaction_size % GROUPS}"
+        service = f"g{number // transaction_size % SERVICES}"
         for position in range(transaction_size):
-            control = HalfControl(site.topic(topic), -1, id_, position, group, Truth.ROW, options)
+            control = HalfControl(site.topic(topic), -1, id_, position, service, Truth.ROW, options)
             producer.produce(
                 site.channel.half_topic,
                 os.urandom(BODY),
@@ -224,8 +224,8 @@ def _commit_checkpoints(site: Site, channel: ChannelDescription, per_partition: 
         TopicPartition(half.name, number, checkpoint.offset, checkpoint.encode(half.id, number))
         for number in range(PARTITIONS)
     ]
-    group = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
-    with closing(Consumer({**site.kafka(), **group})) as consumer:
+    service = {"group.id": site.channel.relay_group, "enable.auto.commit": False}
+    with closing(Consumer({**site.kafka(), **service})) as consumer:
         consumer.commit(offsets=places, asynchronous=False)
 
 

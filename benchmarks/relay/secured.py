@@ -13,7 +13,7 @@ from benchmarks.draining import PARTITIONS, Drain, drain, relay
 from benchmarks.figures import Figure
 from benchmarks.interleaved import interleave
 from benchmarks.relay.table_drain import fill_rows
-from outbox import Outbox
+from outbox import HalfOutbox
 from outbox._postgres.message_table import MessageTable
 from outbox._rules.role_rights import Role
 from stack import Stack
@@ -80,17 +80,17 @@ def _publish(stack: Stack, rounds: int, seconds: float) -> dict[str, list[Rate]]
         return interleave(rates, rounds)
 
 
-def _telling(application: Application, outbox: Outbox) -> Tell:
+def _telling(application: Application, outbox: HalfOutbox) -> Tell:
     def tell(session: Session, key: bytes) -> None:
         outbox.publish(session, application.message(key))
 
     return tell
 
 
-def _outbox(site: SecuredSite, login: Login) -> Outbox:
+def _outbox(site: SecuredSite, login: Login) -> HalfOutbox:
     site.login = login
     with site.acting(site.user(Role.APPLICATION, topic=[site.topic(_TOPIC)])):
-        return site.outbox()
+        return site.half_outbox()
 
 
 @contextmanager

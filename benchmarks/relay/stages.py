@@ -22,13 +22,13 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from relay.batching.batch import settle_batch, take_batch, take_ready
-from relay.batching.preflight import RealTopic
-from relay.batching.topic_gate import Gate, GatePolicy
-from relay.kafka.decode import Decoder
-from relay.ledger.ledger import Ledger
-from relay.ledger.partition_progress import Checkpoints
-from relay.state.check_schedule import CheckPolicy
+from relay.delivery.rules.preflight import RealTopic
+from relay.delivery.rules.topic_gate import Gate, GatePolicy
+from relay.half.batching.batch import settle_batch, take_batch, take_ready
+from relay.half.kafka.decode import Decoder
+from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.partition_progress import Checkpoints
+from relay.half.state.check_schedule import CheckPolicy
 
 AT_ONCE = 5_000
 """Messages of a batch."""

@@ -20,7 +20,7 @@ _BODY = random.Random(0).randbytes(SMALL)
 _TOPIC = "real"
 
 _FILL_OURS = (
-    "INSERT INTO {table} (producer_group, topic, key, value, header_names, header_values)"
+    "INSERT INTO {table} (service, topic, key, value, header_names, header_values)"
     " SELECT 'bench', %(topic)s, convert_to(n::text, 'UTF8'), %(body)b,"
     " ARRAY['trace'], ARRAY[convert_to('1', 'UTF8')] FROM generate_series(CAST(%(first)s AS int), %(last)s) n"
 )

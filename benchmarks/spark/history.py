@@ -20,7 +20,7 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from tests.support.harness import Site
 
-GROUP = "orders"
+SERVICE = "orders"
 AT_ONCE = 10_000
 """Transactions whose records are in memory together, and one Kafka transaction on the real topic."""
 
@@ -86,7 +86,7 @@ class _Writer:
 
     def write(self, partition: int, transactions: int) -> None:
         """Write the transactions of one half partition, and the checkpoint behind them."""
-        columns = "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, "
+        columns = "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, "
         columns += "last_offset, positions"
         copied = f"COPY {self._site.tables.transaction} ({columns}) FROM STDIN".encode()
         with self._site.connect() as connection, connection.cursor().copy(copied) as copy:
@@ -99,7 +99,7 @@ class _Writer:
         self._real.begin_transaction()
         for offset in offsets:
             id_ = make_transaction_id(_now(), os.urandom(10))
-            control = HalfControl(self._topic, -1, id_, 0, GROUP, Truth.ROW, self._options)
+            control = HalfControl(self._topic, -1, id_, 0, SERVICE, Truth.ROW, self._options)
             key = b"key-%d" % (offset % _KEYS)
             half: OutgoingHeaders = [*control.encode(), *_USER_HEADERS]
             self._plain.produce(
@@ -110,7 +110,7 @@ class _Writer:
             self._plain.produce(self._channel.op.name, value, partition=partition, headers=headers, on_delivery=_check)
             real = real_headers(control, _USER_HEADERS, partition, offset)
             self._real.produce(self._topic, self._body, key, headers=real)
-            yield id_, GROUP, "C", self._site.name, self._channel.half.id, partition, offset, offset, "0"
+            yield id_, SERVICE, "C", self._site.name, self._channel.half.id, partition, offset, offset, "0"
         self._plain.flush()
         self._real.commit_transaction()
 

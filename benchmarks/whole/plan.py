@@ -197,7 +197,7 @@ _FULL = [
         "--part relayed --part drivers --part throughput --part added-time --part bulk --part bulk-rows",
         60,
     ),
-    _step("relay", "relay", "--part drain --part tables --part pending --part dead-group --part memory", 60),
+    _step("relay", "relay", "--part drain --part tables --part pending --part dead-service --part memory", 60),
     _step("peers-drain", "peers", "--part drain --whole", 180),
     _step("peers-latency", "peers", "--part latency --whole --seconds 15", 180),
     _step("trust", "relay", "--part busy-channels --part secured", 60),

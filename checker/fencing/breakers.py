@@ -27,9 +27,9 @@ _AHEAD_MS = 3_600_000
 _EVIDENCE: LiteralString = """
 WITH newest AS (
     SELECT transaction_id, state
-      FROM (SELECT transaction_id, state, producer_group, half_topic_id FROM {transaction}
+      FROM (SELECT transaction_id, state, service, half_topic_id FROM {transaction}
              WHERE transaction_id < %s::uuid ORDER BY transaction_id DESC LIMIT %s) AS latest
-     WHERE producer_group = %s AND half_topic_id = %s::uuid
+     WHERE service = %s AND half_topic_id = %s::uuid
 ), committed AS (
     SELECT transaction_id FROM newest WHERE state = 'C' ORDER BY transaction_id DESC LIMIT 1
 )
@@ -40,7 +40,7 @@ SELECT coalesce((SELECT transaction_id::text FROM committed), ''),
 """
 
 _Key = tuple[str, str]
-"""Producer group, and id of the half topic."""
+"""Service, and id of the half topic."""
 
 
 class Breakers:
@@ -58,13 +58,13 @@ class Breakers:
             connection: In the transaction that would place the rollback rows.
             requests: What has no row, and no open local transaction.
         """
-        by_group: dict[_Key, list[str]] = defaultdict(list)
+        by_service: dict[_Key, list[str]] = defaultdict(list)
         for request in requests:
-            by_group[request.group, request.topic_id].append(request.transaction_id)
-        return {id_ for key, ids in by_group.items() for id_ in self._admit(connection, key, ids)}
+            by_service[request.service, request.topic_id].append(request.transaction_id)
+        return {id_ for key, ids in by_service.items() for id_ in self._admit(connection, key, ids)}
 
     def open(self) -> int:
-        """How many producer groups are not fenced at present."""
+        """How many services are not fenced at present."""
         return sum(breaker.state is not State.CLOSED for breaker in self._breakers.values())
 
     def _admit(self, connection: psycopg.Connection[Any], key: _Key, ids: Sequence[str]) -> Sequence[str]:
@@ -81,15 +81,15 @@ class Breakers:
             self._say(key[0], breaker.state, len(ids))
         return offered if admitted else ()
 
-    def _say(self, group: str, state: State, count: int) -> None:
+    def _say(self, service: str, state: State, count: int) -> None:
         if state is State.CLOSED:
-            log.info("Circuit breaker closed: the group commits again", database=self._name, group=group)
+            log.info("Circuit breaker closed: the service commits again", database=self._name, service=service)
             return
         log.error(
-            "the circuit breaker is open: this producer group commits nothing in this database any more, and so nothing"
-            " is fenced; see that it is the group's own database and no copy of it",
+            "the circuit breaker is open: this service commits nothing in this database any more, and so nothing"
+            " is fenced; see that it is the service's own database and no copy of it",
             database=self._name,
-            group=group,
+            service=service,
             waiting=count,
         )
 

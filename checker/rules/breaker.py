@@ -3,8 +3,8 @@
 A database that has the right incarnation may be the wrong one all the same: a copy, or the old half of a database
 that was split. Applications commit elsewhere then, and every rollback row here would lose a message. A high share of
 FENCED does not show it, because decided transactions are not checked, and after a crash all of them have no
-row. What shows it is that the group commits nothing here any more while it goes on beginning. So at most `limit`
-transactions of a producer group are fenced that are all newer than the newest committed row of the group. An
+row. What shows it is that the service commits nothing here any more while it goes on beginning. So at most `limit`
+transactions of a service are fenced that are all newer than the newest committed row of the service. An
 application that comes back after a crash commits, and its first row resets the count.
 
 Their order follows from their ids, which begin with the time of an application's clock. A wrong clock makes the
@@ -22,7 +22,7 @@ PROBE = 10
 
 
 class State(enum.StrEnum):
-    """Whether a producer group's transactions may be fenced."""
+    """Whether a service's transactions may be fenced."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -52,7 +52,7 @@ class Policy:
     """When it opens.
 
     Args:
-        limit: Transactions of a producer group that may be fenced after its newest committed row.
+        limit: Transactions of a service that may be fenced after its newest committed row.
         pause: Seconds for which it stays open before it is tried again.
     """
 
@@ -62,7 +62,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the callback table shows of a producer group.
+    """What the callback table shows of a service.
 
     Args:
         newest_commit: Id of its newest committed row, "" if there is none.
@@ -74,7 +74,7 @@ class Evidence:
 
 
 class Breaker:
-    """The breaker of one producer group in one database."""
+    """The breaker of one service in one database."""
 
     def __init__(self, policy: Policy) -> None:
         self.state = State.CLOSED

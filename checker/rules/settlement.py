@@ -71,7 +71,7 @@ class CommittedRow:
     """
 
     transaction_id: str
-    group: str
+    service: str
     topic_id: str
     partition: int
     first_offset: int

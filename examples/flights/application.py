@@ -8,7 +8,6 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -21,7 +20,8 @@ from examples.flights.diary import Diary, diary_of
 from examples.flights.digest import digest
 from examples.flights.modes import Mode, message_id, part_of
 from examples.flights.plan import Flight, PlannedTransaction, make_plan, share_of
-from outbox import Message, Outbox, PublishFailed, TransactionFenced
+from outbox import HalfOutbox, Message, Outbox
+from outbox.errors import PublishFailed, TransactionFenced
 
 DEPARTURES = "flights.departures"
 DELAYS = "flights.delays"
@@ -90,7 +90,7 @@ class Pace:
 class Application:
     """One process of the application."""
 
-    def __init__(self, mode: Mode, session: Session, outbox: Outbox, diary: Diary, crash: Crash) -> None:
+    def __init__(self, mode: Mode, session: Session, outbox: HalfOutbox | Outbox, diary: Diary, crash: Crash) -> None:
         self._mode = mode
         self._session = session
         self._outbox = outbox
@@ -183,9 +183,8 @@ def work(rows: int | None, mode: Mode, worker: int, workers: int, folder: Path, 
     engine = make_engine(environ["OUTBOX_POSTGRES_URL"])
     diary = diary_of(folder, mode, worker)
     finished = done(engine) | diary.rolled_back()
-    with Outbox.from_env(environ) as outbox, Session(engine) as session:
-        with suppress(PublishFailed):  # an application starts also while there is no Kafka
-            outbox.ping()
+    made = HalfOutbox.from_env(environ) if mode is Mode.HALF else Outbox.from_env(environ)
+    with made as outbox, Session(engine) as session:
         application, pace = (
             Application(mode, session, outbox, diary, Crash(environ.get(VARIABLE, ""))),
             Pace(PER_SECOND),

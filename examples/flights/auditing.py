@@ -70,7 +70,7 @@ def keep_report(audits: Path, documents: Path) -> None:
 
 def _latencies(summary: Mapping[str, Any]) -> str:
     rows = {
-        f"{share['producer_group']} → {share['topic']}": share["latencies"]["half_to_visible_ms"]
+        f"{share['service']} → {share['topic']}": share["latencies"]["half_to_visible_ms"]
         for share in summary["shares"]
         if share["latencies"]["half_to_visible_ms"] is not None
     }

@@ -117,7 +117,7 @@ class Application:
 
     def _start(self, mode: Mode, number: int) -> _Worker:
         step = self._steps[mode].popleft() if self._steps[mode] else None
-        environ = {**self.environ, "OUTBOX_GROUP": mode.group, "OUTBOX_MODE": mode.value}
+        environ = {**self.environ, "OUTBOX_SERVICE": mode.service}
         if mode is Mode.TABLE:
             for name in environ.keys() & _KAFKA:
                 del environ[name]

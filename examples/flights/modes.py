@@ -22,8 +22,8 @@ class Mode(StrEnum):
     TABLE = "table"
 
     @property
-    def group(self) -> str:
-        """Producer group of the processes of this mode."""
+    def service(self) -> str:
+        """Service of the processes of this mode."""
         return f"flights-{self.value}"
 
     @property

@@ -86,16 +86,16 @@ def _known(value: str) -> str | None:
 
 
 def make_plan(rows: int | None) -> list[PlannedTransaction]:
-    """Group flights into transactions of 2 to 5 flights of one aircraft (fewer at the end), as they fill up."""
+    """Service flights into transactions of 2 to 5 flights of one aircraft (fewer at the end), as they fill up."""
     waiting: dict[str | None, list[Flight]] = {}
     plan: list[PlannedTransaction] = []
     for flight in read_flights(rows):
-        group = waiting.setdefault(flight.tail_number, [])
-        group.append(flight)
-        if len(group) >= MIN_FLIGHTS + flight.row % (MAX_FLIGHTS - MIN_FLIGHTS + 1):
+        service = waiting.setdefault(flight.tail_number, [])
+        service.append(flight)
+        if len(service) >= MIN_FLIGHTS + flight.row % (MAX_FLIGHTS - MIN_FLIGHTS + 1):
             plan.append(PlannedTransaction(len(plan), tuple(waiting.pop(flight.tail_number))))
-    for group in waiting.values():
-        plan.append(PlannedTransaction(len(plan), tuple(group)))
+    for service in waiting.values():
+        plan.append(PlannedTransaction(len(plan), tuple(service)))
     return plan
 
 

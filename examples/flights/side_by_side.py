@@ -11,14 +11,14 @@ from typing import Any
 from examples.flights.kafka_outage import Span
 from examples.flights.modes import Mode, mode_of_message
 from examples.flights.reconcile import Reconciliation
-from outbox.protocol.names import ORIGIN_HEADER, PRODUCER_GROUP_HEADER
+from outbox.protocol.names import ORIGIN_HEADER, SERVICE_HEADER
 from outbox.testing import VisibleRecord
 
 BESIDE_SECONDS = 10.0
 """Length of the spans before and after the outage with which it is compared."""
 
 Ways = Counter[tuple[str, bool]]
-"""Number of visible messages by producer group, and whether they were rows."""
+"""Number of visible messages by service, and whether they were rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def ways_of(records: Iterable[VisibleRecord]) -> Ways:
     """Count visible messages by the way that they took: only the origin of a half begins with a number."""
     headers = (dict(record.headers) for record in records)
     return Counter(
-        ((found.get(PRODUCER_GROUP_HEADER) or b"").decode(), not (found.get(ORIGIN_HEADER) or b"")[:1].isdigit())
+        ((found.get(SERVICE_HEADER) or b"").decode(), not (found.get(ORIGIN_HEADER) or b"")[:1].isdigit())
         for found in headers
     )
 
@@ -135,8 +135,8 @@ def figures_of(mode: Mode, committed: int, activity: Activity, messages: Message
         killed=activity.killed,
         refused=dict(activity.refused),
         told=_count(messages.told, mode),
-        halves=messages.ways[mode.group, False],
-        rows=messages.ways[mode.group, True],
+        halves=messages.ways[mode.service, False],
+        rows=messages.ways[mode.service, True],
         wrong=_count(wrong, mode),
         rates=rates_of(activity.commit_times, outage) if outage else None,
     )

@@ -232,7 +232,7 @@ def offsets_problem(half: TopicDescription, offsets_minutes: int) -> Problem | N
 def changes(
     channel: Channel, known: Mapping[str, TopicDescription], topics: Mapping[str, TopicDescription]
 ) -> Iterator[Problem]:
-    """How topics differ from the descriptions of a running service, where that is no setting.
+    """Yield identity changes of topics since start: another id, or another number of partitions.
 
     The check topic may grow: which partition a check request takes does not matter.
     """

@@ -26,7 +26,7 @@ from outbox._postgres.ddl import (
     written,
 )
 from outbox._postgres.table_contract import Places, Table, breaches
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
@@ -35,14 +35,14 @@ SCHEMA_VERSION = "1"
 
 # The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
 _BOUNDED: LiteralString = (
-    "CHECK (octet_length(producer_group) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
+    "CHECK (octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
     " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00')"
 )
 
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {transaction} (
     transaction_id uuid PRIMARY KEY,
-    producer_group text NOT NULL,
+    service text NOT NULL,
     state char(1) NOT NULL CHECK (state IN ('C', 'R')),
     channel text NOT NULL,
     half_topic_id uuid NOT NULL,
@@ -84,7 +84,7 @@ _STORAGE: LiteralString = (
 
 _OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation')"
 _INSERT: LiteralString = (  # the lock is taken before the row is made, and with it the row's unique key
-    "INSERT INTO {transaction} (transaction_id, producer_group, state, channel, half_topic_id, half_partition,"
+    "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions, created_at)"
     " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s, clock_timestamp() FROM pg_advisory_xact_lock(%s)"
     " RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit'),"
@@ -102,7 +102,7 @@ class CallbackRow:
     """The row that decides, as the application inserts it."""
 
     transaction_id: str
-    producer_group: str
+    service: str
     channel: str
     half_topic_id: str
     half_partition: int
@@ -114,7 +114,7 @@ class CallbackRow:
         """Return the row's columns, but for state and time."""
         return (
             self.transaction_id,
-            self.producer_group,
+            self.service,
             self.channel,
             self.half_topic_id,
             self.half_partition,
@@ -229,7 +229,7 @@ class CallbackTable:
         """Check the tables."""
         problems = self.problems(connection)
         if problems:
-            raise CallbackTableError("; ".join(problems))
+            raise TableError("; ".join(problems))
 
 
 CLOCK_SKEW_MS = 600_000

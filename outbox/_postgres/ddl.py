@@ -10,7 +10,7 @@ from typing import Any, LiteralString
 import psycopg
 from psycopg import sql
 
-from outbox.errors import CallbackTableError, ConfigurationError
+from outbox.errors import ConfigurationError, TableError
 
 Rights = Mapping[str, Sequence[LiteralString]]
 """Privileges by table name."""
@@ -100,7 +100,7 @@ def run(
     grants: Sequence[Grant],
     command: LiteralString,
 ) -> None:
-    """Make tables and give rights on them, in one transaction.
+    """Create tables and grant privileges on them, in one transaction.
 
     Args:
         command: The command group that makes these tables, for the error.
@@ -112,18 +112,18 @@ def run(
             for grant in grants:
                 _require(connection, grant)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise CallbackTableError(
+        raise TableError(
             f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
             f"let a role that may run `outbox {command} create`, or the SQL of `outbox {command} sql`"
         ) from error
     except psycopg.errors.UndefinedObject as error:
-        raise CallbackTableError(f"{error.diag.message_primary}: create it first, then run this again") from error
+        raise TableError(f"{error.diag.message_primary}: create it first, then run this again") from error
 
 
 def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:
     """Granting a schema that one may use and does not own is only a warning; on the tables it is an error."""
     if not may_use_schema(connection, grant.schema, grant.role):
-        raise CallbackTableError(
+        raise TableError(
             f"role {connection.info.user} may not grant USAGE on schema {written(grant.schema)} to {grant.role}: "
             "let the owner of the schema grant it, then run this again"
         )

@@ -23,18 +23,18 @@ STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bi
 """Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
 
 _KNOWN: LiteralString = (
-    "coalesce(producer_group, '') AS producer_group, coalesce(topic, '') AS topic, coalesce(partition, -1) AS partition"
+    "coalesce(service, '') AS service, coalesce(topic, '') AS topic, coalesce(partition, -1) AS partition"
 )
-"""Where a message shall go. A table that was changed by hand may have NULL there; '' is no topic and no group."""
+"""Where a message shall go. A table that was changed by hand may have NULL there; '' is no topic and no service."""
 
 _DELETED: LiteralString = (
-    "m.xid, m.created_at, m.id, coalesce(m.partition, -1) AS partition, m.producer_group, m.topic, m.timestamp"
+    "m.xid, m.created_at, m.id, coalesce(m.partition, -1) AS partition, m.service, m.topic, m.timestamp"
 )
 _EVIDENCE: LiteralString = (
     "evidence AS (INSERT INTO {delivered}"
-    " (xid, created_at, first_id, batch, ids, partition, producer_group, topic, earliest)"
+    " (xid, created_at, first_id, batch, ids, partition, service, topic, earliest)"
     " SELECT xid, created_at, min(id), CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
-    " producer_group, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, producer_group, topic"
+    " service, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, service, topic"
     " RETURNING ids), recorded AS (SELECT coalesce(sum(upper(run) - lower(run)), 0) AS recorded"
     " FROM evidence, unnest(ids) run)"
 )
@@ -78,7 +78,7 @@ CREATE TABLE IF NOT EXISTS {message} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     created_at timestamptz NOT NULL DEFAULT now(),
-    producer_group text NOT NULL,
+    service text NOT NULL,
     topic text NOT NULL,
     partition integer NOT NULL DEFAULT -1,
     timestamp bigint,
@@ -87,7 +87,7 @@ CREATE TABLE IF NOT EXISTS {message} (
     header_names text[],
     header_values bytea[],
     CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000),
-    CONSTRAINT {bounds_name} CHECK (octet_length(producer_group) <= 200
+    CONSTRAINT {bounds_name} CHECK (octet_length(service) <= 200
         AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
         + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000)
 ) WITH ({storage}, {toast});
@@ -126,7 +126,7 @@ CREATE TABLE IF NOT EXISTS {delivered} (
     batch bigint NOT NULL,
     ids int8multirange NOT NULL,
     partition integer NOT NULL,
-    producer_group text NOT NULL,
+    service text NOT NULL,
     topic text NOT NULL,
     earliest bigint,
     PRIMARY KEY (xid, created_at, first_id, delivered_at)
@@ -135,23 +135,21 @@ COMMENT ON TABLE {delivered} IS
     'Evidence of delivered messages: a row for each local transaction and topic. The relay purges it.';
 CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} (delivered_at);
 CREATE OR REPLACE FUNCTION {publish} (
-    producer_group text, topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    service text, topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
     partition integer DEFAULT -1
 ) RETURNS text LANGUAGE sql SET search_path = pg_catalog AS $$
-    INSERT INTO {message} (producer_group, topic, partition, key, value, header_names, header_values)
+    INSERT INTO {message} (service, topic, partition, key, value, header_names, header_values)
     SELECT $1, $2, coalesce($6, -1), convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
            array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text(nullif($5, 'null')) header
     RETURNING {transaction_id} || '/' || id
 $$;
 """
 
-_INSERT_RIGHT: LiteralString = (
-    "INSERT (producer_group, topic, partition, timestamp, key, value, header_names, header_values)"
-)
+_INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
 
-_EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, producer_group, topic, partition, timestamp)"
+_EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
-"""What an INSERT returns: neither producer groups nor keys can be read."""
+"""What an INSERT returns: neither services nor keys can be read."""
 _PROOF_RIGHT: LiteralString = "SELECT (xid, created_at)"
 """What `outcome()` reads (R74)."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import psycopg
 
 from outbox._postgres.ddl import written
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 from outbox.settings import TableNames
 
 _MISSING = frozenset({"42P01", "3F000"})
@@ -40,7 +40,7 @@ def sqlstate_of(error: BaseException) -> str | None:
     return None
 
 
-def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTableError | None:
+def explanation_of(error: BaseException, schema: str, table: str) -> TableError | None:
     """Return the error that names the remedy; None if another one is better.
 
     Args:
@@ -48,18 +48,18 @@ def explanation_of(error: BaseException, schema: str, table: str) -> CallbackTab
     """
     state = sqlstate_of(error)
     if state in _MISSING:
-        return CallbackTableError(
+        return TableError(
             f"table {written(schema, table)} does not exist in this database: "
             f"run `outbox table create{_options(schema, table)}`, or correct schema and table prefix"
         )
     if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
-        return CallbackTableError(
+        return TableError(
             f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role "
             f"({error.diag.message_primary}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
         )
     if state == _NO_RIGHT:
         what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
-        return CallbackTableError(
+        return TableError(
             f"{what} (schema {written(schema)}): let the owner of the tables run "
             f"`outbox table create{_options(schema, table)} --application-role ROLE` with the role of this connection"
         )

@@ -1,1 +1,1 @@
-"""Publish messages to Kafka with a local transaction."""
+"""What both modes publish with: connections, sessions and transactions of the application."""

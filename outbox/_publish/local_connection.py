@@ -249,5 +249,5 @@ def local_connection(driver: object) -> LocalConnection:
         return AwaitingConnection(driver)
     raise UsageError(
         f"{type(driver).__module__}.{type(driver).__name__} is not supported: the library needs psycopg 3. "
-        'Connect with postgresql+psycopg://, or use an outbox with mode="table", which takes other drivers.'
+        "Connect with postgresql+psycopg://; publish() of an Outbox, in table mode, takes other drivers."
     )

@@ -8,21 +8,23 @@ idle, without a rollback or an error in between: the session's `after_commit`, t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import psycopg
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Dialect, ExceptionContext, RootTransaction, TwoPhaseTransaction
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session, SessionTransaction, scoped_session
+from sqlalchemy.orm import Session, SessionTransaction
 from sqlalchemy.pool import PoolResetState
 
 from outbox._kafka.forks import ForkSafeLock
 from outbox._publish.local_connection import LocalConnection
-from outbox._publish.participant import Participant, Starter
-from outbox._publish.receipts import Receipt
+from outbox._publish.own_transaction import core_transaction
+from outbox._publish.publisher import SessionParticipant, Starter
 from outbox._publish.session_connection import (
     BindArguments,
     commits_itself,
@@ -34,6 +36,10 @@ from outbox._publish.session_connection import (
 )
 from outbox.errors import CommitOutcomeUnknown, UsageError
 from outbox.message import Message
+from outbox.transaction import Receipt, Transaction
+
+T = TypeVar("T", bound=Transaction)
+S = TypeVar("S", bound=SessionParticipant)
 
 _END = re.compile(
     r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b",
@@ -61,43 +67,49 @@ class PublishedTransaction:
         self.connection = connection
         self._begun = not connection.idle  # psycopg sends BEGIN with the first statement, not before
         self.is_sealed = False
-        self._parts: dict[Starter, Participant] = {}
-        self._savepoints: dict[Starter, list[int]] = {}  # for each message, the SAVEPOINT in which it was published
-        self._awaiting: list[Participant] = []  # sealed; the outcome of COMMIT is not determined yet
+        self._parts: dict[Starter[Any], Any] = {}
+        self._savepoints: dict[
+            Starter[Any], list[int]
+        ] = {}  # for each message, the SAVEPOINT in which it was published
+        self._awaiting: list[SessionParticipant] = []  # sealed; the outcome of COMMIT is not determined yet
 
-    def publish(self, starter: Starter, message: Message, savepoint: int, *, eager: bool) -> Receipt:
-        """Publish a message through one outbox.
+    def publish(self, starter: Starter[S], messages: list[Message], savepoint: int, *, eager: bool) -> list[Receipt]:
+        """Publish messages through one outbox, all or none.
 
         Args:
             starter: The outbox's starter; it creates the participant at the first message.
             savepoint: Number of the innermost open SAVEPOINT, 0 if none is open; inside one, nothing is eager.
-            eager: Send the half now, not at COMMIT.
+            eager: Send the halves now, not at COMMIT.
+
+        Raises:
+            MessageRefused: A message cannot be published.
         """
         if self.is_sealed:
             raise UsageError("This transaction is already being committed. Publish before session.commit().")
         part, numbers = self.part(starter), self._savepoints[starter]
-        del numbers[len(part.draft) :]  # of a message that was refused, or interrupted by a signal handler
-        numbers.append(savepoint)
-        return part.publish(message, eager=eager and savepoint == 0)
+        del numbers[len(part) :]  # of messages that were refused, or interrupted by a signal handler
+        numbers += [savepoint] * len(messages)
+        return part.publish(messages, eager=eager and savepoint == 0)
 
-    def part(self, starter: Starter) -> Participant:
+    def part(self, starter: Starter[S]) -> S:
         """Return the participant of one outbox; start it if it has not started."""
         if starter not in self._parts:
             self._savepoints[starter] = []
             self._parts[starter] = starter.start(self.connection)
-        return self._parts[starter]
+        part: S = self._parts[starter]
+        return part
 
     @property
     def has_messages(self) -> bool:
         """Whether messages will be sent with COMMIT."""
-        return any(part.draft for part in self._parts.values())
+        return any(len(part) for part in self._parts.values())
 
     def roll_back_to(self, savepoint: int) -> None:
         """Remove the messages published since a SAVEPOINT; nested SAVEPOINTs have higher numbers."""
         for starter, part in self._parts.items():
             numbers = self._savepoints[starter]
             kept = next((index for index, number in enumerate(numbers) if number >= savepoint), len(numbers))
-            part.draft.strike(kept)
+            part.strike(kept)
             del numbers[kept:]
 
     def seal(self) -> None:
@@ -106,35 +118,35 @@ class PublishedTransaction:
         try:
             self.connection.require_healthy(begun=self._begun)
             for part in self._parts.values():
-                if part.draft:
+                if len(part):
                     part.seal()
-        except BaseException as error:
+        except BaseException:
             try:
                 self.connection.roll_back()
             finally:
-                self.end(f"the seal failed ({type(error).__name__}), COMMIT was not sent")
+                self.end(rolled_back=True)
             raise
-        self._awaiting = [part for part in self._parts.values() if part.draft]  # others have no row
+        self._awaiting = [part for part in self._parts.values() if len(part)]  # others have no row
         if not self._awaiting:
             return
         pending = _sealed.get(id(self.connection.driver))
         if pending is not None:  # sealed through another Connection, as a StaticPool allows: its outcome is unknown
-            pending.end(None)
+            pending.end(rolled_back=False)
         _sealed[id(self.connection.driver)] = self
 
-    def end(self, rolled_back: str | None) -> None:
+    def end(self, *, rolled_back: bool) -> None:
         """End without a commit marker: the transaction was rolled back, or its outcome is unknown.
 
         Args:
-            rolled_back: Why it is certain that no row of it can become visible (R6); None if it is not certain.
+            rolled_back: Whether it is certain that no row of it can become visible (R6).
         """
         self.is_sealed = True
         self._awaiting = []
         _sealed.pop(id(self.connection.driver), None)
         parts, self._parts = self._parts, {}
         for part in parts.values():
-            if rolled_back is not None:
-                part.rolled_back(rolled_back)
+            if rolled_back:
+                part.rolled_back()
             else:
                 part.unknown()
 
@@ -153,7 +165,7 @@ class PublishedTransaction:
             return
         committed = (reported or self._has_rows(presumed=presumed)) if self.connection.idle else None
         if not committed:
-            self.end(None if committed is None else "COMMIT failed, or was not sent")
+            self.end(rolled_back=committed is not None)
             return
         _sealed.pop(id(self.connection.driver), None)
         parts, self._awaiting, self._parts = self._awaiting, [], {}
@@ -168,10 +180,10 @@ class PublishedTransaction:
         """End after an error of a sealed transaction; return the error to raise instead if the outcome is unknown."""
         parts = self._awaiting
         definite = self.connection.commit_definitely_failed(error)
-        self.end(f"COMMIT failed ({type(error).__name__})" if definite else None)
+        self.end(rolled_back=definite)
         if definite or not parts or not isinstance(error, Exception):
             return None
-        ids = [part.draft.transaction_id for part in parts]
+        ids = [part.transaction_id for part in parts]
         return CommitOutcomeUnknown(
             ids[0],
             f"COMMIT of transaction {', '.join(ids)} was sent and no reply came. The checker will decide; "
@@ -179,73 +191,80 @@ class PublishedTransaction:
         )
 
 
-class StoredHalf(NamedTuple):
-    """An eagerly published message whose half is stored."""
-
-    receipt: Receipt
-    partition: int
-    offset: int
-
-
-def store_half(session: Session | scoped_session[Any], starter: Starter, message: Message) -> StoredHalf:
-    """Publish a message eagerly, and wait until its half is stored.
-
-    Raises:
-        PublishFailed: The half was not acknowledged. The local transaction must be rolled back.
-    """
-    session = plain_session(session)
-    connection = writing_connection(session)
-    if _innermost_savepoint(connection):
-        raise UsageError("A SAVEPOINT is open, inside which a half cannot be sent. Release it first.")
-    receipt = publish(session, starter, message, eager=True)
-    published = published_transaction(connection, starter)
-    return StoredHalf(receipt, *published.part(starter).acknowledged_half())
-
-
 def publish(
     session: object,
-    starter: Starter,
-    message: Message,
+    starter: Starter[S],
+    messages: list[Message],
     *,
     eager: bool = False,
     bind_arguments: BindArguments | None = None,
-) -> Receipt:
-    """Publish a message with the transaction of a session or a connection, begun if there is none.
+) -> list[Receipt]:
+    """Publish messages with the transaction of a session or a connection, begun if there is none; all or none.
 
     Args:
-        eager: Send the half now, not at COMMIT.
+        eager: Send the halves now, not at COMMIT.
         bind_arguments: How a session chooses the connection; None: see `writing_connection`.
+
+    Raises:
+        MessageRefused: A message cannot be published.
     """
     if isinstance(session, Connection):
-        return _publish_on_connection(session, starter, message, eager=eager)
+        return _publish_on_connection(session, starter, messages, eager=eager)
     session = plain_session(session)
     connection = writing_connection(session, bind_arguments)
     published = published_transaction(connection, starter)
     _sessions[session] = published
     _listen_to_sessions()
-    return publish_on(connection, published, starter, message, eager=eager)
+    return publish_on(connection, published, starter, messages, eager=eager)
 
 
-def _publish_on_connection(connection: Connection, starter: Starter, message: Message, *, eager: bool) -> Receipt:
+def _publish_on_connection(
+    connection: Connection, starter: Starter[S], messages: list[Message], *, eager: bool
+) -> list[Receipt]:
     if not connection.in_transaction():
         connection.begin()  # as the connection itself does at its first statement
-    return publish_on(connection, published_transaction(connection, starter), starter, message, eager=eager)
+    return publish_on(connection, published_transaction(connection, starter), starter, messages, eager=eager)
 
 
 def publish_on(
-    connection: Connection, published: PublishedTransaction, starter: Starter, message: Message, *, eager: bool
-) -> Receipt:
-    """Publish a message with a connection's transaction; raise errors of Postgres as SQLAlchemy's."""
-    savepoint = _innermost_savepoint(connection)
+    connection: Connection,
+    published: PublishedTransaction,
+    starter: Starter[S],
+    messages: list[Message],
+    *,
+    eager: bool,
+) -> list[Receipt]:
+    """Publish messages with a connection's transaction; raise errors of Postgres as SQLAlchemy's."""
+    savepoint = innermost_savepoint(connection)
     if savepoint:
         _listen_to_savepoints(connection)
     try:
-        return published.publish(starter, message, savepoint, eager=eager)
+        return published.publish(starter, messages, savepoint, eager=eager)
     except psycopg.Error as error:
         raise _as_sqlalchemy_error(connection, error) from error
 
 
-def published_transaction(connection: Connection, starter: Starter) -> PublishedTransaction:
+@contextmanager
+def observed_transaction(
+    connection: Connection, starter: Starter[Any], transaction_of: Callable[[PublishedTransaction], T]
+) -> Iterator[T]:
+    """Run a transaction on a Core connection, which is handled as a session is.
+
+    Args:
+        transaction_of: Returns what the caller publishes with, once the transaction has begun.
+
+    Raises:
+        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
+    """
+    with core_transaction(
+        connection, lambda: transaction_of(published_transaction(connection, starter))
+    ) as transaction:
+        published = published_transaction(connection, starter)
+        yield transaction
+    published.conclude(reported=True)
+
+
+def published_transaction(connection: Connection, starter: Starter[Any]) -> PublishedTransaction:
     """Return the messages of the connection's current root transaction; register listeners at the first call."""
     root = connection.get_transaction()
     if not isinstance(root, RootTransaction) or isinstance(root, TwoPhaseTransaction):
@@ -262,7 +281,7 @@ def published_transaction(connection: Connection, starter: Starter) -> Published
     return _published[root]
 
 
-def _innermost_savepoint(connection: Connection) -> int:
+def innermost_savepoint(connection: Connection) -> int:
     """Return the number of the innermost open SAVEPOINT, 0 if none is open.
 
     The event of a SAVEPOINT's begin does not carry its name, and it may have begun before the first publication. Its
@@ -365,7 +384,7 @@ def _rollback(connection: Connection) -> None:
     """End on rollback. ROLLBACK is sent after this event, so with a row the outcome is not certain yet."""
     published = _current(connection)
     if published is not None:
-        published.end(None if published.is_sealed else "the local transaction was rolled back")
+        published.end(rolled_back=not published.is_sealed)
 
 
 def _begin(connection: Connection) -> None:
@@ -386,7 +405,7 @@ def _handle_error(context: ExceptionContext) -> BaseException | None:
     if published is None or not published.is_sealed:
         return None
     if context.statement is not None:  # a statement of the application's listener, between the seal and COMMIT
-        published.end(None)
+        published.end(rolled_back=False)
         return None
     return published.commit_failed(context.original_exception)
 
@@ -396,7 +415,7 @@ def _reset(dbapi_connection: Any, _record: Any, state: PoolResetState) -> None:
     if published is None:
         return
     if not state.asyncio_safe:
-        published.end(None)  # no event loop to run a query in; the pool discards an async connection
+        published.end(rolled_back=False)  # no event loop to run a query in; the pool discards an async connection
         return
     if state.transaction_was_reset:
         # Either a listener of the application raised between the seal and COMMIT, or this is another transaction, begun
@@ -409,7 +428,7 @@ def _invalidate(dbapi_connection: Any, _record: Any, _error: BaseException | Non
     """End with an unknown outcome: the pool discards the connection."""
     published = _sealed_on(dbapi_connection)
     if published is not None:
-        published.end(None)
+        published.end(rolled_back=False)
 
 
 def _after_commit(session: Session) -> None:

@@ -16,10 +16,10 @@ from outbox.protocol.errors import ProtocolError
 class Exit(enum.IntEnum):
     """How a command ends; docs/operations/settings.md has the same table."""
 
-    OK = 0, "It did what it was asked to do; a service was asked to stop, and stopped."
+    OK = 0, "Done; a relay or checker was asked to stop, and stopped."
     FAILED = 1, "Unexpected error; the traceback names the place. Restart the process and report a bug."
-    FINDINGS = 2, "It looked, and found something wrong; or the command line is wrong."
-    UNPROVABLE = 3, "It cannot prove what it was asked to prove."
+    FINDINGS = 2, "Problems were found, or the command line is not valid."
+    UNPROVABLE = 3, "Inconclusive: some data could not be read."
     CONFIGURATION = 4, "Settings, connection, rights or tables are not what it needs. Correct them, start it again."
     UNSAFE = (
         5,

@@ -22,9 +22,6 @@ from outbox._settings.setting import Secret, SettingsTable, setting
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 
-Mode = Literal["half", "table"]
-"""How messages are stored until the local transaction commits: as half messages in Kafka, or as rows of the table."""
-
 NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers"
 """Error if no bootstrap servers are given."""
 
@@ -52,23 +49,28 @@ def matching(pattern: str, words: str) -> Callable[[str], None]:
     return check
 
 
-class ChannelSettings(LayeredSettings):
+class ChannelName(LayeredSettings):
+    """Which channel."""
+
+    channel: str = setting(DEFAULT_CHANNEL, "Name of the channel: prefix of its internal topics.")
+
+    def channel_names(self) -> Channel:
+        """Return the channel's names."""
+        return channel_names(self.channel)
+
+
+class ChannelSettings(ChannelName):
     """Which channel of which cluster."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers")
     OF_ONE_CHANNEL = True
 
-    channel: str = setting(DEFAULT_CHANNEL, "Name of the channel: prefix of its internal topics.")
     bootstrap_servers: str = setting("", "Kafka's bootstrap servers, host:port, separated by commas.")
     kafka: dict[str, str] = setting(
         {},
         "More librdkafka properties, such as TLS and SASL: a table, in the environment a JSON object. "
         "A secret may be in a file (sasl.password_file), oauth_cb is package.module:function.",
     )
-
-    def channel_names(self) -> Channel:
-        """Return the channel's names."""
-        return channel_names(self.channel)
 
     def connection(self) -> dict[str, Any]:
         """Return librdkafka properties for a client that is used now and then: its errors are raised, not logged."""
@@ -221,8 +223,8 @@ class Service(SettingsTable):
 
     service: str = setting(
         "",
-        "Service; unique to a service. Of a foreign table, by default: the column service, else the name of the "
-        "source.",
+        "Name of the service; all its processes have the same one. Of a foreign table, by default: the column service, "
+        "else the name of the source.",
     )
 
 
@@ -366,24 +368,13 @@ class ServiceFields(LogSettings, ProfileSettings, KafkaSettings, reader="both se
     http_host: str = setting("127.0.0.1", "Address on which the HTTP port listens.", of_process=True)
 
 
-class LibrarySettings(Service, TablePlace, ChannelSettings, reader="the library"):
+class LibrarySettings(Service, TablePlace, ChannelName, reader="the library"):
     """What the library reads of environment and file; `Outbox` takes the same as arguments."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ()
     OF_ONE_CHANNEL = False
 
-    mode: Mode = setting(
-        "table", "table: messages are rows of the message table. half: they go to Kafka before COMMIT."
-    )
-    publish_timeout_seconds: float = setting(
-        5.0, "Maximum time to send the halves; after it the local transaction is rolled back."
-    )
-    close_timeout_seconds: float = setting(5.0, "Maximum time that close() waits for op markers.")
-    eager: bool = setting(default=False, text="Send each half at publish(), not at COMMIT.")
     reject_transactions: bool = setting(default=False, text="Refuse every publication.")
-    eager_idle_timeout_seconds: float = setting(
-        300.0, "Time that a transaction with eager halves may be idle before Postgres ends it."
-    )
 
     def check(self) -> None:
         """Require a service."""
@@ -392,13 +383,20 @@ class LibrarySettings(Service, TablePlace, ChannelSettings, reader="the library"
             raise ValueError("The service is not set. Set OUTBOX_SERVICE, or `service` in the TOML file.")
 
 
-class OrderSettings(LayeredSettings):
-    """In which order messages are delivered."""
+class HalfLibrarySettings(LibrarySettings, ChannelSettings, reader="the library in half mode"):
+    """What the library reads in half mode; `HalfOutbox` takes the same as arguments."""
 
-    ordering: Literal["key", "none"] = setting("key", "Order per (service, ordering key), or none.")
+    publish_timeout_seconds: float = setting(
+        5.0, "Maximum time to send the halves; after it the local transaction is rolled back."
+    )
+    close_timeout_seconds: float = setting(5.0, "Maximum time that close() waits for op markers.")
+    eager: bool = setting(default=False, text="Send each half at publish(), not at COMMIT.")
+    eager_idle_timeout_seconds: float = setting(
+        300.0, "Time that a transaction with eager halves may be idle before Postgres ends it."
+    )
 
 
-class RelayFields(OrderSettings, CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
+class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader="relay"):
     """What the relay reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("channel", "bootstrap_servers", "profile", "http_port", "log_level")
@@ -414,8 +412,7 @@ class RelayFields(OrderSettings, CheckAge, MessageTables, AllowedTopics, Service
     )
     service_pending_max: int = setting(
         100_000,
-        "Maximum pending halves of a service per partition. Above it, its oldest are parked and further ones "
-        "deferred.",
+        "Maximum pending halves of a service per partition. Above it, its oldest are parked and further ones deferred.",
         unit="halves",
         least=1,
     )

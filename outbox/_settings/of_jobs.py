@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from outbox._security.secret_files import with_secrets
-from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, OrderSettings, matching
+from outbox._settings.declared import CheckedDatabases, KafkaSettings, LogSettings, matching
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.setting import REQUIRED, setting
 from outbox.protocol.names import is_topic_name
@@ -220,7 +220,7 @@ class LandSettings(TopicSettings, SinkSettings, CheckpointSettings, JobSettings,
         return {} if most is None else {"maxOffsetsPerTrigger": str(most)}
 
 
-class AuditFields(OrderSettings, CheckedDatabases, TopicSettings, OutputSettings, JobSettings, reader="audit"):
+class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, reader="audit"):
     """What `audit` reads; the databases are those of the checker."""
 
     JOB = "audit"

@@ -23,7 +23,7 @@ from outbox.settings import TableNames
 MAX_ROWS = 1_000
 """Maximum number of rows of one INSERT."""
 
-COLUMNS = "producer_group, topic, partition, timestamp, key, value, header_names, header_values"
+COLUMNS = "service, topic, partition, timestamp, key, value, header_names, header_values"
 _ONE = ("text", "text", "integer", "bigint", "bytea", "bytea", "text", "text")
 """The type of each parameter. Names of headers come as an array literal, their contents as `_joined()` makes them."""
 
@@ -41,7 +41,7 @@ _MANY = (
 """What splits each column. Only names of headers are a list of the driver, because they may have any character."""
 
 _SELECT = (
-    "SELECT {group}, topic, partition, at, key, value, CAST(nullif(names, '') AS text[]),"
+    "SELECT {service}, topic, partition, at, key, value, CAST(nullif(names, '') AS text[]),"
     " {contents} FROM unnest({arrays}) WITH ORDINALITY"
     " AS message (topic, partition, at, key, value, names, contents, number) ORDER BY number"
 )
@@ -60,8 +60,8 @@ class Statement(NamedTuple):
 class MessageInsert:
     """The statements that insert messages into a message table."""
 
-    def __init__(self, names: TableNames, group: str) -> None:
-        self._group = group
+    def __init__(self, names: TableNames, service: str) -> None:
+        self._service = service
         into = f'INSERT INTO "{names.schema}"."{names.message}" ({COLUMNS}) '
         returning = f" RETURNING {RETURNED}"
         self._one = {numbered: f"{into}{_values(numbered)}{returning}" for numbered in (False, True)}
@@ -77,8 +77,8 @@ class MessageInsert:
         """
         last = more and f", {more}"
         if len(messages) == 1:
-            return Statement(f"{self._one[numbered]}{last}", (self._group, *_flat_row(messages[0])))
-        return Statement(f"{self._many[numbered]}{last}", (self._group, *_columns(messages)))
+            return Statement(f"{self._one[numbered]}{last}", (self._service, *_flat_row(messages[0])))
+        return Statement(f"{self._many[numbered]}{last}", (self._service, *_columns(messages)))
 
 
 def _columns(messages: Sequence[Message]) -> Iterator[object]:
@@ -105,13 +105,13 @@ def _values(numbered: bool) -> str:  # noqa: FBT001 - as above
 
 def _select(numbered: bool) -> str:  # noqa: FBT001 - as above
     places = _placeholders(numbered)
-    group = f"CAST({next(places)} AS text)"
+    service = f"CAST({next(places)} AS text)"
     arrays = ", ".join(split.format(place) for split, place in zip(_MANY, places, strict=False))
-    return _SELECT.format(group=group, arrays=arrays, contents=_CONTENTS.format("nullif(contents, '')"))
+    return _SELECT.format(service=service, arrays=arrays, contents=_CONTENTS.format("nullif(contents, '')"))
 
 
 def _flat_row(message: Message) -> tuple[object, ...]:
-    """Return the parameters of `_ONE` after the group."""
+    """Return the parameters of `_ONE` after the service."""
     headers = message.header_list()
     timestamp = None if message.timestamp is None else int(message.timestamp)
     plain = message.topic, int(message.partition), timestamp, message.key_bytes(), message.value_bytes()

@@ -41,11 +41,11 @@ log = logging.getLogger("outbox")
 class OwnerLook:
     """The looks of one outbox."""
 
-    def __init__(self, names: TableNames, group: str, recorder: Recorder) -> None:
+    def __init__(self, names: TableNames, service: str, recorder: Recorder) -> None:
         self._table = written(names.schema, names.message)
         source, table = (source_name(names.schema, name) for name in (names.source, names.message))
         self._look = _LOOK.format(source=source, table=table)
-        self._group = group
+        self._service = service
         self._recorder = recorder
         self._may_look: bool | None = None
         self._due = 0.0
@@ -78,7 +78,7 @@ class OwnerLook:
         age = answer or 0
         is_reported = self._was_unowned and age >= OLD_SECONDS
         self._was_unowned = answer is not None
-        self._recorder.table_looked_at(self._group, age if is_reported else 0)
+        self._recorder.table_looked_at(self._service, age if is_reported else 0)
         if is_reported:
             log.warning(
                 "No relay delivers the message table %s: its oldest row has waited for %s s, and no session is its "

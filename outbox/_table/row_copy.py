@@ -52,11 +52,11 @@ _HEAD_BYTES = 20
 class RowCopy:
     """The statements that copy messages into a message table."""
 
-    def __init__(self, names: TableNames, group: str) -> None:
+    def __init__(self, names: TableNames, service: str) -> None:
         table = f'"{names.schema}"."{names.message}"'
         self.text = f"COPY {table} ({COLUMNS}) FROM STDIN (FORMAT binary)"
         self.last = Statement(_LAST.format(table=table), (table,))
-        self._group = group
+        self._service = service
         self._after = _AFTER.format(table=table, started=STARTED_US, more="{more}")
 
     def after(self, last: int, more: str = "") -> Statement:
@@ -72,7 +72,7 @@ class RowCopy:
         """Yield what COPY reads for messages, in pieces."""
         piece, size = [_SIGNATURE], 0
         for message in messages:
-            row = _row(self._group, message)
+            row = _row(self._service, message)
             piece.append(row)
             size += len(row)
             if size > _PIECE_BYTES:
@@ -81,12 +81,12 @@ class RowCopy:
         yield b"".join([*piece, _TRAILER])
 
 
-def _row(group: str, message: Message) -> bytes:
+def _row(service: str, message: Message) -> bytes:
     key, value = message.key_bytes(), message.value_bytes()
     timestamp, headers = message.timestamp, message.header_list()
     return b"".join(
         (
-            _start(group, message.topic),
+            _start(service, message.topic),
             _partition(4, int(message.partition)),
             _NULL if timestamp is None else _timestamp(8, int(timestamp)),
             _size(key),
@@ -99,9 +99,9 @@ def _row(group: str, message: Message) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _start(group: str, topic: str) -> bytes:
+def _start(service: str, topic: str) -> bytes:
     """Return the number of columns, and the first two."""
-    return _row_start(8) + _field(group.encode()) + _field(topic.encode())
+    return _row_start(8) + _field(service.encode()) + _field(topic.encode())
 
 
 def _header_fields(headers: Sequence[Header]) -> bytes:

@@ -11,7 +11,7 @@ from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_copy import RowCopy
-from outbox.errors import CallbackTableError
+from outbox.errors import TableError
 from outbox.message import Message
 from outbox.settings import TableNames
 
@@ -34,10 +34,10 @@ class Written(NamedTuple):
 class RowWriter:
     """Writes messages into a message table."""
 
-    def __init__(self, names: TableNames, group: str, look: OwnerLook) -> None:
+    def __init__(self, names: TableNames, service: str, look: OwnerLook) -> None:
         self._look = look
-        self._insert = MessageInsert(names, group)
-        self._copy = RowCopy(names, group)
+        self._insert = MessageInsert(names, service)
+        self._copy = RowCopy(names, service)
         self._table = written(names.schema, names.message)
         self._fail = Statement("SELECT CAST('outbox: a trigger dropped or added rows of messages' AS integer)", ())
 
@@ -49,7 +49,7 @@ class RowWriter:
             messages: From 1 to `MAX_ROWS` messages.
 
         Raises:
-            CallbackTableError: Another number of rows was written (R78). The transaction has failed.
+            TableError: Another number of rows was written (R78). The transaction has failed.
         """
         if len(messages) >= COPY_ROWS and (copying := copy_connection(connection)) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.
@@ -80,7 +80,7 @@ class RowWriter:
         try:
             connection.run(self._fail)
         except Exception as error:
-            raise CallbackTableError(
+            raise TableError(
                 f"{messages} messages were to be rows of {self._table}, and {' and '.join(map(str, counts))} rows were "
                 "counted: a trigger of the table drops or adds rows. The transaction has failed, and can only be "
                 "rolled back. Let the trigger leave the table's rows alone."

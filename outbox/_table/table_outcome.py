@@ -14,10 +14,10 @@ from sqlalchemy.engine import Engine
 from outbox._postgres.table_errors import explanation_of
 from outbox._table.insert_connection import InsertConnection, insert_connection
 from outbox._table.message_insert import Statement
-from outbox.errors import CallbackTableError, UsageError
-from outbox.outcome import Outcome, check_transaction_id
+from outbox.errors import TableError, UsageError
 from outbox.protocol.identifiers import started_us_of, xid_of
 from outbox.settings import TableNames
+from outbox.transaction import Outcome, check_transaction_id
 
 LOST_XIDS = 1_000_000
 """A server can have lost so many transactions in a crash or failover; an xid further ahead is of another database."""
@@ -67,7 +67,7 @@ def _ask(names: TableNames, connection: InsertConnection, transaction_id: str) -
     if found == "standby":
         raise UsageError("The server is a standby, which may lag behind. Give outcome() a connection to the primary.")
     if found == "hidden":
-        raise CallbackTableError(
+        raise TableError(
             f"Row security hides rows of {names.schema}.{names.message}, or of the tables beside it, from this role. "
             "Disable row security on them, or give the role BYPASSRLS."
         )

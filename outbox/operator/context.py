@@ -11,7 +11,7 @@ import typer
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.services import CHECKER, RELAY, count_members, missing_member, start
+from outbox._kafka.groups import CHECKER, RELAY, count_members, missing_member, start
 from outbox._rules.patterns import best_match
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc

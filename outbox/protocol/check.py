@@ -16,13 +16,13 @@ from outbox.protocol.positions import Positions
 
 @dataclass(slots=True, unsafe_hash=True)
 class CheckRequest:
-    """A question on the check topic; the record's key is the producer group.
+    """A question on the check topic; the record's key is the service.
 
     Its fields are Final instead of frozen, which takes ten times as long to make: after an outage there are very many.
 
     Args:
-        group: Producer group; the checker maps it to a database.
-        truth: `row`: the checker answers; `listener`: an instance of the group answers, from `message`.
+        service: Name of the service; the checker maps it to a database.
+        truth: `row`: the checker answers; `listener`: an instance of the service answers, from `message`.
         topic_id: Id of the half topic.
         partition: Half partition; the answer goes to the same partition of the op topic.
         positions: The positions that the relay has read so far.
@@ -34,7 +34,7 @@ class CheckRequest:
     """
 
     transaction_id: Final[str]
-    group: Final[str]
+    service: Final[str]
     truth: Final[Truth]
     topic_id: Final[str]
     partition: Final[int]
@@ -51,7 +51,7 @@ class CheckRequest:
             {
                 "version": names.FORMAT_VERSION,
                 "transaction": self.transaction_id,
-                "group": self.group,
+                "service": self.service,
                 "truth": str(self.truth),
                 "topic_id": self.topic_id,
                 "partition": self.partition,
@@ -73,7 +73,7 @@ def parse_check(value: bytes | None) -> CheckRequest:
     message = fields.get("message")
     return CheckRequest(
         check_uuid(get_text(fields, "transaction")),
-        names.check_group(get_text(fields, "group")),
+        names.check_service(get_text(fields, "service")),
         parse_truth(get_text(fields, "truth")),
         check_uuid(get_text(fields, "topic_id")),
         get_number(fields, "partition", maximum=MAX_INT32),

@@ -63,7 +63,7 @@ class Manifest:
     """
 
     transaction_id: str
-    group: str
+    service: str
     truth: Truth
     topic_id: str
     partition: int
@@ -84,7 +84,7 @@ class Manifest:
             {
                 "version": names.FORMAT_VERSION,
                 "transaction": self.transaction_id,
-                "group": self.group,
+                "service": self.service,
                 "truth": str(self.truth),
                 "topic_id": self.topic_id,
                 "partition": self.partition,
@@ -130,7 +130,7 @@ def parse_manifest(value: bytes | None) -> Manifest:
     incarnation = get_optional_text(fields, "incarnation")
     return Manifest(
         check_uuid(get_text(fields, "transaction")),
-        names.check_group(get_text(fields, "group")),
+        names.check_service(get_text(fields, "service")),
         parse_truth(get_text(fields, "truth")),
         check_uuid(get_text(fields, "topic_id")),
         get_number(fields, "partition", maximum=MAX_INT32),

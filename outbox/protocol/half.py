@@ -93,7 +93,7 @@ class HalfControl:
     partition: Final[int]
     transaction_id: Final[str]
     position: Final[int]
-    group: Final[str]
+    service: Final[str]
     truth: Final[Truth]
     options: Final[HalfOptions] = NO_OPTIONS
 
@@ -104,7 +104,7 @@ class HalfControl:
             self.partition,
             self.transaction_id,
             self.position,
-            self.group,
+            self.service,
             self.truth,
             self.options.encode(),
         )
@@ -114,7 +114,7 @@ class HalfControl:
         return key if self.options.ordering is None else self.options.ordering[0]
 
 
-_CONTROL = frozenset({names.TARGET_HEADER, names.TRANSACTION_HEADER, names.GROUP_HEADER, names.OPTIONS_HEADER})
+_CONTROL = frozenset({names.TARGET_HEADER, names.TRANSACTION_HEADER, names.SERVICE_HEADER, names.OPTIONS_HEADER})
 _TRANSACTION = re.compile(f"{names.FORMAT_VERSION};({UUID_PATTERN})/(0|[1-9][0-9]{{0,3}})".encode())
 _KEY = re.compile(r"(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})*")
 
@@ -145,12 +145,12 @@ def _parse_half(headers: Headers) -> HalfControl:
     try:
         transaction_id, position = _parse_transaction(control[names.TRANSACTION_HEADER])
         topic, partition = _parse_target(control[names.TARGET_HEADER])
-        group, truth = _parse_group(control[names.GROUP_HEADER])
+        service, truth = _parse_service(control[names.SERVICE_HEADER])
     except KeyError as missing:
         raise ProtocolError(f"header {missing.args[0]} is missing") from None
     options = control.get(names.OPTIONS_HEADER)
     return HalfControl(
-        topic, partition, transaction_id, position, group, truth, parse_options(options) if options else NO_OPTIONS
+        topic, partition, transaction_id, position, service, truth, parse_options(options) if options else NO_OPTIONS
     )
 
 
@@ -170,7 +170,7 @@ def parse_key(text: str) -> bytes:
 
 
 def control_headers(
-    topic: str, partition: int, transaction_id: str, position: int, group: str, truth: Truth, options: bytes
+    topic: str, partition: int, transaction_id: str, position: int, service: str, truth: Truth, options: bytes
 ) -> list[tuple[str, bytes]]:
     """Return the control headers of a half without making an object: as `HalfControl.encode()`.
 
@@ -179,7 +179,7 @@ def control_headers(
     headers = [
         _target_header(topic, partition),
         (names.TRANSACTION_HEADER, f"{names.FORMAT_VERSION};{message_id(transaction_id, position)}".encode()),
-        _group_header(group, truth),
+        _service_header(service, truth),
     ]
     if options:
         headers.append((names.OPTIONS_HEADER, options))
@@ -192,8 +192,8 @@ def _target_header(topic: str, partition: int) -> tuple[str, bytes]:
 
 
 @lru_cache(maxsize=64)
-def _group_header(group: str, truth: Truth) -> tuple[str, bytes]:
-    return names.GROUP_HEADER, f"{group};{truth}".encode()
+def _service_header(service: str, truth: Truth) -> tuple[str, bytes]:
+    return names.SERVICE_HEADER, f"{service};{truth}".encode()
 
 
 def user_headers(headers: Headers) -> list[Header]:
@@ -202,7 +202,7 @@ def user_headers(headers: Headers) -> list[Header]:
 
 
 def real_headers(control: HalfControl, headers: Headers, origin: int | str, origin_offset: int) -> OutgoingHeaders:
-    """Return the headers of the record on the real topic: the user's own, then id, producer group and origin (R30).
+    """Return the headers of the record on the real topic: the user's own, then id, service and origin (R30).
 
     Args:
         control: Control headers of the half, or those made from a row of a message table.
@@ -212,7 +212,7 @@ def real_headers(control: HalfControl, headers: Headers, origin: int | str, orig
     """
     real: OutgoingHeaders = [header for header in headers if not header[0].startswith(names.HEADER_PREFIX)]
     real.append((names.MESSAGE_ID_HEADER, message_id(control.transaction_id, control.position).encode()))
-    real.append(_real_group_header(control.group))
+    real.append(_real_service_header(control.service))
     real.append((names.ORIGIN_HEADER, f"{origin}/{origin_offset}".encode()))
     return real
 
@@ -224,8 +224,8 @@ def count_header(messages: int) -> tuple[str, bytes]:
 
 
 @lru_cache(maxsize=4096)
-def _real_group_header(group: str) -> tuple[str, bytes]:
-    return names.PRODUCER_GROUP_HEADER, group.encode()
+def _real_service_header(service: str) -> tuple[str, bytes]:
+    return names.SERVICE_HEADER, service.encode()
 
 
 def reserved_header(header_names: Iterable[str]) -> str | None:
@@ -249,9 +249,9 @@ def _parse_target(value: bytes) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=4096)
-def _parse_group(value: bytes) -> tuple[str, Truth]:
-    group, _, truth = value.decode(errors="replace").partition(";")
-    return names.check_group(group), parse_truth(truth)
+def _parse_service(value: bytes) -> tuple[str, Truth]:
+    service, _, truth = value.decode(errors="replace").partition(";")
+    return names.check_service(service), parse_truth(truth)
 
 
 @lru_cache(maxsize=4096)

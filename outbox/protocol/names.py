@@ -20,7 +20,7 @@ HEADER_PREFIX = "outbox-"
 # On halves.
 TARGET_HEADER = "outbox-target"
 TRANSACTION_HEADER = "outbox-transaction"
-GROUP_HEADER = "outbox-group"
+SERVICE_HEADER = "outbox-service"
 OPTIONS_HEADER = "outbox-options"
 
 # On op records.
@@ -28,7 +28,6 @@ OP_HEADER = "outbox-op"
 
 # On real topics.
 MESSAGE_ID_HEADER = "outbox-id"
-PRODUCER_GROUP_HEADER = GROUP_HEADER
 ORIGIN_HEADER = "outbox-origin"
 FOREIGN_ORIGIN = "foreign:"  # before the name of the table source, if it delivers a foreign table
 COUNT_HEADER = "outbox-count"
@@ -44,7 +43,7 @@ REPLAY_SOURCE_HEADER = "outbox-replay-source"
 DEFAULT_CHANNEL = "outbox"
 
 _CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
-_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_SERVICE = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LEDGER = ".replay-ledger"
 _SUFFIXES = (".half", ".op", ".verdict", ".check", ".discard", _LEDGER)
@@ -122,12 +121,12 @@ class Channel:
         """Consumer group of the checker."""
         return f"{self.name}-checker"
 
-    def listener_group(self, group: str) -> str:
-        """Consumer group of the instances of a producer group that answer checks.
+    def listener_group(self, service: str) -> str:
+        """Consumer group of the instances of a service that answer checks.
 
         The dot, which no channel's name has, keeps it apart from the groups of every other channel.
         """
-        return f"{self.name}-listeners.{group}"
+        return f"{self.name}-listeners.{service}"
 
     def transactional_id(self, partition: int) -> str:
         """`transactional.id` of the owner of a half partition: taking over fences the former owner."""
@@ -152,15 +151,15 @@ class Channel:
         return f"{self.replay_group(replay_id)}.{topic}-{partition}"
 
 
-def check_group(group: str) -> str:
-    """Return a producer group's name if it is allowed.
+def check_service(service: str) -> str:
+    """Return a service's name if it is allowed.
 
     Raises:
         ProtocolError: It is empty, longer than 200 characters, or has characters beyond letters, digits, `.`, `_`, `-`.
     """
-    if not _GROUP.fullmatch(group):
-        raise ProtocolError(f"producer group {group!r} is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'")
-    return group
+    if not _SERVICE.fullmatch(service):
+        raise ProtocolError(f"service {service!r} is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'")
+    return service
 
 
 def is_topic_name(topic: str) -> bool:

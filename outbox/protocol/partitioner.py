@@ -33,8 +33,8 @@ def partition_for_key(key: bytes, partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
-def half_partition(group: str, ordering_key: bytes | None, transaction_id: bytes, partitions: int) -> int:
-    """Return the half partition of a transaction: one for each (producer group, ordering key).
+def half_partition(service: str, ordering_key: bytes | None, transaction_id: bytes, partitions: int) -> int:
+    """Return the half partition of a transaction: one for each (service, ordering key).
 
     Transactions without an ordering key are spread by their id.
 
@@ -43,4 +43,4 @@ def half_partition(group: str, ordering_key: bytes | None, transaction_id: bytes
     """
     if ordering_key is None:
         return partition_for_key(transaction_id, partitions)
-    return partition_for_key(group.encode() + b"\0" + ordering_key, partitions)
+    return partition_for_key(service.encode() + b"\0" + ordering_key, partitions)

@@ -36,7 +36,7 @@ _TEXTS: Final = 2_000
 """Bytes allowed for a manifest's detail and last answer."""
 
 _FRAMES: Final = 8_192
-"""Bytes that no frame exceeds: a producer group has at most 200 characters, a topic's name 249."""
+"""Bytes that no frame exceeds: a service has at most 200 characters, a topic's name 249."""
 
 _PAIR: Final = len(f"[{MAX_POSITION},{MAX_INT64}],")
 _POSITION: Final = len(f"{MAX_POSITION},")
@@ -47,9 +47,9 @@ def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int
     return _batch(_content(key, value, headers), len(headers))
 
 
-def real_record_size(key: bytes | None, value: bytes | None, user_headers: Headers, group: str) -> int:
+def real_record_size(key: bytes | None, value: bytes | None, user_headers: Headers, service: str) -> int:
     """Return the largest size that a message can have on its real topic, bytes."""
-    added, count = _added(group)
+    added, count = _added(service)
     return _batch(_content(key, value, user_headers) + added, len(user_headers) + count)
 
 
@@ -62,18 +62,18 @@ def discard_record_size(key: bytes | None, value: bytes | None, headers: Headers
     return _batch(_field(len(_LONGEST_KEY)) + _field(_envelope(key, value, headers)), 0)
 
 
-def check_record_size(key: bytes | None, value: bytes | None, headers: Headers, group: str) -> int:
+def check_record_size(key: bytes | None, value: bytes | None, headers: Headers, service: str) -> int:
     """Return the largest size of a check request that carries a half: that of a listener's transaction, bytes.
 
     Args:
         headers: All its headers.
     """
-    return _batch(_field(len(group)) + _field(_check_frame(group) + _envelope(key, value, headers)), 0)
+    return _batch(_field(len(service)) + _field(_check_frame(service) + _envelope(key, value, headers)), 0)
 
 
-def manifest_record_size(messages: int, ordering_key: bytes | None, group: str) -> int:
+def manifest_record_size(messages: int, ordering_key: bytes | None, service: str) -> int:
     """Return the largest size that a transaction's manifest can have in the discard topic, bytes."""
-    value = _manifest_frame(group) + _TEXTS + (_PAIR + _POSITION) * messages + quoted_size(ordering_key)
+    value = _manifest_frame(service) + _TEXTS + (_PAIR + _POSITION) * messages + quoted_size(ordering_key)
     return _batch(_field(len(_LONGEST_KEY)) + _field(value), 0)
 
 
@@ -133,20 +133,20 @@ _LONGEST_KEY: Final = copy_key(_LONGEST_ID, MAX_POSITION, MAX_INT64)
 
 
 @lru_cache(maxsize=4_096)
-def _added(group: str) -> tuple[int, int]:
+def _added(service: str) -> tuple[int, int]:
     """Bytes and number of the headers that the relay adds to a record, with those of a late one."""
-    control = HalfControl("", 0, _LONGEST_ID, MAX_POSITION, group, Truth.ROW)
+    control = HalfControl("", 0, _LONGEST_ID, MAX_POSITION, service, Truth.ROW)
     counted = [*real_headers(control, [], MAX_INT32, MAX_INT64), count_header(MAX_INT32)]
     headers = [*counted, (names.LATE_HEADER, _LONGEST_REASON.encode())]
     return _content(None, None, headers) - _content(None, None, []), len(headers)
 
 
 @lru_cache(maxsize=4_096)
-def _check_frame(group: str) -> int:
+def _check_frame(service: str) -> int:
     """Bytes of a check request around its message."""
     request = CheckRequest(
         _LONGEST_ID,
-        group,
+        service,
         Truth.LISTENER,
         _LONGEST_ID,
         MAX_INT32,
@@ -160,11 +160,11 @@ def _check_frame(group: str) -> int:
 
 
 @lru_cache(maxsize=4_096)
-def _manifest_frame(group: str) -> int:
+def _manifest_frame(service: str) -> int:
     """Bytes of a manifest without its texts, ordering key, positions and offsets."""
     manifest = Manifest(
         _LONGEST_ID,
-        group,
+        service,
         Truth.LISTENER,
         _LONGEST_ID,
         MAX_INT32,

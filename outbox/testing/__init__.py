@@ -3,7 +3,7 @@
 The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """
 
-from outbox.testing._memory.outbox import InMemoryOutbox
+from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.testing.assertions import ANY, assert_published
 from outbox.testing.kill_point import Killed, KillPoint
 from outbox.testing.published import PublishedMessage
@@ -12,6 +12,7 @@ from outbox.testing.site import Site
 
 __all__ = [
     "ANY",
+    "InMemoryHalfOutbox",
     "InMemoryOutbox",
     "KillPoint",
     "Killed",

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from confluent_kafka import KafkaException
 
 from outbox.errors import UsageError
+from outbox.half_outbox import HalfOutbox
 from outbox.outbox import Outbox
 from outbox.protocol.half import Header
 from outbox.protocol.names import HEADER_PREFIX
-from outbox.testing._memory.outbox import InMemoryOutbox
+from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
 from outbox.testing.site import Site
 
 if TYPE_CHECKING:
-    from outbox.async_outbox import AsyncOutbox  # its extra may be missing
+    from outbox.async_outbox import AsyncHalfOutbox, AsyncOutbox  # its extra may be missing
 
 Record = PublishedMessage | VisibleRecord
 
@@ -44,7 +45,7 @@ _UNSETTLED = "\nThe halves or rows were not settled in time. Check that relay an
 
 
 def assert_published(
-    outbox: Outbox | AsyncOutbox | Site | Iterable[Record],
+    outbox: Outbox | HalfOutbox | AsyncOutbox | AsyncHalfOutbox | Site | Iterable[Record],
     topic: str,
     *,
     value: Wanted = ANY,
@@ -55,9 +56,9 @@ def assert_published(
 ) -> list[Record]:
     """Assert that messages were published, in transactions that committed.
 
-    For an `InMemoryOutbox` it checks `published`. For a site, or a real outbox in half mode, it consumes the
-    real topic with read_committed and waits for the messages; with `count` it also waits until every half of the
-    channel is settled, and for a site until no row is in the message table, so that no further message can follow.
+    For an outbox in memory it checks `published`. For a site, or a `HalfOutbox`, it consumes the real topic with
+    read_committed and waits for the messages; with `count` it also waits until every half of the channel is settled,
+    and for a site until no row is in the message table, so that no further message can follow.
     Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)`.
 
     Args:
@@ -80,14 +81,19 @@ def assert_published(
         assert_published(outbox, "orders", key="42", value={"id": 42}, headers={"type": "created"}, count=1)
     """
     wanted = _Expected(topic, value, key, headers or {}, count)
-    if isinstance(outbox, Outbox) or hasattr(outbox, "sync"):
-        inner: Outbox = outbox if isinstance(outbox, Outbox) else outbox.sync
-        if isinstance(inner, InMemoryOutbox):
-            return wanted.check(inner.published, _open_hint(inner))
-        return wanted.wait(_place_of(inner), timeout)
-    if isinstance(outbox, Site):
-        return wanted.wait(_Place(outbox.kafka, outbox.is_settled), timeout)
-    return wanted.check(list(outbox), "")
+    found: Any = getattr(outbox, "sync", outbox)
+    if isinstance(found, InMemoryOutbox | InMemoryHalfOutbox):
+        return wanted.check(found.published, _open_hint(found))
+    if isinstance(found, HalfOutbox):
+        return wanted.wait(_place_of(found), timeout)
+    if isinstance(found, Site):
+        return wanted.wait(_Place(found.kafka, found.is_settled), timeout)
+    if isinstance(found, Outbox):
+        raise UsageError(
+            "An Outbox has no connection to Kafka. Give assert_published() the site, or the records of "
+            "read_committed()."
+        )
+    return wanted.check(list(found), "")
 
 
 class _Place(NamedTuple):
@@ -101,13 +107,8 @@ class _Place(NamedTuple):
     is_settled: Callable[[], bool]
 
 
-def _place_of(outbox: Outbox) -> _Place:
+def _place_of(outbox: HalfOutbox) -> _Place:
     settings = outbox.settings
-    if settings.mode == "table":
-        raise UsageError(
-            "The outbox is in table mode, so it has no connection to Kafka. Give assert_published() the site, or the "
-            "records of read_committed()."
-        )
 
     def is_settled() -> bool:
         try:
@@ -189,7 +190,7 @@ class _Expected:
         )
 
 
-def _open_hint(outbox: InMemoryOutbox) -> str:
+def _open_hint(outbox: InMemoryOutbox | InMemoryHalfOutbox) -> str:
     waiting = outbox.uncommitted
     if not waiting:
         return ""

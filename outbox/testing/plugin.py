@@ -13,7 +13,7 @@ import pytest
 
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox
-    from outbox.testing._memory.outbox import InMemoryOutbox
+    from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
     from outbox.testing.kill_point import KillPoint
     from outbox.testing.site import Site
     from outbox.testing.stacks import Servers
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def in_memory_outbox() -> Iterator[InMemoryOutbox]:
-    """Return an outbox in memory, in table mode; `.published` has the messages."""
+    """Return an outbox in memory; `.published` has the messages."""
     from outbox.testing._memory.outbox import InMemoryOutbox  # noqa: PLC0415 - imported when used
 
     with InMemoryOutbox() as made:
@@ -48,11 +48,11 @@ def in_memory_async_outbox(in_memory_outbox: InMemoryOutbox) -> AsyncOutbox:
 
 
 @pytest.fixture
-def in_memory_half_outbox() -> Iterator[InMemoryOutbox]:
+def in_memory_half_outbox() -> Iterator[InMemoryHalfOutbox]:
     """Return an outbox in memory, in half mode."""
-    from outbox.testing._memory.outbox import InMemoryOutbox  # noqa: PLC0415 - imported when used
+    from outbox.testing._memory.outbox import InMemoryHalfOutbox  # noqa: PLC0415 - imported when used
 
-    with InMemoryOutbox(mode="half") as made:
+    with InMemoryHalfOutbox() as made:
         yield made
 
 

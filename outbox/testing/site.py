@@ -23,6 +23,7 @@ from outbox._kafka.admin import admin_client, answer
 from outbox._kafka.channel import create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
+from outbox.half_outbox import HalfOutbox, HalfOutboxOptions
 from outbox.outbox import Outbox, OutboxOptions
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
@@ -71,7 +72,7 @@ class Site:
 
     Args:
         servers: Kafka and Postgres, such as the fixture `outbox_stack`.
-        group: Producer group of `outbox()` and of `environment()`.
+        service: Name of the service of `outbox()` and of `environment()`.
         partitions: Number of partitions of the half topic.
 
     Attributes:
@@ -89,9 +90,9 @@ class Site:
             assert_published(outbox, orders, key="42", count=1)
     """
 
-    def __init__(self, servers: Servers, group: str = "test", *, partitions: int = 2) -> None:
+    def __init__(self, servers: Servers, service: str = "test", *, partitions: int = 2) -> None:
         self.name = f"t{uuid.uuid4().hex[:10]}"
-        self.group = group
+        self.service = service
         self.channel = Channel(self.name)
         self.tables = TableNames("public", self.name)
         self.kafka = {"bootstrap.servers": servers.bootstrap_servers}
@@ -125,17 +126,20 @@ class Site:
 
     # --- for the application ------------------------------------------------------------------------------------
 
-    def outbox(self, group: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
+    def outbox(self, name: str | None = None, **options: Unpack[OutboxOptions]) -> Outbox:
         """Create an outbox that is closed with the site; `AsyncOutbox.over()` returns its asyncio interface.
 
         Args:
-            group: Producer group; None: the group of the site.
-            options: Further arguments of `Outbox`, such as `mode="half"`.
+            name: Name of the service; None: the service of the site.
+            options: Further arguments of `Outbox`.
         """
-        settings: OutboxOptions = {"mode": "table", "channel": self.name, "tables": self.tables, **options}
-        made = Outbox(group or self.group, None if settings["mode"] == "table" else self.kafka, **settings)
-        self._life.callback(made.close)
-        return made
+        settings: OutboxOptions = {"channel": self.name, "tables": self.tables, **options}
+        return self._life.enter_context(Outbox(name or self.service, **settings))
+
+    def half_outbox(self, name: str | None = None, **options: Unpack[HalfOutboxOptions]) -> HalfOutbox:
+        """Create an outbox of half mode, as `outbox()`."""
+        settings: HalfOutboxOptions = {"channel": self.name, "tables": self.tables, **options}
+        return self._life.enter_context(HalfOutbox(name or self.service, self.kafka, **settings))
 
     def topic(self, name: str, partitions: int = 3) -> str:
         """Return the full name of a real topic of this site; create the topic at the first call.
@@ -158,19 +162,15 @@ class Site:
         return psycopg.connect(self.postgres_url, autocommit=True)
 
     def environment(self) -> dict[str, str]:
-        """Return the environment for `Outbox.from_env()` in a child process: this process's own and the settings.
-
-        The mode is half mode, unless this process has OUTBOX_MODE.
-        """
+        """Return the environment for `from_env()` in a child process: this process's own and the settings."""
         return {
-            "OUTBOX_MODE": "half",
             **os.environ,
             **_QUICK,
             "OUTBOX_BOOTSTRAP_SERVERS": self.kafka["bootstrap.servers"],
             "OUTBOX_POSTGRES_URL": self.postgres_url,
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
-            "OUTBOX_GROUP": self.group,
+            "OUTBOX_SERVICE": self.service,
             "OUTBOX_TABLES": json.dumps({_SOURCE: {"dsn": self.postgres_url, "table_prefix": self.name}}),
         }
 

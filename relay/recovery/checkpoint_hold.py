@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient
 from outbox._kafka.admin import describe_topics, end_offset
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
-from relay.kafka.offset_reader import OffsetReader
-from relay.recovery.authors import Author, Found
+from relay.recovery.author import Author, Found
 from relay.recovery.hanging_transactions import as_record
+from relay.recovery.offset_reader import OffsetReader
 
 
 class Held(enum.Enum):

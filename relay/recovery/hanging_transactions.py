@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from typing import Protocol
 
 import structlog
 from confluent_kafka import Message, TopicPartition
@@ -26,9 +25,9 @@ from outbox._kafka.consumed_records import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics
-from relay.kafka.offset_reader import OffsetReader
-from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.recovery.authors import Author, Found, Own, backwards
+from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.recovery.author import Author, Found, Own, backwards
+from relay.recovery.offset_reader import OffsetReader
 from relay.recovery.stable_offsets import Offsets
 
 LOOKS = 4
@@ -41,27 +40,6 @@ ANSWER_SECONDS = 4.0
 NO_ANSWER = "not every partition of it has a leader that answers"
 
 log = structlog.get_logger()
-
-
-class HangingTransactions(Protocol):
-    """What former Kafka transactions of an owner may have left open."""
-
-    def take_stale(self) -> Collection[str]:
-        """Topics that were looked at, but before the last take-over: they must be looked at again."""
-
-    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
-
-        Args:
-            topics: The topics, with their partitions.
-            in_hand: Offsets of halves that are handed out, and that are not committed yet.
-
-        Returns:
-            Topics that nothing may be written to now, and why.
-        """
-
-    def stop(self) -> None:
-        """Let looks, also later ones, fail at once."""
 
 
 class NoHangingTransactions:

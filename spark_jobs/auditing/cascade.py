@@ -50,7 +50,7 @@ def why_unknown(*, ops_complete: bool) -> Column:
     """Why it cannot be found out whether a message is committed; null if it can. `verdict` needs it as `unknown`."""
     asked, row = f.col("half.truth") == Truth.ROW, f.col("facts.row")
     reasons = {
-        "no database is configured for its group": asked & f.col("database").isNull(),
+        "no database is configured for its service": asked & f.col("database").isNull(),
         "it names another incarnation of the database": asked & f.col("foreign_database"),
         "its row names another half topic": asked & ~row["here"] & ~_of_outcome(),
         "its row cannot be read": asked & ~is_readable(row["positions"]),
@@ -85,17 +85,17 @@ def _without_a_half() -> Iterator[Rule]:
 
 def _without_a_half_or_a_row(neither: Column) -> Iterator[Rule]:
     """Yield the cases of records that name no channel: those of another channel on the same topic look the same."""
-    group, present = f.col("group"), f.col("group_is_present")
-    unnamed = group.isNotNull() & f.col("database").isNull()
+    service, present = f.col("service"), f.col("service_is_present")
+    unnamed = service.isNotNull() & f.col("database").isNull()
     yield Rule(neither & unnamed & ~present, Verdict.FOREIGN)
-    yield Rule(neither & unnamed, Verdict.UNPROVABLE, "no half of it, and no database for its group")
+    yield Rule(neither & unnamed, Verdict.UNPROVABLE, "no half of it, and no database for its service")
     yield Rule(neither & f.col("old"), Verdict.UNPROVABLE, "no half of it; it may be another channel's, its row purged")
-    yield Rule(neither & ~present, Verdict.UNPROVABLE, "no half of it, nor of its group: it may be another channel's")
+    yield Rule(neither & ~present, Verdict.UNPROVABLE, "no half of it, nor of its service: it may be another channel's")
 
 
 def _without_a_row_of_its_table(none: Column) -> Iterator[Rule]:
     """Yield the cases of records of table mode: each has a row that waits, or evidence, or neither."""
-    unnamed = f.col("database").isNull() & ~f.col("group_is_present")
+    unnamed = f.col("database").isNull() & ~f.col("service_is_present")
     yield Rule(none & unnamed, Verdict.FOREIGN)
     yield Rule(none & f.col("source_database").isNull(), Verdict.UNPROVABLE, "no database has its table source")
     yield Rule(none & f.col("old"), Verdict.UNPROVABLE, "no row of it, and its evidence may have been purged")
@@ -218,7 +218,7 @@ def _differences(half: Column, real: Column) -> Column:
     origin = (real["origin_partition"] != half["partition"]) | (real["origin_offset"] != half["offset"])
     parts = {
         "key, value or headers": real["content"] != half["content"],
-        "producer group": ~real["producer_group"].eqNullSafe(half["producer_group"]),
+        "service": ~real["service"].eqNullSafe(half["service"]),
         "origin": origin | real["origin_offset"].isNull() | ~real["source"].eqNullSafe(half["source"]),
         "timestamp": (real["time_type"] == 0) & (real["time"] != half["sent"]),
     }

@@ -18,11 +18,11 @@ from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.inputs import InputPlan, Search, still_there
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.row_snapshot import open_snapshot, take_snapshot
+from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import findings_of, samples_of, summarize
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
@@ -197,7 +197,6 @@ class Audit:
             [row.service for row in told],
             tuple(inputs.incomplete),
             self._settings.channel_names(),
-            self._settings.ordering == "key",
             tuple(inputs.shortened),
         )
 

@@ -16,7 +16,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from spark_jobs.auditing.cascade import verdict, why_unknown
-from spark_jobs.auditing.group_databases import (
+from spark_jobs.auditing.service_databases import (
     Database,
     database_of,
     database_of_source,
@@ -30,7 +30,7 @@ from spark_jobs.records.database_rows import COMMITTED, lists
 from spark_jobs.records.evidence import HALF, LISTED, ORPHAN, REAL, TABLE, message
 
 COLUMNS = (
-    "transaction_id string, position bigint, verdict string, detail string, producer_group string, topic string, "
+    "transaction_id string, position bigint, verdict string, detail string, service string, topic string, "
     "database string, half_partition int, half_offset bigint, half_time timestamp, op_time timestamp, "
     "real_topic string, real_partition int, real_offset bigint, real_time timestamp, copies bigint, "
     "half_to_op_ms bigint, op_to_visible_ms bigint, half_to_visible_ms bigint"
@@ -48,15 +48,13 @@ class Circumstances:
         grace: ms that a message has to be decided.
         incomplete: Topics that could not be read as they should, real ones and those of the channel.
         shortened: Real topics that begin inside the window.
-        ordered: Whether the relay keeps the order of ordering keys.
     """
 
     grace: int
     databases: Sequence[Database] = ()
-    groups: Collection[str] = ()
+    services: Collection[str] = ()
     incomplete: Collection[str] = ()
     channel: Channel = field(default_factory=Channel)
-    ordered: bool = True
     shortened: Collection[str] = ()
 
     @property
@@ -88,7 +86,7 @@ def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
     judged = asked.select("*", verdict(ops_complete=complete).alias("_judged")).select("*", "_judged.*")
     ours = judged.where(f.col("verdict").isNotNull())
     placed = _placed(ours)
-    return _result(reordered(placed) if circumstances.ordered else placed)
+    return _result(reordered(placed))
 
 
 def _with_facts(evidence: DataFrame) -> DataFrame:
@@ -118,7 +116,7 @@ def _with_facts(evidence: DataFrame) -> DataFrame:
         "visible": f.count_if(side == REAL),
         "sides": f.count(side),
     }
-    # In the order of positions, which the next step groups by: it needs no sort of its own.
+    # In the order of positions, which the next step services by: it needs no sort of its own.
     rows = Window.partitionBy("transaction_id").orderBy("position")
     whole = rows.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     placed = evidence.select("*", f.col("message.position").alias("position"))
@@ -172,14 +170,14 @@ def _is_listed(half: Column, decision: Column) -> Column:
 def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
     """Add what depends on the databases, on the grace, and on what could not be read."""
     half, real, facts = f.col("half"), f.col("real"), f.col("facts")
-    group = f.coalesce(half["producer_group"], real["producer_group"])
+    service = f.coalesce(half["service"], real["service"])
     databases, source = circumstances.databases, f.coalesce(half["source"], real["source"])
     of_source = database_of_source(databases, source)
     named = messages.select(
         "*",
         of_source.alias("source_database"),
-        f.coalesce(of_source, database_of(databases, group)).alias("database"),
-        group.alias("group"),
+        f.coalesce(of_source, database_of(databases, service)).alias("database"),
+        service.alias("service"),
     )
     purged = purged_below(databases, f.col("database"), half["partition"])
     late = facts["decided"] > half["time"] + f.expr(f"INTERVAL {circumstances.grace} MILLISECOND")
@@ -190,7 +188,7 @@ def _with_truth(messages: DataFrame, circumstances: Circumstances) -> DataFrame:
         f.when(source.isNull(), may_be_purged(databases, f.col("database"), f.col("transaction_id")))
         .otherwise(evidence_may_be_purged(databases, source, f.col("transaction_id")))
         .alias("old"),
-        f.col("group").isin(*circumstances.groups).alias("group_is_present"),
+        f.col("service").isin(*circumstances.services).alias("service_is_present"),
         f.coalesce(late, f.lit(False)).alias("decided_late"),
         circumstances.not_searched(half).alias("not_searched"),
     )
@@ -205,7 +203,7 @@ def _placed(judged: DataFrame) -> DataFrame:
         "position",
         "verdict",
         "detail",
-        f.coalesce("group", "other.producer_group", "facts.row.producer_group").alias("producer_group"),
+        f.coalesce("service", "other.service", "facts.row.service").alias("service"),
         f.coalesce(half["topic"], real["topic"]).alias("topic"),
         "database",
         f.coalesce(half["partition"], f.col("other.partition"), real["origin_partition"]).alias("half_partition"),
@@ -249,7 +247,7 @@ def _milliseconds(start: Column, end: Column) -> Column:
 def reordered(judged: DataFrame) -> DataFrame:
     """Judge again what is right but for its place behind a later message.
 
-    On one partition of a real topic the messages of one producer group and ordering key have the order of their
+    On one partition of a real topic the messages of one service and ordering key have the order of their
     transactions' first halves, and of their positions. What comes late is marked, and is not compared. In table mode
     they have the order of their rows.
 
@@ -273,6 +271,6 @@ def reordered(judged: DataFrame) -> DataFrame:
 
 def _lane(compared: Column) -> Column:
     """Return what is compared with each other; the rest has a lane for each transaction, so that no lane is endless."""
-    group = ("producer_group", "_ordering", "_source", "half_partition", "real_topic", "real_partition")
-    shared = [f.when(compared, f.col(column)).alias(column) for column in group]
+    service = ("service", "_ordering", "_source", "half_partition", "real_topic", "real_partition")
+    shared = [f.when(compared, f.col(column)).alias(column) for column in service]
     return f.struct(*shared, f.when(~compared, f.col("transaction_id")).alias("_alone"))

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from pyspark.sql import Row
 
 from outbox._service.exit_codes import Exit
-from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.summary import LATENCIES, PERCENTILES, Summary
 from spark_jobs.auditing.window import Inputs, text_of
 from spark_jobs.records.audit_verdicts import Proof, Verdict
@@ -84,7 +84,7 @@ def _svg(picture: Figure, axes: Any) -> str:
 _TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 MOST_ROWS = 30
-"""Groups and topics in a chart; the JSON has all."""
+"""Services and topics in a chart; the JSON has all."""
 
 _OUTCOMES = {
     Exit.OK: "proven: each committed message is visible once, and nothing else is",
@@ -101,7 +101,7 @@ _TITLES = {
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
 """All control characters but whitespace."""
 
-_SAMPLE = ("transaction_id", "position", "detail", "producer_group", "half", "real", "half_time", "op_time", "copies")
+_SAMPLE = ("transaction_id", "position", "detail", "service", "half", "real", "half_time", "op_time", "copies")
 
 
 class _Latency(NamedTuple):
@@ -122,8 +122,7 @@ def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
         verdicts_chart=verdicts_chart(counts) if counts else "",
         verdicts=[(name, count, Verdict[name].weight, Verdict[name].meaning) for name, count in counts.items()],
         shares=[
-            (share.producer_group, share.topic, *(share.verdicts.get(name, 0) for name in counts))
-            for share in summary.shares
+            (share.service, share.topic, *(share.verdicts.get(name, 0) for name in counts)) for share in summary.shares
         ],
         latencies=list(_latencies(summary)),
         percentiles=["max" if one == 1 else f"p{one * 100:g}" for one in PERCENTILES],
@@ -148,7 +147,7 @@ def _latencies(summary: Summary) -> Iterator[_Latency]:
     """Yield what was measured; a topic that keeps the producer's time does not record when it was written."""
     for name in LATENCIES:
         rows = {
-            f"{share.producer_group} → {share.topic}": values
+            f"{share.service} → {share.topic}": values
             for share in summary.shares
             if (values := share.latencies[name]) is not None
         }
@@ -160,7 +159,7 @@ def _latencies(summary: Summary) -> Iterator[_Latency]:
 def _sample(row: Row) -> tuple[Any, ...]:
     half = _place("", row.half_partition, row.half_offset)
     real = _place(f"{row.real_topic}/", row.real_partition, row.real_offset)
-    ids = (row.transaction_id, row.position, row.detail, row.producer_group)
+    ids = (row.transaction_id, row.position, row.detail, row.service)
     return (*ids, half, real, row.half_time, row.op_time, row.copies)
 
 
@@ -184,7 +183,7 @@ def _spans(topic: str, spans: Mapping[int, Span]) -> Iterator[tuple[Any, ...]]:
 
 def _database(one: Database) -> tuple[Any, ...]:
     purged = ", ".join(f"{key}: {at}" for key, at in one.purged.items())
-    return one.name, ", ".join(one.groups), one.incarnation, purged
+    return one.name, ", ".join(one.services), one.incarnation, purged
 
 
 def _shown(value: object) -> str:

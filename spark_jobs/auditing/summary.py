@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 
 from outbox._service.exit_codes import Exit
-from spark_jobs.auditing.group_databases import Database
+from spark_jobs.auditing.service_databases import Database
 from spark_jobs.auditing.window import Inputs, text_of
 from spark_jobs.records.audit_verdicts import REPORTED, Proof, Verdict
 
@@ -26,17 +26,17 @@ _ACCURACY = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSummary:
-    """The messages of one producer group to one real topic.
+class ServiceSummary:
+    """The messages of one service to one real topic.
 
     Args:
-        producer_group: The group; None where it is unknown.
+        service: The service; None where it is unknown.
         topic: The topic; None likewise.
         verdicts: Messages by verdict.
         latencies: ms at the `PERCENTILES`, of what was delivered; None where a topic keeps the producer's time.
     """
 
-    producer_group: str | None
+    service: str | None
     topic: str | None
     verdicts: Mapping[str, int]
     latencies: Mapping[str, Sequence[int] | None]
@@ -48,7 +48,7 @@ class Summary:
 
     inputs: Inputs
     databases: Sequence[Database]
-    shares: Sequence[GroupSummary]
+    shares: Sequence[ServiceSummary]
 
     def counts(self) -> dict[str, int]:
         """Messages by verdict, those verdicts that were given, in the order of `Verdict`."""
@@ -97,15 +97,15 @@ def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) 
     counts = [f.count_if(f.col("verdict") == str(verdict)).alias(verdict) for verdict in Verdict]
     levels = f.array(*map(f.lit, PERCENTILES))
     latencies = [f.percentile_approx(name, levels, _ACCURACY).alias(name) for name in LATENCIES]
-    rows = judged.groupBy("producer_group", "topic").agg(*counts, *latencies).collect()
+    rows = judged.groupBy("service", "topic").agg(*counts, *latencies).collect()
     shares = sorted(map(_share, rows), key=lambda share: (-sum(share.verdicts.values()), str(share)))
     return Summary(inputs, databases, shares)
 
 
-def _share(row: Row) -> GroupSummary:
+def _share(row: Row) -> ServiceSummary:
     verdicts = {str(verdict): row[verdict] for verdict in Verdict if row[verdict]}
     latencies = {name: None if row[name] is None else [math.ceil(one) for one in row[name]] for name in LATENCIES}
-    return GroupSummary(row.producer_group, row.topic, verdicts, latencies)
+    return ServiceSummary(row.service, row.topic, verdicts, latencies)
 
 
 def findings_of(judged: DataFrame) -> DataFrame:

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
-from spark_jobs.auditing.group_databases import MessageTables
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import write_rows
+from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.window import TableProgress, Window
 
 SCHEMA = pa.schema(
@@ -27,7 +27,7 @@ SCHEMA = pa.schema(
         "transaction_id": pa.string(),
         "created_at": pa.timestamp("us", tz="UTC"),
         "delivered_at": pa.timestamp("us", tz="UTC"),
-        "producer_group": pa.string(),
+        "service": pa.string(),
         "topic": pa.string(),
         "partition": pa.int32(),
         "first": pa.int64(),
@@ -63,11 +63,11 @@ _TOPICS: LiteralString = (
 )
 _ABOUT: LiteralString = "SELECT %(source)s::text, {transaction_id}::text, created_at"
 _ROWS: LiteralString = (
-    f"{_ABOUT}, delivered_at, producer_group, topic, partition, lower(run), upper(run) - 1, NULL, batch <= %(settled)s"
+    f"{_ABOUT}, delivered_at, service, topic, partition, lower(run), upper(run) - 1, NULL, batch <= %(settled)s"
     f" FROM {{delivered}}, unnest(ids) AS run {_IN_WINDOW}"
-    f" UNION ALL {_ABOUT}, NULL, producer_group, topic, partition, id, id, NULL, false"
+    f" UNION ALL {_ABOUT}, NULL, service, topic, partition, id, id, NULL, false"
     f" FROM {{message}} {_IN_WINDOW}"
-    f" UNION ALL {_ABOUT}, NULL, producer_group, topic, partition, id, id, reason, true"
+    f" UNION ALL {_ABOUT}, NULL, service, topic, partition, id, id, reason, true"
     f" FROM {{discarded}} {_IN_WINDOW}"
 )
 

@@ -33,9 +33,9 @@ class Verdict(enum.StrEnum):
     WRONG_CONTENT = (
         "WRONG_CONTENT",
         Proof.FINDING,
-        "visible with another key, value, user header, timestamp, group or origin than its half has",
+        "visible with another key, value, user header, timestamp, service or origin than its half has",
     )
-    REORDERED = "REORDERED", Proof.FINDING, "visible behind a later one of its producer group and ordering key"
+    REORDERED = "REORDERED", Proof.FINDING, "visible behind a later one of its service and ordering key"
     DANGLING = "DANGLING", Proof.FINDING, "after the grace still undecided, or committed and not delivered yet"
     DISCARDED = (
         "DISCARDED",
@@ -57,7 +57,7 @@ class Verdict(enum.StrEnum):
     FOREIGN = (
         "FOREIGN",
         Proof.PASSED_OVER,
-        "visible, of a producer group that has neither a database nor a half in the window: another channel's",
+        "visible, of a service that has neither a database nor a half in the window: another channel's",
     )
 
     weight: Proof

@@ -11,7 +11,7 @@ from spark_jobs.records.evidence import HALF, LISTED, TABLE, inside, message
 from spark_jobs.runtime.spans import Span
 
 COLUMNS = (
-    "database string, transaction_id string, producer_group string, state string, half_topic_id string, "
+    "database string, transaction_id string, service string, state string, half_topic_id string, "
     "half_partition int, first_offset bigint, last_offset bigint, positions string"
 )
 """Rows as `spark_jobs.auditing.row_snapshot` reads them."""
@@ -42,7 +42,7 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
                 position=f.col("position"),
                 partition=partition,
                 offset=f.col("first_offset"),
-                producer_group=f.col("producer_group"),
+                service=f.col("service"),
             ),
         ).alias("message"),
         f.struct(
@@ -53,7 +53,7 @@ def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]
             f.col("first_offset").alias("first"),
             f.col("last_offset").alias("last"),
             "positions",
-            "producer_group",
+            "service",
         ).alias("callback"),
     )
 
@@ -88,7 +88,7 @@ def _last(run: Column) -> Column:
 
 
 TABLE_COLUMNS = (
-    "source string, transaction_id string, created_at timestamp, delivered_at timestamp, producer_group string, "
+    "source string, transaction_id string, created_at timestamp, delivered_at timestamp, service string, "
     "topic string, partition int, first bigint, last bigint, reason string, settled boolean"
 )
 """Rows as `spark_jobs.auditing.table_snapshot` reads them.
@@ -112,7 +112,7 @@ def table_evidence(rows: DataFrame) -> DataFrame:
             topic=f.col("topic"),
             offset=f.col("id"),
             time=f.col("created_at"),
-            producer_group=f.col("producer_group"),
+            service=f.col("service"),
             truth=f.lit(TABLE),
             target=f.col("partition"),
             unsettled=~f.col("settled"),

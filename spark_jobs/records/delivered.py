@@ -64,7 +64,7 @@ def real_evidence(
             offset=f.col("offset"),
             time=f.col("timestamp"),
             time_type=f.col("timestamp_type"),
-            producer_group=f.col("producer_group"),
+            service=f.col("service"),
             content=content_hash(),
             origin_partition=f.col("origin_partition"),
             origin_offset=f.col("origin_offset"),

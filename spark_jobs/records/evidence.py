@@ -19,7 +19,7 @@ HALF, REAL, LISTED, ORPHAN = "half", "real", "listed", "orphan"
 
 MESSAGE = (
     "struct<side:string,position:bigint,topic:string,partition:int,offset:bigint,time:timestamp,time_type:int,"
-    "producer_group:string,truth:string,target:int,ordering:binary,content:bigint,sent:timestamp,incarnation:string,"
+    "service:string,truth:string,target:int,ordering:binary,content:bigint,sent:timestamp,incarnation:string,"
     "origin_partition:int,origin_offset:bigint,late:boolean,unsettled:boolean,source:string,reason:string,"
     "decided:timestamp>"
 )
@@ -43,7 +43,7 @@ OP = (
 
 ROW = (
     "struct<here:boolean,state:string,database:string,partition:int,first:bigint,last:bigint,positions:string,"
-    "producer_group:string>"
+    "service:string>"
 )
 """The callback row; `here`: it names the half topic that is audited."""
 

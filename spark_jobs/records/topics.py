@@ -16,10 +16,10 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
 from outbox.protocol.names import (
     FORMAT_VERSION,
-    GROUP_HEADER,
     HEADER_PREFIX,
     OP_HEADER,
     OPTIONS_HEADER,
+    SERVICE_HEADER,
     TARGET_HEADER,
     TRANSACTION_HEADER,
 )
@@ -63,7 +63,7 @@ def content_hash() -> Column:
     return f.xxhash64(key.isNull(), key, value.isNull(), value, parts)
 
 
-_CONTROL = (TARGET_HEADER, TRANSACTION_HEADER, GROUP_HEADER, OPTIONS_HEADER)
+_CONTROL = (TARGET_HEADER, TRANSACTION_HEADER, SERVICE_HEADER, OPTIONS_HEADER)
 _NUMBER = "(?:0|[1-9][0-9]{0,14})"
 _KEY = "(?:[A-Za-z0-9_.~-]|%[0-9A-F]{2})*"
 _OPTION = rf"(?:timestamp={_NUMBER}|immunity={_NUMBER}|ordering={_KEY}|unordered|incarnation={UUID_PATTERN})"
@@ -73,7 +73,7 @@ _VERSION = f"{FORMAT_VERSION};"
 
 _TARGET = r"\A(?!\.{1,2}:)[A-Za-z0-9._-]{1,249}:(?:-1|0|[1-9][0-9]{0,9})\z"
 _TRANSACTION = rf"\A{_VERSION}{UUID_PATTERN}/(?:0|[1-9][0-9]{{0,3}})\z"
-_GROUP = rf"\A[A-Za-z0-9._-]{{1,200}};(?:{'|'.join(Truth)})\z"
+_SERVICE = rf"\A[A-Za-z0-9._-]{{1,200}};(?:{'|'.join(Truth)})\z"
 _OPTIONS = rf"\A(?:{_OPTION}(?:;{_OPTION})*)?\z"
 
 
@@ -88,7 +88,7 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
         "*",
         header(TARGET_HEADER).alias("_target"),
         header(TRANSACTION_HEADER).alias("_transaction"),
-        header(GROUP_HEADER).alias("_group"),
+        header(SERVICE_HEADER).alias("_service"),
         f.when(has_header(OPTIONS_HEADER), f.coalesce(header(OPTIONS_HEADER), f.lit("?")))
         .otherwise("")
         .alias("_options"),
@@ -108,8 +108,8 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
             offset=offset,
             time=f.col("timestamp"),
             time_type=f.col("timestampType"),
-            producer_group=_readable_only(f.substring_index("_group", ";", 1)),
-            truth=_readable_only(f.substring_index("_group", ";", -1)),
+            service=_readable_only(f.substring_index("_service", ";", 1)),
+            truth=_readable_only(f.substring_index("_service", ";", -1)),
             target=_readable_only(f.substring_index("_target", ":", -1)),
             ordering=_readable_only(_ordering()),
             content=content_hash(),
@@ -127,7 +127,7 @@ def _readable() -> Column:
         f.col("_target").rlike(_TARGET)
         & (target <= _MAX_PARTITION)
         & f.col("_transaction").rlike(_TRANSACTION)
-        & f.col("_group").rlike(_GROUP)
+        & f.col("_service").rlike(_SERVICE)
         & reduce(Column.__and__, (is_single(name) for name in _CONTROL))
         & ((f.col("_options") == "") | _options_are_readable())
     )

@@ -49,7 +49,7 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "message_id": pa.string(),
     "transaction_id": pa.string(),
     "position": pa.int32(),
-    "producer_group": pa.string(),
+    "service": pa.string(),
     "origin_partition": pa.int32(),
     "origin_offset": pa.int64(),
     "problem": pa.string(),

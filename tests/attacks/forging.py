@@ -60,21 +60,21 @@ def half(
     teams: Teams,
     topic: str,
     *,
-    group: str = "",
+    service: str = "",
     partition: int = ANY_PARTITION,
     transaction_id: str = "",
     incarnation: str = "",
 ) -> HalfControl:
-    """Return the control headers of a half, by default one of team-a's own group and database."""
+    """Return the control headers of a half, by default one of team-a's own service and database."""
     options = HalfOptions(incarnation=incarnation or teams.a.incarnation)
-    return HalfControl(topic, partition, transaction_id or new_id(), 0, group or teams.a.group, Truth.ROW, options)
+    return HalfControl(topic, partition, transaction_id or new_id(), 0, service or teams.a.service, Truth.ROW, options)
 
 
 def send_half(
     teams: Teams,
     topic: str,
     *,
-    group: str = "",
+    service: str = "",
     partition: int = ANY_PARTITION,
     transaction_id: str = "",
     value: bytes = b"forged",
@@ -83,7 +83,7 @@ def send_half(
 ) -> OpEntry:
     """Write a half into team-a's own channel, and return the COMMIT that its application may claim."""
     id_ = transaction_id or new_id()
-    control = half(teams, topic, group=group, partition=partition, transaction_id=id_, incarnation=incarnation)
+    control = half(teams, topic, service=service, partition=partition, transaction_id=id_, incarnation=incarnation)
     half_topic = teams.a.site.channel.half_topic
     offset = send(teams.a.kafka(), half_topic, value, id_.encode(), [*control.encode(), *headers])
     return OpEntry(OpKind.COMMIT, id_, teams.a.description.half.id, 0, Positions.first(1), offset, offset)
@@ -136,7 +136,7 @@ def is_visible(teams: Teams, transaction_id: str) -> bool:
 
 def insert_row(teams: Teams, **columns: Any) -> int:
     """Insert a row into team-a's message table as its application; return its id."""
-    given = {"producer_group": teams.a.group, "topic": teams.a.topics[1], "key": b"k", "value": b"forged", **columns}
+    given = {"service": teams.a.service, "topic": teams.a.topics[1], "key": b"k", "value": b"forged", **columns}
     names, places = ", ".join(given), ", ".join(["%s"] * len(given))
     query = f"INSERT INTO {teams.a.site.tables.message} ({names}) VALUES ({places}) RETURNING id"
     with psycopg.connect(teams.a.url("application"), autocommit=True) as connection:

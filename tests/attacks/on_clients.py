@@ -29,9 +29,9 @@ NO_CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 NO_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
-def _joins(group: str) -> Callable[[Teams], str]:
+def _joins(service: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        consumer = Consumer({**teams.a.kafka(), "group.id": group})
+        consumer = Consumer({**teams.a.kafka(), "group.id": service})
         consumer.subscribe([teams.a.topics[0]])
         deadline = time.monotonic() + SECONDS
         try:
@@ -48,18 +48,18 @@ def _joins(group: str) -> Callable[[Teams], str]:
     return run
 
 
-def _commits(group: str, topic: str) -> Callable[[Teams], str]:
+def _commits(service: str, topic: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])
+        wanted = ConsumerGroupTopicPartitions(service, [TopicPartition(topic, 0, 0)])
         (future,) = teams.admin.alter_consumer_group_offsets([wanted]).values()
         return refusal(lambda: _checked(future.result(SECONDS)))
 
     return run
 
 
-def _looks(group: str) -> Callable[[Teams], str]:
+def _looks(service: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        (future,) = teams.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        (future,) = teams.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(service)]).values()
         return refusal(lambda: _checked(future.result(SECONDS)))
 
     return run
@@ -72,9 +72,9 @@ def _checked(found: ConsumerGroupTopicPartitions) -> None:
             raise KafkaException(place.error)
 
 
-def _deletes(group: str) -> Callable[[Teams], str]:
+def _deletes(service: str) -> Callable[[Teams], str]:
     def run(teams: Teams) -> str:
-        (future,) = teams.admin.delete_consumer_groups([group]).values()
+        (future,) = teams.admin.delete_consumer_groups([service]).values()
         return refusal(lambda: future.result(SECONDS))
 
     return run
@@ -82,7 +82,7 @@ def _deletes(group: str) -> Callable[[Teams], str]:
 
 def _lists(teams: Teams) -> str:
     listed = teams.admin.list_consumer_groups().result(SECONDS)
-    return DONE if any(one.group_id.startswith(teams.b.name) for one in listed.valid) else HIDDEN
+    return DONE if any(one.service_id.startswith(teams.b.name) for one in listed.valid) else HIDDEN
 
 
 def _fences(transactional_id: str) -> Callable[[Teams], str]:

@@ -31,7 +31,7 @@ def _refused(what: str, statement: str, code: str = NO_RIGHT) -> Attack:
 
 def _callback_row(what: str, **columns: str) -> Attack:
     """Try to insert a row that decides, with columns as SQL writes them."""
-    values = {"producer_group": "'g'", "channel": "'team_a'", "positions": "'0'", "created_at": "now()"} | columns
+    values = {"service": "'g'", "channel": "'team_a'", "positions": "'0'", "created_at": "now()"} | columns
     statement = (
         "INSERT INTO {a}_transaction (transaction_id, state, half_topic_id, half_partition, first_offset, last_offset, "
         f"{', '.join(values)}) SELECT gen_random_uuid(), 'C', gen_random_uuid(), 0, 0, 0, {', '.join(values.values())}"
@@ -175,17 +175,15 @@ ON_DATABASE = (
     _refused("change the incarnation of its own database", "UPDATE {a}_meta SET value = gen_random_uuid()::text"),
     _refused("read team-b's messages", "SELECT value FROM {b}_message"),
     _refused("read the content of messages in its own table", "SELECT value FROM {a}_message"),
-    _refused(
-        "insert a row into team-b's message table", "INSERT INTO {b}_message (producer_group, topic) VALUES ('g', 't')"
-    ),
+    _refused("insert a row into team-b's message table", "INSERT INTO {b}_message (service, topic) VALUES ('g', 't')"),
     _refused("delete rows of team-b's message table", "DELETE FROM {b}_message"),
     _refused(
         "choose the id of a row in its own message table",
-        "INSERT INTO {a}_message (id, producer_group, topic) OVERRIDING SYSTEM VALUE VALUES (1, 'g', 't')",
+        "INSERT INTO {a}_message (id, service, topic) OVERRIDING SYSTEM VALUE VALUES (1, 'g', 't')",
     ),
     _refused(
         "claim another local transaction for a row",
-        "INSERT INTO {a}_message (xid, producer_group, topic) VALUES ('1', 'g', 't')",
+        "INSERT INTO {a}_message (xid, service, topic) VALUES ('1', 'g', 't')",
     ),
     _refused("set team-b's sequence back", "SELECT setval('{b}_message_id_seq', 1)"),
     _refused("set its own sequence back", "SELECT setval('{a}_message_id_seq', 1)"),
@@ -216,7 +214,7 @@ ON_DATABASE = (
     _refused(
         "read changes of all tables from the log", "SELECT pg_create_logical_replication_slot('x', 'test_decoding')"
     ),
-    _callback_row("a callback row whose producer group has 250 MB", producer_group="repeat('g', 250000000)"),
+    _callback_row("a callback row whose service has 250 MB", service="repeat('g', 250000000)"),
     _callback_row("a callback row whose channel has 250 MB", channel="repeat('c', 250000000)"),
     _callback_row("a callback row whose positions have 250 MB", positions="repeat('1,', 125000000)"),
     _callback_row("a callback row that was made in 4000 BC", created_at="'4000-01-01 BC'"),

@@ -37,8 +37,8 @@ def _reads(topic: str) -> Callable[[Teams], str]:
 
 def read(teams: Teams, topic: str) -> bytes | None:
     """Read one record as team-a's application, in the one consumer group that it may join."""
-    group = teams.a.site.channel.listener_group(teams.a.group)
-    consumer = Consumer({**teams.a.kafka(), "group.id": group, "auto.offset.reset": "earliest"})
+    service = teams.a.site.channel.listener_group(teams.a.service)
+    consumer = Consumer({**teams.a.kafka(), "group.id": service, "auto.offset.reset": "earliest"})
     consumer.subscribe([topic])
     deadline = time.monotonic() + SECONDS
     try:

@@ -26,7 +26,7 @@ from tests.support.probes import free_port
 from tests.support.secured import PASSWORD, SecuredSite
 
 CARELESS = "careless"
-"""A producer group of team-a whose entry in the allow-list is `*`: only Kafka's rights restrict it."""
+"""A service of team-a whose entry in the allow-list is `*`: only Kafka's rights restrict it."""
 
 PLATFORM_TOPICS = ("_schemas", "connect-configs", "x-changelog")
 SECONDS = 20.0
@@ -63,13 +63,13 @@ class Team:
         self.description = self.site.create("orders", "rows", partitions=1)
         self._create_roles()
         roles = (Role.APPLICATION, Role.LISTENER)
-        self.application = self.site.user(*roles, topic=self.topics, group=[self.group])
+        self.application = self.site.user(*roles, topic=self.topics, service=[self.service])
         self._relay = self.site.user(Role.RELAY, topic=self.topics, source=[SOURCE])
         self._checker = self.site.user(Role.CHECKER)
 
     @property
-    def group(self) -> str:
-        """The producer group of its application."""
+    def service(self) -> str:
+        """The service of its application."""
         return f"{self.name}-shop"
 
     @property
@@ -108,7 +108,7 @@ class Team:
     def start_relay(self) -> Service:
         """Start its relay."""
         tables = {SOURCE: {"dsn": self.url("relay"), "table_prefix": self.name}}
-        allowed = {self.group: [f"{self.name}.*"], CARELESS: ["*"]}
+        allowed = {self.service: [f"{self.name}.*"], CARELESS: ["*"]}
         extra = {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_ALLOWED_TOPICS": json.dumps(allowed)}
         with self.site.acting(self._relay):
             port = {"OUTBOX_HTTP_PORT": str(self.port), "OUTBOX_POSTGRES_URL": None}
@@ -160,5 +160,5 @@ class Teams:
             a.start_checker()
             relay = b.start_relay()
             b.start_checker()
-            with Witness(b.site, b.kafka(), b.url("application"), b.group).running() as witness:
+            with Witness(b.site, b.kafka(), b.url("application"), b.service).running() as witness:
                 yield cls(stack, a, b, observer, witness, relay)

@@ -23,7 +23,7 @@ def _compressed(teams: Teams) -> str:
     """Take the headers from a temporary table, in which Postgres keeps them compressed."""
     statement = (
         "CREATE TEMPORARY TABLE bomb AS SELECT ARRAY[repeat('x', 50000000)] AS names;"
-        " INSERT INTO {a}_message (producer_group, topic, header_names) SELECT 'g', 't', names FROM bomb"
+        " INSERT INTO {a}_message (service, topic, header_names) SELECT 'g', 't', names FROM bomb"
     )
     return refusal(sql(teams, statement))
 
@@ -33,23 +33,23 @@ _NO_ROW = "MALFORMED"
 THROUGH_ROWS = (
     Attack("a row for a real topic of team-b", By.RELAY, FORBIDDEN, _row(topic="team_b.orders")),
     Attack(
-        "the same row in the name of team-b's producer group",
+        "the same row in the name of team-b's service",
         By.RELAY,
         FORBIDDEN,
-        _row(topic="team_b.orders", producer_group="team_b-shop"),
+        _row(topic="team_b.orders", service="team_b-shop"),
     ),
     Attack(
-        "the same row in the name of a group with `*`",
+        "the same row in the name of a service with `*`",
         By.RELAY,
         REFUSED,
-        _row(topic="team_b.orders", producer_group=CARELESS),
+        _row(topic="team_b.orders", service=CARELESS),
     ),
     *(
         Attack(
-            f"a row for `{topic}` in the name of a group with `*`",
+            f"a row for `{topic}` in the name of a service with `*`",
             By.RELAY,
             reason,
-            _row(topic=topic, producer_group=CARELESS),
+            _row(topic=topic, service=CARELESS),
         )
         for topic, reason in {
             "_schemas": PLATFORM,
@@ -83,12 +83,12 @@ THROUGH_ROWS = (
     ),
     Attack("a row with headers that are compressed and unpack to 50 MB", By.POSTGRES, "23514", _compressed),
     Attack("a row whose topic has 10 MB", By.POSTGRES, "23514", _refused(topic="t" * 10_000_000)),
-    Attack("a row whose producer group has 10 MB", By.POSTGRES, "23514", _refused(producer_group="g" * 10_000_000)),
+    Attack("a row whose service has 10 MB", By.POSTGRES, "23514", _refused(service="g" * 10_000_000)),
     Attack(
         "a row in the name of another application of its own team",
         By.NOBODY,
         DONE,
-        _row(topic="team_a.rows", producer_group=CARELESS),
+        _row(topic="team_a.rows", service=CARELESS),
         TRUST,
     ),
 )

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import psycopg
 
-from outbox import Message, Outbox
-from outbox.settings import Mode
+from outbox import HalfOutbox, Message, Outbox
 from outbox.testing import VisibleRecord
 from tests.support.harness import doubled
 from tests.support.secured import SecuredSite
@@ -23,15 +22,14 @@ KEYS = 3
 class Witness:
     """Publishes numbered messages in half mode and in table mode, until it is stopped."""
 
-    def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, group: str) -> None:
+    def __init__(self, site: SecuredSite, kafka: Mapping[str, str], dsn: str, service: str) -> None:
         self._dsn = dsn
 
-        def outbox(mode: Mode, *, eager: bool = False) -> Outbox:
-            properties = None if mode == "table" else kafka
-            return Outbox(group, properties, mode=mode, eager=eager, channel=site.name, tables=site.tables)
-
-        self._outboxes = {site.topic("orders"): outbox("half"), site.topic("rows"): outbox("table")}
-        self._eager = outbox("half", eager=True)
+        self._outboxes: dict[str, HalfOutbox | Outbox] = {
+            site.topic("orders"): HalfOutbox(service, kafka, channel=site.name, tables=site.tables),
+            site.topic("rows"): Outbox(service, channel=site.name, tables=site.tables),
+        }
+        self._eager = HalfOutbox(service, kafka, eager=True, channel=site.name, tables=site.tables)
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=pair) for pair in self._outboxes.items()]
         self.committed: dict[tuple[str, bytes], float] = {}
@@ -40,7 +38,7 @@ class Witness:
         """Transactions that were rolled back because the server had no memory for a lock."""
         self.failures: list[Exception] = []
 
-    def _run(self, topic: str, outbox: Outbox) -> None:
+    def _run(self, topic: str, outbox: HalfOutbox | Outbox) -> None:
         number = 0
         try:
             with psycopg.connect(self._dsn) as connection:

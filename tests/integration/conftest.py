@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 
 from checker.upkeep.delivery_progress import DeliveryReader
-from outbox import Outbox
+from outbox import HalfOutbox
 from outbox._kafka.channel import ChannelDescription
 from tests.support.harness import Site
 from tests.support.servers import Servers, start_servers
@@ -41,10 +41,10 @@ def site(servers: Servers) -> Iterator[Site]:
 
 
 @pytest.fixture
-def outbox(site: Site, channel: ChannelDescription) -> Iterator[Outbox]:
+def outbox(site: Site, channel: ChannelDescription) -> Iterator[HalfOutbox]:
     """The library on the site, for a module with a `channel` of its own."""
     del channel
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 

@@ -16,22 +16,22 @@ from outbox.protocol.discard import Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.names import Channel, Place
 from outbox.protocol.op import OpEntry, OpSource, refuse_misplaced
-from relay.kafka.decode import Decoder
-from relay.ledger.deliveries import Deliveries
-from relay.ledger.ledger import Ledger
-from relay.ledger.op_decisions import Decisions
-from relay.ledger.partition_progress import OpProgress, Progress
-from relay.recovery.restore import _without_lost_halves, lost_ops, read_checkpoints
-from relay.serving.commits import PROGRESS_SECONDS, Commits
-from relay.serving.intake import Intake, Unreadable
-from relay.serving.worker import PartitionWorker
-from relay.state.discard_index import Discards, ParkedHalves
-from relay.state.half_records import Half
-from relay.state.message_transaction import Event, State, Transaction
-from relay.state.obeyed import Contradiction, Obeyed
-from relay.state.parking import Parking
-from relay.state.recheck import Patience, Urgent
-from relay.state.unsettled import Unsettled
+from relay.half.kafka.decode import Decoder
+from relay.half.ledger.deliveries import Deliveries
+from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.op_decisions import Decisions
+from relay.half.ledger.partition_progress import OpProgress, Progress
+from relay.half.serving.commits import PROGRESS_SECONDS, Commits
+from relay.half.serving.intake import Intake, Unreadable
+from relay.half.serving.restore import _without_lost_halves, lost_ops, read_checkpoints
+from relay.half.serving.worker import PartitionWorker
+from relay.half.state.discard_index import Discards, ParkedHalves
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Event, State, Transaction
+from relay.half.state.obeyed import Contradiction, Obeyed
+from relay.half.state.parking import Parking
+from relay.half.state.recheck import Patience, Urgent
+from relay.half.state.unsettled import Unsettled
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 
@@ -132,11 +132,11 @@ def r20_named_for_ever(self: Unsettled, offsets: Iterable[int]) -> None:
 
 @mutant(Urgent.without_expected_answer, "R21", Harm.OUT_OF_ORDER)
 @fails("unit/relay/test_parking.py::test_after_an_outage_nobody_is_parked_while_the_answers_come_in")
-@fails("unit/relay/test_parking.py::test_the_oldest_of_a_group_that_is_answered_for_are_asked_about_at_once")
+@fails("unit/relay/test_parking.py::test_the_oldest_of_a_service_that_is_answered_for_are_asked_about_at_once")
 def r21_answered_for(
     self: Urgent, undecided: Iterable[Transaction], now: int, patience: Patience
 ) -> Iterator[Transaction]:
-    """A producer group whose checks are being answered is not parked for want of room. After an outage decisions come
+    """A service whose checks are being answered is not parked for want of room. After an outage decisions come
     scattered, and fill the checkpoint string. Without it the undecided are parked while answers come."""
     yield from undecided
 
@@ -218,7 +218,7 @@ def r26_unknown_counts_once(self: Decisions, transaction: Transaction, entry: Op
 @fails("unit/relay/test_ledger.py::test_one_that_waits_for_its_halves_holds_its_ordering_key")
 @fails("unit/relay/test_ledger.py::test_order_is_kept_across_a_crash")
 def r28_order(self: Deliveries, transaction: Transaction) -> bool:
-    """Later transactions of a (producer group, ordering key) wait behind an undecided earlier one. An earlier
+    """Later transactions of a (service, ordering key) wait behind an undecided earlier one. An earlier
     transaction whose op marker got lost waits for its check. If later ones pass it, consumers see the new state of an
     order before the old one, and keep the old one: out of order."""
     decision = transaction.decision
@@ -270,11 +270,11 @@ def r44_deferred_halves_of_a_transaction(self: Deliveries, transaction: Transact
 
 
 @mutant(Parking.is_full, "R44", Harm.STUCK)
-@fails("unit/relay/test_parking.py::test_group_at_its_limit_does_not_hold_up_others")
+@fails("unit/relay/test_parking.py::test_service_at_its_limit_does_not_hold_up_others")
 @fails("unit/relay/test_parking.py::test_flood_is_deferred_after_a_restart_too")
-def r44_group_at_its_limit(self: Parking, group: str) -> bool:
-    """A producer group at its limit holds up nobody. Without the rule its halves are kept until the half partition is
-    full. Then nothing is read until they are parked, and another group's committed message waits so long."""
+def r44_service_at_its_limit(self: Parking, service: str) -> bool:
+    """A service at its limit holds up nobody. Without the rule its halves are kept until the half partition is
+    full. Then nothing is read until they are parked, and another service's committed message waits so long."""
     return False
 
 
@@ -282,7 +282,7 @@ def r44_group_at_its_limit(self: Parking, group: str) -> bool:
 @fails("unit/relay/test_parking.py::test_listener_without_answer_is_parked_after_its_own_age")
 def r45_listener_age(self: Parking, transaction: Transaction) -> int:
     """A listener transaction that nobody answers for is parked after its own age, not after that of rows. Without it,
-    the first undecided transaction of a group whose listener is gone blocks its ordering key for a day."""
+    the first undecided transaction of a service whose listener is gone blocks its ordering key for a day."""
     return self._policy.undecided_max_age_ms
 
 

@@ -11,19 +11,19 @@ from psycopg import sql
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import PoolResetState
 
+from outbox._half.acks import Acks
+from outbox._half.circuit import Circuit
+from outbox._half.seal import Seal
+from outbox._half.sender import Sender
 from outbox._publish import sqlalchemy_session
-from outbox._publish.acks import Acks
-from outbox._publish.circuit import Circuit
 from outbox._publish.local_connection import LocalConnection
-from outbox._publish.participant import Participant
-from outbox._publish.seal import Seal
-from outbox._publish.sender import Sender
+from outbox._publish.own_transaction import _abandon
+from outbox._publish.publisher import Participant
 from outbox._publish.sqlalchemy_session import PublishedTransaction, _refuse_end_in_sql
 from outbox._publish.waiting import Budget
 from outbox._rules.half_place import HalfPlace
 from outbox.errors import TransactionFenced
 from outbox.protocol.op import OpEntry
-from outbox.transaction import _abandon
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 
@@ -118,7 +118,7 @@ def r06_a_reset_is_no_rollback(dbapi_connection: Any, _record: Any, state: PoolR
     if published is None:
         return
     if state.transaction_was_reset:
-        published.end("COMMIT was not sent" if published.connection.roll_back() else None)
+        published.end(rolled_back=published.connection.roll_back())
     else:
         published.conclude()
 
@@ -157,12 +157,11 @@ def r46_fresh_start_after_a_fork(self: Sender) -> None:
 
 @mutant(Seal.rolled_back, "R46", Harm.LOST)
 @fails("process/test_forks.py::test_rollback_marker_is_sent_by_the_process_that_began")
-def r46_marker_of_the_parent(self: Seal, reason: str) -> None:
+def r46_marker_of_the_parent(self: Seal) -> None:
     """A forked child neither marks nor goes on with a transaction that was begun before the fork. A child that collects
     its copy of a session would send ROLLBACK for what the parent is about to commit: the relay settles the halves as
     rolled back, and the committed messages are lost."""
     self._end(self._outcome_without_commit)
-    self.draft.end.rolled_back(reason)
     if self._sent:
         self._acks.when_all(self._send_rollback)
 
@@ -176,12 +175,10 @@ def r47_end_in_sql(connection: Connection, _cursor: Any, statement: str, *_: Any
 
 @mutant(_abandon, "R47", Harm.STUCK)
 @fails("integration/library/test_raw_ends.py::test_exception_at_any_line_gives_both_or_neither")
-def r47_exception_before_commit(
-    connection: LocalConnection, part: Participant, error: BaseException, *, sealed: bool
-) -> None:
+def r47_exception_before_commit(connection: LocalConnection, part: Participant, *, sealed: bool) -> None:
     """An exception at any line leaves no connection in its transaction. Without it, an exception of a signal handler
     between the seal and COMMIT leaves the row, its locks and the connection of a pool in a transaction that nobody
     ends. Whoever takes the connection next commits what was given up."""
     if not sealed:
         connection.roll_back()
-        part.rolled_back("it was rolled back")
+        part.rolled_back()

@@ -11,36 +11,37 @@ from collections.abc import Set as AbstractSet
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.validation import PlannedHalf, _too_large
 from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets
 from outbox._kafka.topic_cache import TopicCache
-from outbox._publish.validation import PlannedHalf, _too_large
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
 from outbox._service.membership import not_joined, refuse_missing_right
 from outbox.message import Message
 from outbox.protocol.names import Channel, is_platform_topic
 from outbox.protocol.record import Record
-from relay.batching.allow_list import EVERYTHING, AllowList
-from relay.batching.preflight import LookAgain, RealTopic, T, inspect, refused
-from relay.batching.stubs import keepable
-from relay.batching.topic_gate import Gate
-from relay.batching.volume import Volume
-from relay.kafka.producer import BatchProducer, ClientLog, DeliveryError
-from relay.kafka.refusals import Blame, Refusals
-from relay.kafka.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
-from relay.partitions.halts import Halts
-from relay.partitions.stalls import Stalls, _Progress
+from relay.delivery.producer import BatchProducer, ClientLog, DeliveryError
+from relay.delivery.refusals import Blame, Refusals
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.preflight import LookAgain, RealTopic, T, inspect, refused
+from relay.delivery.rules.topic_gate import Gate
+from relay.delivery.rules.volume import Volume
+from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
+from relay.half.kafka.decode import keepable
+from relay.half.partitions.ownership import Halts
+from relay.half.partitions.stalls import Stalls, _Progress
+from relay.half.serving.commits import GroupMetadata
+from relay.half.serving.fencing import Fencing
+from relay.half.serving.served import ServedPartitions
+from relay.half.serving.worker import PartitionWorker
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
 from relay.recovery.hanging_checkpoint import Checkpointed, Word, decided, refuse_undone_end
 from relay.recovery.hanging_transactions import OwnHangingTransactions
 from relay.recovery.transaction_state import Decision, Outcome
 from relay.service import RelayService
-from relay.serving.fencing import Fencing
-from relay.serving.group_metadata import GroupMetadata
-from relay.serving.served import ServedPartitions
-from relay.serving.worker import PartitionWorker
 from relay.settings import require_allow_list
-from relay.state.half_records import Half
-from relay.state.message_transaction import Finding, Transaction
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 
@@ -281,7 +282,7 @@ def r66_failure_of_a_channel(self: ChannelThread, error: Exception, seconds: flo
 @fails("unit/relay/test_reload.py::test_production_requires_a_list_and_takes_the_explicit_word")
 def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
     """In production a relay serves a channel only with an allow-list. Without it, a file from which the list was lost,
-    by a slip or while it is written, opens every topic to every group."""
+    by a slip or while it is written, opens every topic to every service."""
 
 
 @mutant(TopicCache._fetch, "R79", Harm.STUCK)

@@ -16,6 +16,7 @@ from outbox._postgres import dsn, table_contract
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.table_contract import Breach, Facts, Table
+from outbox._rules import row_order
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
@@ -27,20 +28,18 @@ from outbox._table.row_writer import RowWriter
 from outbox.operator.reading.delivered_search import unprovable
 from outbox.operator.state.gap import Gap
 from outbox.settings import TableNames
-from relay.recovery.authors import Found, Own
-from relay.tables import rows as module
-from relay.tables import source_table
-from relay.tables.admission import behind
-from relay.tables.foreign.foreign_rows import ForeignRow, RowReader, deliverable
-from relay.tables.foreign.foreign_table import ForeignTable
-from relay.tables.id_floor import IdFloor
-from relay.tables.owned_table import OwnedTable, Refusal
-from relay.tables.row_author import RowAuthor
-from relay.tables.rows import Row, RowTransaction, transactions
-from relay.tables.source_table import PURGE_ROWS, SourceTable
-from relay.tables.source_threads import _SourceThread
-from relay.tables.table_progress import was_delivered
-from relay.tables.table_source import TableSource
+from relay.recovery.author import Found, Own
+from relay.table import plain_window, source_table
+from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
+from relay.table.foreign.foreign_table import ForeignTable
+from relay.table.id_floor import IdFloor
+from relay.table.owned_table import OwnedTable, Refusal, was_delivered
+from relay.table.row_author import RowAuthor
+from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
+from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
+from relay.table.source_table import PURGE_ROWS, SourceTable
+from relay.table.source_threads import _SourceThread
+from relay.table.table_source import TableSource
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 
@@ -72,16 +71,32 @@ def r55_compacted_topic_as_proof(name: str, topic: TopicDescription | None) -> G
     return unprovable(name, topic) if topic is None else None
 
 
-@mutant(behind, "R55", Harm.OUT_OF_ORDER)
+@mutant(row_order.behind_those, "R55", Harm.OUT_OF_ORDER)
 @fails("unit/relay/test_table_admission.py::test_what_begins_earlier_does_not_overtake_with_its_later_rows")
-@fails("unit/relay/test_table_admission.py::test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part")
-@fails("unit/relay/test_table_admission.py::test_each_key_keeps_the_order_of_its_rows_in_windows_of_any_size")
 def r55_rows_behind_those_that_stay(
-    window: Sequence[RowTransaction], stopped: Iterable[RowTransaction]
+    window: Collection[RowTransaction], stopped: Iterable[RowTransaction], keyed_rows: object
 ) -> set[RowTransaction]:
     """A local transaction waits behind each row that stays and has one of its keys. Without it a local transaction with
     a later row of the same key is delivered first, and a consumer applies the two changes in the wrong order."""
     return set(stopped)
+
+
+@mutant(whole, "R55", Harm.OUT_OF_ORDER)
+@fails("unit/relay/test_table_admission.py::test_a_transaction_that_goes_on_behind_the_window_is_not_delivered_in_part")
+def r55_rows_between_those_of_a_cut_transaction(rows: Sequence[Row], cut: Collection[Local]) -> int:
+    """Where a window cuts a local transaction, all transactions stay that have a row behind one of it. Without it the
+    first rows of such a transaction are delivered, and the others with a later batch: readers see half of a change."""
+    return next((index for index, row in enumerate(rows) if local_of(which(row)) in cut), len(rows))
+
+
+@mutant(plain_window.is_plain, "R24", Harm.STUCK)
+@fails("unit/relay/test_table_admission.py::test_before_a_dead_letter_the_topic_is_described_once_more")
+@fails("unit/relay/test_table_admission.py::test_a_row_that_makes_no_message_is_refused")
+def r24_targets_of_a_window(rows: Sequence[Row], judge: plain_window.Judge, now: int, more: int) -> bool:
+    """A window that is delivered as it is has no row that pre-flight would refuse: its largest row fits its smallest
+    topic, its headers can be read, its times are allowed. Judged by its targets alone, one row that Kafka refuses fails
+    its batch again and again, and all rows behind it wait."""
+    return plain_window._topics(rows, judge) is not None
 
 
 @mutant(ForeignTable.try_own, "R59", Harm.DOUBLED)
@@ -128,7 +143,7 @@ def r61_evidence_apart(
     self: SourceTable,
     before: Progress,
     after: Progress,
-    ready: Sequence[RowTransaction] = (),
+    ready: Sequence[Row] = (),
     refused: Sequence[Refusal] = (),
 ) -> Progress:
     """The statement that deletes delivered rows also inserts their evidence. With a statement of its own for the
@@ -189,7 +204,7 @@ def r71_rows_that_stay(
     self: SourceTable,
     before: Progress,
     after: Progress,
-    ready: Sequence[RowTransaction] = (),
+    ready: Sequence[Row] = (),
     refused: Sequence[Refusal] = (),
 ) -> Progress:
     """The statement that settles a batch counts what it has done, and fails unless that is all of it. Without it a
@@ -216,10 +231,10 @@ def r72_xid_alone(rows: Iterable[Row]) -> list[RowTransaction]:
     """Rows are of one local transaction if they have its xid and its start. By the xid alone, rows of a dump that was
     restored into a new server become one transaction with new rows, once the xids of that server come to theirs. A row
     that cannot be delivered then takes a stranger's transaction with it."""
-    grouped: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
+    grouped: defaultdict[tuple[int, str], list[RowMessage]] = defaultdict(list)
     for row in rows:
-        grouped[row.xid, row.service].append(row)
-    return [module._transaction(service, some) for (_, service), some in grouped.items()]
+        grouped[row.xid, row.service].append(_message(row))
+    return [RowTransaction(transaction_id(some[0].row), which(some[0].row), some) for some in grouped.values()]
 
 
 @mutant(is_of_a_copy, "R73", Harm.LOST)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy.util import greenlet_spawn
 
-from outbox import AsyncOutbox
-from outbox._publish.acks import Acks
-from outbox._publish.circuit import Circuit
-from outbox._publish.sender import Sender
+from outbox import AsyncHalfOutbox
+from outbox._half.acks import Acks
+from outbox._half.circuit import Circuit
+from outbox._half.sender import Sender
 from outbox._publish.waiting import BLOCKING, EVENT_LOOP, Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 from tests.support.harness import wait_until
 
 
@@ -29,13 +29,13 @@ class Events(NoRecorder):
     def __init__(self) -> None:
         self.kept: list[str] = []
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """Keep it."""
-        self.kept.append(f"{group} opened")
+        self.kept.append(f"{service} opened")
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """Keep it."""
-        self.kept.append(f"{group} closed")
+        self.kept.append(f"{service} closed")
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def events() -> Events:
 
 @pytest.fixture
 def sender(silent: str, events: Events) -> Iterator[Sender]:
-    made = Sender(Settings("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.3, mode="half"), events)
+    made = Sender(HalfSettings("orders", kafka={"bootstrap.servers": silent}, publish_timeout_seconds=0.3), events)
     yield made
     made.close()
 
@@ -147,7 +147,7 @@ def test_asyncio_callers_wait_together_and_without_executor(silent: str) -> None
 
     async def body() -> None:
         asyncio.get_running_loop().set_default_executor(_NoExecutor())
-        outbox = AsyncOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5, mode="half")
+        outbox = AsyncHalfOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5)
         sender = outbox.sync._sender
         budgets = [sender.budget(EVENT_LOOP) for _ in range(20)]
         asked = [greenlet_spawn(sender.real_topic, f"t{number}", each) for number, each in enumerate(budgets)]

@@ -76,8 +76,9 @@ _PROGRAM = """
 import logging
 logging.getLogger("outbox").addHandler(logging.NullHandler())
 logging.getLogger("outbox").propagate = False
-from outbox import Outbox, PublishFailed
-outbox = Outbox("orders", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+from outbox import HalfOutbox
+from outbox.errors import PublishFailed
+outbox = HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 for _ in range(2):
     try:
         outbox.ping()

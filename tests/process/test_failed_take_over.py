@@ -10,8 +10,8 @@ _PROGRAM = """
 import gc, json
 from pathlib import Path
 
-import relay.kafka.transactional_delivery as delivery
-from relay.kafka.producer import SETTINGS, DeliveryError
+import relay.delivery.transactional_delivery as delivery
+from relay.delivery.producer import SETTINGS, DeliveryError
 
 gc.disable()  # it comes late to objects as old as a relay's
 delivery.TAKE_OVER_SECONDS = 0.2

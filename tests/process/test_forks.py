@@ -7,22 +7,24 @@ import sys
 
 import pytest
 
-from outbox import Message, UsageError
+from outbox import Message
+from outbox._half.draft import Draft
+from outbox._half.seal import Seal, Sealer
+from outbox._half.sender import Sender
 from outbox._postgres.callback_table import CallbackTable
-from outbox._publish.draft import Draft
-from outbox._publish.seal import Seal, Sealer
-from outbox._publish.sender import Sender
 from outbox._rules.half_place import HalfPlace
+from outbox.errors import UsageError
 from outbox.protocol.op import OpEntry
-from outbox.settings import Settings, TableNames
+from outbox.settings import HalfSettings, TableNames
 from tests.unit.outbox.test_commit_outcome import Connection
 
 _SECONDS = 30.0
 
 _BEGIN = """
 import os, socket, sys, threading, time
-from outbox import Outbox, OutboxError, PublishFailed, UsageError
-from outbox.outbox import Outbox
+from outbox import HalfOutbox, OutboxError
+from outbox.errors import PublishFailed, UsageError
+from outbox.half_outbox import HalfOutbox
 
 def in_child(act):
     sys.stdout.flush()
@@ -40,7 +42,7 @@ def ping(outbox):
 """
 
 _FIRST_CONNECTION_FAILED = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 ping(outbox)
 in_child(lambda: ping(outbox))
 """
@@ -48,7 +50,7 @@ in_child(lambda: ping(outbox))
 _CLOSED_WHILE_CONNECTING = """
 silent = socket.create_server(("127.0.0.1", 0))
 servers = f"127.0.0.1:{silent.getsockname()[1]}"
-outbox = Outbox("g", {"bootstrap.servers": servers}, publish_timeout_seconds=3.0, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": servers}, publish_timeout_seconds=3.0)
 thread = threading.Thread(target=ping, args=(outbox,))
 thread.start()
 silent.accept()  # librdkafka is in the middle of it
@@ -58,7 +60,7 @@ outbox.close()
 """
 
 _ALL_LOCKS_HELD = """
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 sender, held = outbox._sender, threading.Event()
 
 def hold():
@@ -75,7 +77,7 @@ thread.join()
 
 _USED_PRODUCER = """
 from confluent_kafka import Producer
-outbox = Outbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5, mode="half")
+outbox = HalfOutbox("g", {"bootstrap.servers": "127.0.0.1:9"}, publish_timeout_seconds=0.5)
 outbox._sender._producer = Producer({"bootstrap.servers": "127.0.0.1:9"})
 outbox._sender._producer.produce("orders", b"of the parent")
 
@@ -120,16 +122,16 @@ def test_child_has_no_producer_of_its_parent_and_ends() -> None:
 
 @pytest.fixture
 def sender() -> Sender:
-    return Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"))
+    return Sender(HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}))
 
 
 def _sealed(sender: Sender, pid_difference: int) -> Seal:
     """A transaction whose half was sent and acknowledged, in this process or in its parent."""
     sealer = Sealer(
-        Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"), sender, CallbackTable(TableNames())
+        HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}), sender, CallbackTable(TableNames())
     )
     draft = Draft("0190b8c2-0000-7000-8000-000000000001")
-    draft.add(Message("orders", b"v"))
+    draft.add([Message("orders", b"v")])
     seal = Seal(sealer, Connection(), draft)
     seal._sent, seal._place = [0], HalfPlace("00000000-0000-0000-0000-000000000001", 0, 0)
     seal._acks.expect()(None, _Stored())  # type: ignore[arg-type]  # all that is asked of it
@@ -150,13 +152,13 @@ def test_rollback_marker_is_sent_by_the_process_that_began(
     """A child that collects its copy of a session would say ROLLBACK of what the parent is about to commit."""
     markers: list[OpEntry] = []
     monkeypatch.setattr(sender, "send_op", lambda entry, **_: markers.append(entry))
-    _sealed(sender, pid_difference).rolled_back("the session was collected")
+    _sealed(sender, pid_difference).rolled_back()
     assert len(markers) == (1 if pid_difference == 0 else 0)
 
 
 def test_transaction_of_the_parent_is_refused_in_the_child(sender: Sender) -> None:
     seal = _sealed(sender, 1)
     with pytest.raises(UsageError, match="before a fork"):
-        seal.publish(Message("orders", b"v"), eager=False)
+        seal.publish([Message("orders", b"v")], eager=False)
     with pytest.raises(UsageError, match="before a fork"):
         seal.seal()

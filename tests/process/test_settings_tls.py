@@ -17,8 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from outbox import KafkaUnreachable, Settings
 from outbox._kafka.admin import admin_client, describe_topics
+from outbox.errors import KafkaUnreachable
+from outbox.settings import HalfSettings
 
 PHRASE = "s3cret-of-the-key"
 NOW = dt.datetime.now(dt.UTC)
@@ -130,7 +131,7 @@ def properties(broker: Broker, server: Certificate, client: Certificate) -> dict
 
 
 def test_files_reach_the_broker(broker: Broker, server: Certificate, client: Certificate) -> None:
-    admin = admin_client(Settings("orders", properties(broker, server, client), mode="half").kafka)
+    admin = admin_client(HalfSettings("orders", kafka=properties(broker, server, client)).kafka)
     assert broker.shaken.wait(20)
     assert broker.seen[0] == "client"
     del admin
@@ -140,7 +141,7 @@ def test_pem_text_reaches_the_broker(broker: Broker, server: Certificate, client
     kafka = properties(broker, server, client)
     for name in ("ca", "certificate", "key"):
         kafka[f"ssl.{name}.pem"] = Path(kafka.pop(f"ssl.{name}.location")).read_text()
-    admin = admin_client(Settings("orders", kafka, mode="half").kafka)
+    admin = admin_client(HalfSettings("orders", kafka=kafka).kafka)
     assert broker.shaken.wait(20)
     del admin
 
@@ -150,6 +151,6 @@ def test_a_broker_that_the_client_does_not_trust_is_refused_without_a_secret(
 ) -> None:
     kafka = {**properties(broker, server, client), "ssl.ca.location": str(client.certificate)}
     with pytest.raises(KafkaUnreachable) as unreachable:
-        describe_topics(admin_client(Settings("orders", kafka, mode="half").kafka), ["orders"], 0.5)
+        describe_topics(admin_client(HalfSettings("orders", kafka=kafka).kafka), ["orders"], 0.5)
     assert broker.seen == []
     assert PHRASE not in str(unreachable.value)

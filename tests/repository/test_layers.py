@@ -147,11 +147,11 @@ for name in {EXTRAS!r}:
         continue
     raise AssertionError(f"{{name}} was not blocked")
 try:
-    outbox.AsyncOutbox
+    outbox.AsyncHalfOutbox
 except ImportError as error:
     assert "kafka-transactional-outbox[asyncio]" in str(error)
 else:
-    raise AssertionError("AsyncOutbox works without greenlet")
+    raise AssertionError("AsyncHalfOutbox works without greenlet")
 """
 
 

@@ -31,7 +31,7 @@ DOUBLES = {"outbox", "participant", "sender"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
 
 LARGE: dict[str, str] = {
-    "outbox/outbox.py Outbox parameters": "its parameters are the settings that users give",
+    "outbox/half_outbox.py HalfOutbox parameters": "its parameters are the settings that users give",
     "stack/servers.py Stack parameters": "its parameters are the options that users give",
 }
 """What is larger than the bounds, and why."""

@@ -82,8 +82,8 @@ def test_those_that_unit_tests_catch_are_caught(tmp_path: Path) -> None:
 
 def _child(name: str) -> subprocess.CompletedProcess[str]:
     program = (
-        "from relay.recovery.restore import parse_op_checkpoint; "
-        "from relay.ledger.partition_progress import OpProgress; print(OpProgress.checkpoint)"
+        "from relay.half.serving.restore import parse_op_checkpoint; "
+        "from relay.half.ledger.partition_progress import OpProgress; print(OpProgress.checkpoint)"
     )
     environment = {**os.environ, **child_environment(name)}
     return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)

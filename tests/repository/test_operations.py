@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import checker.metrics
 import outbox.prometheus
 import relay.metrics
-import relay.telemetry
+import relay.table.telemetry
 import spark_jobs.landing.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
@@ -42,8 +42,8 @@ METRICS = LIBRARY | {exposed(metric): metric for module in MODULES for metric in
 
 
 def _rules() -> list[Mapping[str, Any]]:
-    services = yaml.safe_load(ALERTS.read_text())["services"]
-    return [rule for service in services for rule in service["rules"]]
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
 
 
 RULES = _rules()
@@ -95,9 +95,9 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
 
 
 def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
-    relay.telemetry.table_figures("given-up", (1.0, 2, 3))
+    relay.table.telemetry.table_figures("given-up", (1.0, 2, 3))
     assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_rows"]
-    relay.telemetry.forget_table("given-up")
+    relay.table.telemetry.forget_table("given-up")
     assert _samples_of("given-up") == []
 
 
@@ -141,7 +141,7 @@ def test_an_alert_says_what_is_the_matter_and_where_its_runbook_is(rule: Mapping
 
 
 def test_each_runbook_is_of_an_alert() -> None:
-    sections = re.findall(r"^## (Outbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
+    sections = re.findall(r"^## (HalfOutbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
     assert len(set(sections)) == len(sections)
 

@@ -17,12 +17,12 @@ from outbox.protocol.half import HalfOptions
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import MAX_POSITION
-from relay.batching.preflight import PASSING
-from relay.batching.topic_gate import GatePolicy
-from relay.ledger.op_decisions import EARLY_OPS
-from relay.state.check_schedule import CheckPolicy
-from relay.state.message_transaction import TRANSITIONS
-from relay.state.parking import DEFAULT, RELIEF
+from relay.delivery.rules.preflight import PASSING
+from relay.delivery.rules.topic_gate import GatePolicy
+from relay.half.ledger.op_decisions import EARLY_OPS
+from relay.half.state.check_schedule import CheckPolicy
+from relay.half.state.message_transaction import TRANSITIONS
+from relay.half.state.parking import DEFAULT, RELIEF
 from tests.documents import read
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 
@@ -77,7 +77,7 @@ def test_the_table_of_topics_names_all_topics_and_their_clean_up() -> None:
     topics, derived = tables("Topics")
     channel = Channel("x")
     assert {row[0].replace("*channel*", "x").replace("`", "") for row in topics} == set(channel.topics)
-    example = {"*channel*": "x", "*group*": "orders", "*replay id*": "r", "*topic*": "t", "*n*": "7", "`": ""}
+    example = {"*channel*": "x", "*service*": "orders", "*replay id*": "r", "*topic*": "t", "*n*": "7", "`": ""}
     assert [_replaced(row[0], example) for row in derived] == [
         channel.relay_group,
         channel.checker_group,

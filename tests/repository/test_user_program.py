@@ -17,10 +17,11 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox import (
-    AsyncOutbox, CommitOutcomeUnknown, Inbox, LocalTransactionState, Message, Outbox, Outcome, Receipt,
-    TransactionalProducer, TransactionListener, TypedTopic,
-)
+from outbox import AsyncOutbox, HalfOutbox, Inbox, Message, Outbox, Receipt, RetryableError, TypedTopic
+from outbox.errors import CommitOutcomeUnknown
+from outbox.listener import LocalTransactionState, TransactionListener
+from outbox.transaction import Outcome
+from outbox.transactional_producer import TransactionalProducer
 from outbox.listener import HalfMessage, TransactionCheck
 
 orders: TypedTopic[str, dict[str, int]] = TypedTopic("orders")
@@ -30,7 +31,7 @@ def write(outbox: Outbox, url: str) -> Receipt:
     engine = create_engine(url)
     try:
         with Session(engine) as session, session.begin():
-            receipt = outbox.publish(session, orders.message({"id": 1}, key="1"), eager=True)
+            receipt = outbox.publish(session, orders.message({"id": 1}, key="1"))
             assert_type(outbox.publish_many(session, [Message("orders", b"v")]), list[Receipt])
     except CommitOutcomeUnknown as error:
         assert outbox.outcome(error.transaction_id, engine) is Outcome.COMMITTED
@@ -57,7 +58,17 @@ class Orders(TransactionListener):
         return None
 
 
-def listen(outbox: Outbox) -> None:
+def write_halves(outbox: HalfOutbox, url: str) -> None:
+    try:
+        with Session(create_engine(url)) as session, session.begin():
+            outbox.publish(session, Message("orders", b"v"), eager=True)
+    except RetryableError:
+        outbox.ping()
+    with psycopg.connect(url) as connection, outbox.transaction(connection, eager=True) as tx:
+        tx.publish(Message("orders", b"v"), eager=False)
+
+
+def listen(outbox: HalfOutbox) -> None:
     with outbox.serve_checks(Orders()), TransactionalProducer(outbox, Orders()) as producer:
         producer.send_message_in_transaction(Message("orders", b"v"), arg=1)
 """
@@ -65,13 +76,16 @@ def listen(outbox: Outbox) -> None:
 BAD = """
 from sqlalchemy.orm import Session
 
-from outbox import AsyncOutbox, Message, Outbox
+from outbox import AsyncHalfOutbox, Message, Outbox
 
 def wrong(outbox: Outbox, session: Session) -> None:
     outbox.publish(session, "no message")
     outbox.publish(session, Message("orders", value=42))
-    AsyncOutbox("orders", {}, chanel="orders")
+    AsyncHalfOutbox("orders", {}, chanel="orders")
     outbox.publish(session, Message("orders")).position = "soon"
+    outbox.publish(session, Message("orders"), eager=True)
+    outbox.ping()
+    Outbox("orders", {})
 """
 
 
@@ -95,4 +109,4 @@ def test_a_program_that_is_right_passes_strict_checks(folder: Path) -> None:
 def test_each_mistake_is_reported_before_the_program_runs(folder: Path) -> None:
     found = _mypy(folder, BAD)
     lines = {int(line.split(":")[1]) for line in found.stdout.splitlines() if ": error:" in line}
-    assert lines == {7, 8, 9, 10}, found.stdout
+    assert lines == {7, 8, 9, 10, 11, 12, 13}, found.stdout

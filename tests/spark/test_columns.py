@@ -14,16 +14,15 @@ from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import HalfControl, HalfOptions, Truth, real_headers
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import (
-    GROUP_HEADER,
     MESSAGE_ID_HEADER,
     ORIGIN_HEADER,
-    PRODUCER_GROUP_HEADER,
+    SERVICE_HEADER,
     TRANSACTION_HEADER,
-    check_group,
+    check_service,
 )
-from relay.tables.rows import Row as TableRow
-from relay.tables.rows import records as table_records
-from relay.tables.rows import transactions
+from relay.table.rows import EPOCH_US, transactions_of
+from relay.table.rows import Row as TableRow
+from relay.table.rows import records as table_records
 from spark_jobs.columns import OUTBOX_NAMES, landed_columns, outbox_columns
 from tests.support.spark import Record, records
 
@@ -52,29 +51,30 @@ def test_headers_of_the_relay_become_columns() -> None:
     assert row.message_id == f"{TRANSACTION}/7"
     assert row.transaction_id == TRANSACTION
     assert row.position == 7
-    assert row.producer_group == "shop.orders"
+    assert row.service == "shop.orders"
     assert (row.origin_partition, row.origin_offset) == (3, 4_567_890_123)
     assert (row.headers[0].key, bytes(row.headers[0].value)) == ("trace", b"x")
 
 
 def test_a_record_of_table_mode_has_the_id_of_its_row_and_no_position() -> None:
-    row = TableRow(7, 10_000_000_000, 1_795_000_000_123_456, "shop", "orders", -1, None, b"k", b"v", ["trace"], [b"x"])
-    [made] = table_records(transactions([row]), "shop-db")
+    started = 1_795_000_000_123_456 - EPOCH_US
+    row = TableRow(7, 10_000_000_000, started, "shop", "orders", -1, None, b"k", b"v", ["trace"], [b"x"])
+    [made] = table_records([row], transactions_of([row]), "shop-db")
     [landed] = land_headers(
         [(name, value.encode() if isinstance(value, str) else value) for name, value in made.headers]
     )
     assert landed.message_id == f"{table_transaction_id(7, 1_795_000_000_123_456)}/10000000000"
     assert landed.transaction_id == table_transaction_id(7, 1_795_000_000_123_456)
-    assert (landed.position, landed.producer_group) == (None, "shop")
+    assert (landed.position, landed.service) == (None, "shop")
     assert (landed.origin_partition, landed.origin_offset) == (None, 10_000_000_000)
     assert landed.problem is None
-    assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (PRODUCER_GROUP_HEADER, b"1")
+    assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (SERVICE_HEADER, b"1")
 
 
 @pytest.mark.parametrize("id_", ["7", "a/b", "ä\n", "x" * 200])
 def test_a_record_of_a_foreign_table_has_the_id_of_its_row_in_its_header_only(id_: str) -> None:
     [row] = land_headers([*GOOD[:2], (ORIGIN_HEADER, f"foreign:shop-db/{id_}".encode())])
-    assert (row.message_id, row.transaction_id, row.producer_group) == (MESSAGE_ID.decode(), TRANSACTION, "shop")
+    assert (row.message_id, row.transaction_id, row.service) == (MESSAGE_ID.decode(), TRANSACTION, "shop")
     assert (row.position, row.origin_partition, row.origin_offset) == (None, None, None)
     assert row.problem is None
 
@@ -97,16 +97,16 @@ def test_any_frame_of_records_gets_the_columns() -> None:
 def test_halves_are_unpacked_in_the_channels_own_topics_only() -> None:
     control = HalfControl("orders", -1, TRANSACTION, 7, "shop.orders", Truth.ROW, HalfOptions(timestamp=5))
     half = [*control.encode(), ("trace", b"x")]
-    malformed = [(TRANSACTION_HEADER, b"2;" + MESSAGE_ID), (GROUP_HEADER, b"shop")]
+    malformed = [(TRANSACTION_HEADER, b"2;" + MESSAGE_ID), (SERVICE_HEADER, b"shop")]
     given = [Record(0, half, "outbox.half"), Record(1, half), Record(2, malformed, "outbox.half"), Record(3, [])]
     rows = landed_columns(records(*given), ["outbox.half", "outbox.op"]).orderBy("offset").collect()
-    assert (rows[0].message_id, rows[0].position, rows[0].producer_group) == (f"{TRANSACTION}/7", 7, "shop.orders")
+    assert (rows[0].message_id, rows[0].position, rows[0].service) == (f"{TRANSACTION}/7", 7, "shop.orders")
     assert_unknown(rows[1])
     assert_unknown(rows[2])
-    assert [row.problem for row in rows] == [None, "MALFORMED_GROUP", None, None]
+    assert [row.problem for row in rows] == [None, "MALFORMED_SERVICE", None, None]
 
 
-GOOD: Headers = [(MESSAGE_ID_HEADER, MESSAGE_ID), (GROUP_HEADER, b"shop"), (ORIGIN_HEADER, b"1/2")]
+GOOD: Headers = [(MESSAGE_ID_HEADER, MESSAGE_ID), (SERVICE_HEADER, b"shop"), (ORIGIN_HEADER, b"1/2")]
 
 
 def test_what_is_wrong_with_headers_is_told() -> None:
@@ -115,7 +115,7 @@ def test_what_is_wrong_with_headers_is_told() -> None:
         "no outbox": ([("trace", b"x")], None),
         "all three": (GOOD, None),
         "id": ([(MESSAGE_ID_HEADER, b"\xff"), *GOOD[1:]], "MALFORMED_ID"),
-        "group": ([GOOD[0], (GROUP_HEADER, b"a b"), GOOD[2]], "MALFORMED_GROUP"),
+        "service": ([GOOD[0], (SERVICE_HEADER, b"a b"), GOOD[2]], "MALFORMED_SERVICE"),
         "origin": ([*GOOD[:2], (ORIGIN_HEADER, b"1")], "MALFORMED_ORIGIN"),
         "foreign source": ([*GOOD[:2], (ORIGIN_HEADER, b"foreign:Shop/1")], "MALFORMED_ORIGIN"),
         "foreign row": ([*GOOD[:2], (ORIGIN_HEADER, b"foreign:shop/")], "MALFORMED_ORIGIN"),
@@ -212,11 +212,11 @@ def test_the_largest_numbers_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["orders", "shop.orders-2_x", "a" * 200, "", "a" * 201, "a b", "a\n", "gr\u00fcn", "a;row"]
+    "service", ["orders", "shop.orders-2_x", "a" * 200, "", "a" * 201, "a b", "a\n", "gr\u00fcn", "a;row"]
 )
-def test_a_producer_group_is_what_the_protocol_allows(group: str) -> None:
-    [row] = land_headers([(GROUP_HEADER, group.encode())])
-    assert row.producer_group == allowed(group)
+def test_a_service_is_what_the_protocol_allows(service: str) -> None:
+    [row] = land_headers([(SERVICE_HEADER, service.encode())])
+    assert row.service == allowed(service)
 
 
 def test_of_repeated_headers_the_last_one_counts() -> None:
@@ -231,20 +231,20 @@ def test_undecodable_user_headers_do_no_harm() -> None:
 
 
 def test_one_wrong_header_does_not_spoil_the_others() -> None:
-    [row] = land_headers([(MESSAGE_ID_HEADER, MESSAGE_ID), (GROUP_HEADER, b"\xff"), (ORIGIN_HEADER, b"1/2")])
+    [row] = land_headers([(MESSAGE_ID_HEADER, MESSAGE_ID), (SERVICE_HEADER, b"\xff"), (ORIGIN_HEADER, b"1/2")])
     assert row.position == 12
-    assert row.producer_group is None
+    assert row.service is None
     assert (row.origin_partition, row.origin_offset) == (1, 2)
 
 
-def allowed(group: str) -> str | None:
+def allowed(service: str) -> str | None:
     try:
-        return check_group(group)
+        return check_service(service)
     except ProtocolError:
         return None
 
 
 def assert_unknown(row: Any) -> None:
     found = row.asDict()
-    names = ("message_id", "transaction_id", "position", "producer_group", "origin_partition", "origin_offset")
+    names = ("message_id", "transaction_id", "position", "service", "origin_partition", "origin_offset")
     assert {name: found[name] for name in names} == dict.fromkeys(names)

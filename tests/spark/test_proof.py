@@ -15,7 +15,7 @@ from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.identifiers import make_transaction_id
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, SERVICE_HEADER
 from outbox.protocol.op import OpKind, OpSource
 from outbox.protocol.positions import Positions
 from spark_jobs.records.audit_verdicts import Proof, Verdict
@@ -518,7 +518,7 @@ def test_each_history_gets_its_verdict(case: Case) -> None:
 def test_each_verdict_has_a_case() -> None:
     expected, found = one_after_the_other()
     planted = {verdict for case, _ in expected.values() for verdict in case.values()}
-    others = {Verdict.DELIVERED_ONCE, Verdict.FOREIGN}  # the latter takes a group without a database
+    others = {Verdict.DELIVERED_ONCE, Verdict.FOREIGN}  # the latter takes a service without a database
     assert planted | others == set(Verdict)
     assert set(found.values()) == set(Verdict) - {Verdict.FOREIGN}
 
@@ -611,27 +611,27 @@ def test_certain_error_is_found_without_known_decision() -> None:
     assert all(detail.endswith("is it committed? its row may have been purged") for detail in details)
 
 
-def stranger(history: History, group: str, number: int, created: int = 1_795_000_000_000) -> tuple[str, int | None]:
+def stranger(history: History, service: str, number: int, created: int = 1_795_000_000_000) -> tuple[str, int | None]:
     """A record on a real topic that names the place of some half of the window, and is not of it."""
     id_ = make_transaction_id(created, number.to_bytes(10))
-    names = {MESSAGE_ID_HEADER: f"{id_}/0", PRODUCER_GROUP_HEADER: group, ORIGIN_HEADER: f"0/{START}"}
+    names = {MESSAGE_ID_HEADER: f"{id_}/0", SERVICE_HEADER: service, ORIGIN_HEADER: f"0/{START}"}
     history.real("orders", b"k", b"v", [*names.items()], history.time(START))
     return id_, 0
 
 
-def test_record_of_foreign_group_counts_as_foreign() -> None:
-    """A record of a group without a database is left out, unless the group has halves in the channel."""
+def test_record_of_foreign_service_counts_as_foreign() -> None:
+    """A record of a service without a database is left out, unless the service has halves in the channel."""
     history = History()
-    history.delivered(group="orders")
-    history.delivered(group="events", truth=Truth.LISTENER)
+    history.delivered(service="orders")
+    history.delivered(service="events", truth=Truth.LISTENER)
     anothers, ours = stranger(history, "bank", 1), stranger(history, "events", 2)
-    found = wrong(history.judged(groups=("orders",)))
+    found = wrong(history.judged(services=("orders",)))
     assert found == {anothers: Verdict.FOREIGN, ours: Verdict.UNPROVABLE}
 
 
 def test_a_record_that_may_be_another_channels_is_not_said_to_be_made_up() -> None:
     history = History()
-    history.delivered(group="orders")
+    history.delivered(service="orders")
     until = 1_794_000_000_000
     edge = until + CLOCK_SKEW_MS
     listeners, purged = stranger(history, "events", 1), stranger(history, "orders", 2, edge)
@@ -641,12 +641,12 @@ def test_a_record_that_may_be_another_channels_is_not_said_to_be_made_up() -> No
 
 
 @pytest.mark.long
-def test_a_group_without_a_database_cannot_be_proven() -> None:
+def test_a_service_without_a_database_cannot_be_proven() -> None:
     history = History()
-    known, unknown = history.delivered(group="shop.orders"), history.delivered(group="bank")
-    history.delivered(group="bank", truth=Truth.LISTENER)
-    assert wrong(history.judged(groups=("shop.*", "none"))) == all_of(unknown, Verdict.UNPROVABLE)
-    assert wrong(history.judged(groups=("shop.orders", "bank"))) == {}
+    known, unknown = history.delivered(service="shop.orders"), history.delivered(service="bank")
+    history.delivered(service="bank", truth=Truth.LISTENER)
+    assert wrong(history.judged(services=("shop.*", "none"))) == all_of(unknown, Verdict.UNPROVABLE)
+    assert wrong(history.judged(services=("shop.orders", "bank"))) == {}
     assert known.id != unknown.id
 
 
@@ -670,13 +670,6 @@ def test_what_op_markers_do_not_say_cannot_be_proven_if_some_are_gone() -> None:
     history.row(unknown[2])
     expected = {key: verdict for told in unknown for key, verdict in all_of(told, Verdict.UNPROVABLE).items()}
     assert wrong(history.judged(incomplete=("outbox.op",))) == expected
-
-
-@pytest.mark.long
-def test_a_channel_without_order_has_none() -> None:
-    history = History()
-    behind_a_later_one(history)
-    assert wrong(history.judged(ordered=False)) == {}
 
 
 @pytest.mark.long

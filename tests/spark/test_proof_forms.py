@@ -27,8 +27,8 @@ ID = "0197a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 TARGET = ("outbox-target", b"orders:-1")
 TRANSACTION = ("outbox-transaction", f"1;{ID}/0".encode())
-GROUP = ("outbox-group", b"shop;row")
-GOOD: Headers = [TARGET, TRANSACTION, GROUP]
+SERVICE = ("outbox-service", b"shop;row")
+GOOD: Headers = [TARGET, TRANSACTION, SERVICE]
 
 
 def options(*values: bytes | None) -> Headers:
@@ -43,14 +43,14 @@ HEADERS: list[Headers] = [
     GOOD,
     [],
     GOOD[:2],
-    [*GOOD, GROUP],
+    [*GOOD, SERVICE],
     [*GOOD, ("outbox-unknown", b"x"), ("outbox-unknown", b"y")],
     *(changed("outbox-target", value) for value in (None, b"orders", b"orders:-2", b"orders:01", b"orders:2147483648")),
     *(changed("outbox-target", value) for value in (b"..:0", b".:0", b"a..:0", b"\xff:0", b"a b:0", b"a:0\n")),
     *(changed("outbox-transaction", f"{text}".encode()) for text in (f"1;{ID}", f"1;{ID}/01", f"1;{ID}/10000", "")),
     *(changed("outbox-transaction", f"1;{text}/9999".encode()) for text in (ID, ID.upper(), ID[1:])),
     *(
-        changed("outbox-group", value)
+        changed("outbox-service", value)
         for value in (b"shop", b"shop;", b"shop;rows", b";row", b"a" * 200 + b";listener")
     ),
     options(b""),
@@ -85,7 +85,7 @@ def told(row: Row) -> tuple[Any, ...] | None:
         one.position,
         one.topic,
         one.target,
-        one.producer_group,
+        one.service,
         one.truth,
         ordering,
         one.incarnation,
@@ -99,7 +99,7 @@ def parsed(headers: Headers, key: bytes | None) -> tuple[Any, ...] | None:
     except ProtocolError:
         return None
     place = (control.transaction_id, control.position, control.topic, control.partition)
-    return *place, control.group, str(control.truth), control.ordering_key(key), control.options.incarnation
+    return *place, control.service, str(control.truth), control.ordering_key(key), control.options.incarnation
 
 
 def test_halves_are_read_as_the_relay_reads_them() -> None:
@@ -113,7 +113,7 @@ def test_the_vectors_of_halves_hold() -> None:
     for vector, row in zip(vectors, read(made), strict=True):
         fields = vector["fields"]
         assert told(row) == (
-            *(fields[name] for name in ("transaction", "position", "topic", "partition", "group", "truth")),
+            *(fields[name] for name in ("transaction", "position", "topic", "partition", "service", "truth")),
             _bytes(vector["ordering_key"]),
             fields["incarnation"],
         )

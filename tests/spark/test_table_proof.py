@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import Row as Judged
 
 from outbox._postgres.callback_table import CLOCK_SKEW_MS
-from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, PRODUCER_GROUP_HEADER
-from relay.tables.rows import Row
-from spark_jobs.auditing.group_databases import MessageTables
+from outbox.protocol.names import FOREIGN_ORIGIN, ORIGIN_HEADER, SERVICE_HEADER
+from relay.table.rows import Row
+from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.records.audit_verdicts import Verdict
 from tests.support.proving import BEGAN, BEGIN_MS, GRACE, Record
 from tests.support.table_proving import SOURCE, TableHistory, id_of
@@ -52,7 +52,7 @@ def rows_of_two_transactions_between_each_other(history: TableHistory) -> Expect
     """Both have one key. Their records have the order of the rows."""
     first, second = history.insert(1, key=b"hot"), history.insert(1, key=b"hot")
     later = history.insert(1, key=b"hot")
-    first.append(later[0]._replace(xid=first[0].xid, started_us=first[0].started_us))
+    first.append(later[0]._replace(xid=first[0].xid, started=first[0].started))
     topic = first[0].topic
     rows = [row._replace(topic=topic) for row in (first[0], second[0], first[1])]
     history.leave(rows)
@@ -220,7 +220,7 @@ CASES: Sequence[Case] = (
     doubled_on_another_topic,
     on_another_topic,
     on_another_partition,
-    with_another_header(PRODUCER_GROUP_HEADER, "other"),
+    with_another_header(SERVICE_HEADER, "other"),
     with_another_header(ORIGIN_HEADER, "other/{id}"),
     with_another_header(ORIGIN_HEADER, "shop/1{id}"),
     behind_a_later_one,
@@ -274,7 +274,7 @@ def test_what_is_judged_has_places_and_latencies_of_its_row() -> None:
     history = TableHistory(topics=("orders",))
     [row] = history.delivered_rows()
     [judged] = history.judged(tables=TABLES)
-    assert (judged.verdict, judged.producer_group, judged.topic, judged.database) == (
+    assert (judged.verdict, judged.service, judged.topic, judged.database) == (
         Verdict.DELIVERED_ONCE,
         "orders",
         "orders",
@@ -301,11 +301,11 @@ def test_evidence_that_may_be_purged_leaves_its_records_unproven() -> None:
 @pytest.mark.long
 def test_records_of_a_table_source_that_no_database_has_are_not_proven() -> None:
     history = TableHistory()
-    ours, foreign = history.insert(), history.insert(group="bank")
+    ours, foreign = history.insert(), history.insert(service="bank")
     history.show([*ours, *foreign], "other")
     found = {**all_of(ours, Verdict.UNPROVABLE), **all_of(foreign, Verdict.FOREIGN)}
-    assert wrong(history.judged(tables=TABLES, groups=("orders",))) == found
-    assert wrong(history.judged(groups=("orders",))) == found
+    assert wrong(history.judged(tables=TABLES, services=("orders",))) == found
+    assert wrong(history.judged(services=("orders",))) == found
 
 
 @pytest.mark.long

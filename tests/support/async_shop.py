@@ -11,7 +11,7 @@ import psycopg
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 
-from outbox import AsyncOutbox, Message, Receipt
+from outbox import AsyncHalfOutbox, Message, Receipt
 from tests.support.shop import Shop
 
 
@@ -24,7 +24,7 @@ class AsyncShop:
 
     def __init__(self, shop: Shop, **options: Any) -> None:
         self.shop = shop
-        self.outbox = AsyncOutbox.over(shop.outbox)
+        self.outbox = AsyncHalfOutbox.over(shop.outbox)
         self.url = shop.site.postgres_url
         self.engine = create_async_engine(self.url.replace("postgresql://", "postgresql+psycopg://", 1), **options)
 

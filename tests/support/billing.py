@@ -56,7 +56,7 @@ class Billing:
             return [what for (what,) in connection.execute(f"SELECT what FROM {self.schema}.invoice".encode())]
 
     def committed(self) -> int:
-        """Records below the group's committed offsets."""
+        """Records below the service's committed offsets."""
         consumer = Consumer({**self.site.kafka(), "group.id": "billing"})
         try:
             places = consumer.committed([TopicPartition(self.topic, number) for number in range(3)], 20)

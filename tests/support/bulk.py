@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from outbox import Message, Outbox
-from outbox._publish.draft import Draft
+from outbox import HalfOutbox, Message
+from outbox._half.draft import Draft
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
@@ -25,13 +25,12 @@ T = TypeVar("T")
 
 _LOCKS = b"SELECT count(pg_advisory_xact_lock(number)) FROM unnest(CAST(%s AS bigint[])) AS number"
 _COLUMNS = (
-    "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset,"
-    " positions"
+    "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset, positions"
 )
 
 
 def publish_bulk(
-    site: Site, outbox: Outbox, messages: Iterable[Message], *, ops: bool = True, each: int = 1
+    site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, ops: bool = True, each: int = 1
 ) -> list[str]:
     """Commit messages in their order, so many of them in a transaction.
 
@@ -52,7 +51,7 @@ def publish_bulk(
     return ids
 
 
-def _commit(site: Site, outbox: Outbox, messages: Sequence[Message], each: int) -> list[OpEntry]:
+def _commit(site: Site, outbox: HalfOutbox, messages: Sequence[Message], each: int) -> list[OpEntry]:
     """Send halves and insert their rows, under the locks that keep the checker from fencing them meanwhile."""
     drafts = _drafts(messages, each)
     with site.connect() as connection, connection.transaction():
@@ -61,11 +60,11 @@ def _commit(site: Site, outbox: Outbox, messages: Sequence[Message], each: int) 
         with connection.cursor().copy(f"COPY {site.tables.transaction} ({_COLUMNS}) FROM STDIN".encode()) as copy:
             for entry in entries:
                 place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
-                copy.write_row((entry.transaction_id, outbox.settings.group, "C", site.name, *place))
+                copy.write_row((entry.transaction_id, outbox.settings.service, "C", site.name, *place))
     return entries
 
 
-def send_halves(site: Site, outbox: Outbox, messages: Iterable[Message], *, each: int = 1) -> list[OpEntry]:
+def send_halves(site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, each: int = 1) -> list[OpEntry]:
     """Send the halves only; the op entries that commits would entitle to."""
     with site.connect() as connection:
         incarnation = _incarnation(connection, site)
@@ -85,17 +84,17 @@ def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:
 def _draft(messages: Iterable[Message]) -> Draft:
     draft = Draft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
     for message in messages:
-        draft.add(message)
+        draft.add([message])
     return draft
 
 
-def _send_all(outbox: Outbox, drafts: Iterable[Draft], incarnation: str) -> list[OpEntry]:
+def _send_all(outbox: HalfOutbox, drafts: Iterable[Draft], incarnation: str) -> list[OpEntry]:
     """Send the halves of transactions, each half partition in their order."""
-    channel, group = outbox._sender.channel, outbox.settings.group
+    channel, service = outbox._sender.channel, outbox.settings.service
     placed: dict[int, list[Draft]] = defaultdict(list)
     for draft in drafts:
         id_ = uuid.UUID(draft.transaction_id).bytes
-        placed[half_partition(group, draft.ordering_key, id_, channel.partitions)].append(draft)
+        placed[half_partition(service, draft.ordering_key, id_, channel.partitions)].append(draft)
     return [
         OpEntry(OpKind.COMMIT, draft.transaction_id, channel.half.id, partition, draft.positions, first, last)
         for partition, of_partition in placed.items()
@@ -104,12 +103,12 @@ def _send_all(outbox: Outbox, drafts: Iterable[Draft], incarnation: str) -> list
 
 
 def _send(
-    outbox: Outbox, partition: int, drafts: Sequence[Draft], incarnation: str
+    outbox: HalfOutbox, partition: int, drafts: Sequence[Draft], incarnation: str
 ) -> Iterator[tuple[Draft, int, int]]:
     """Each draft with the offsets of its first and last half."""
     for some in _batched(drafts, AT_ONCE):
-        group, topic = outbox.settings.group, outbox.settings.channel.half_topic
-        halves = [half for draft in some for _, half in draft.take_unsent(group, incarnation, topic, partition)]
+        service, topic = outbox.settings.service, outbox.settings.channel.half_topic
+        halves = [half for draft in some for _, half in draft.take_unsent(service, incarnation, topic, partition)]
         offsets = iter(outbox._sender.send_halves(halves))
         for draft in some:
             own = list(islice(offsets, len(draft)))

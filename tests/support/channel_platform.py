@@ -113,15 +113,15 @@ def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str
     Args:
         ops: Whether op markers are sent; else the checker must decide.
     """
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         numbers = range(first, first + count)
         messages = [Message(site.topic("orders"), str(number), f"key{number % 10}") for number in numbers]
         return publish_bulk(site, outbox, messages, ops=ops)
 
 
-def orphan(site: Site, group: str = "orders") -> str:
+def orphan(site: Site, service: str = "orders") -> str:
     """Send a half that nobody commits; return its transaction id."""
-    with site.outbox(group, publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(service, publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
         return entry.transaction_id
 

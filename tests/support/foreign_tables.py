@@ -86,7 +86,7 @@ class Kind:
             "headers": "extra",
             "partition": "shard",
             "timestamp": "happened_at",
-            "group": "owner",
+            "service": "owner",
         }
         return {**common, "columns": columns if self.id == "bigint" else {**columns, "order": "written_at"}}
 

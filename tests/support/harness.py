@@ -20,14 +20,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine, create_engine
 
-from outbox import Outbox, TableNames
+from outbox import HalfOutbox, Outbox, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
-from outbox.settings import Mode
 from outbox.testing import VisibleRecord, read_committed, settled
 
 WAIT_SECONDS = 60.0
@@ -81,7 +80,7 @@ class Site:
         self.tables = TableNames("public", self.name)
         self._logs = tempfile.TemporaryDirectory(prefix="outbox-logs-")
         self._engines: list[Engine] = []
-        self._outboxes: list[Outbox] = []
+        self._outboxes: list[HalfOutbox | Outbox] = []
         self._started = 0
 
     def create(self, *topics: str, partitions: int = 2) -> ChannelDescription:
@@ -123,10 +122,15 @@ class Site:
         self._engines.append(engine)
         return engine
 
-    def outbox(self, group: str = "orders", *, mode: Mode = "half", **options: Any) -> Outbox:
+    def outbox(self, service: str = "orders", **options: Any) -> Outbox:
         """An outbox of this site, closed with it."""
-        kafka = None if mode == "table" else self.kafka()
-        made = Outbox(group, kafka, mode=mode, channel=self.name, tables=self.tables, **options)
+        made = Outbox(service, channel=self.name, tables=self.tables, **options)
+        self._outboxes.append(made)
+        return made
+
+    def half_outbox(self, service: str = "orders", **options: Any) -> HalfOutbox:
+        """One of half mode."""
+        made = HalfOutbox(service, self.kafka(), channel=self.name, tables=self.tables, **options)
         self._outboxes.append(made)
         return made
 
@@ -138,8 +142,7 @@ class Site:
             "OUTBOX_POSTGRES_URL": self.postgres_url,
             "OUTBOX_CHANNEL": self.name,
             "OUTBOX_TABLE_PREFIX": self.name,
-            "OUTBOX_GROUP": "orders",
-            "OUTBOX_MODE": "half",
+            "OUTBOX_SERVICE": "orders",
             "OUTBOX_PROFILE": "development",
             "OUTBOX_TRANSACTION_TIMEOUT_MS": "1000",
             "OUTBOX_CHECK_INTERVAL_MS": "500",
@@ -247,7 +250,7 @@ class Site:
                 service.process.send_signal(signal.SIGKILL)
                 service.process.wait()
         for outbox in self._outboxes:
-            outbox.close(0)
+            outbox.close(0) if isinstance(outbox, HalfOutbox) else outbox.close()
         for engine in self._engines:
             engine.dispose()
         self._logs.cleanup()

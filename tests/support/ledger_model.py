@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
 
-import relay.state.unsettled
+import relay.half.state.unsettled
 from checker.rules.verdicts import Verdict, op_entry
 from outbox._rules.callback_row import Row
 from outbox.protocol import names
@@ -26,17 +26,18 @@ from outbox.protocol.half import NO_OPTIONS, HalfControl, HalfOptions, Truth, pa
 from outbox.protocol.op import NO_OFFSET, RANKED, OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.batching.batch import Batch, settle_batch, take_batch, take_ready
-from relay.batching.preflight import RealTopic
-from relay.batching.topic_gate import Gate, GateChange, GatePolicy
-from relay.ledger.ledger import Ledger
-from relay.ledger.partition_progress import Checkpoints
-from relay.state.body_cache import KEEP, BodyPolicy
-from relay.state.check_schedule import CheckPolicy
-from relay.state.discard_index import from_manifest, record_keys
-from relay.state.half_records import Half, OpRecord
-from relay.state.message_transaction import Transaction
-from relay.state.parking import DEFAULT, ParkingPolicy
+from relay.delivery.rules.outgoing import OutgoingTransaction
+from relay.delivery.rules.preflight import RealTopic
+from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
+from relay.half.batching.batch import Batch, settle_batch, take_batch, take_ready
+from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.partition_progress import Checkpoints
+from relay.half.state.body_cache import KEEP, BodyPolicy
+from relay.half.state.check_schedule import CheckPolicy
+from relay.half.state.discard_index import from_manifest, record_keys
+from relay.half.state.half_records import Half, OpRecord
+from relay.half.state.message_transaction import Transaction
+from relay.half.state.parking import DEFAULT, ParkingPolicy
 
 TOPIC_ID = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 OP_TOPIC_ID = "0b8e2c11-77aa-4a53-8f0e-5d6c7b8a9f00"
@@ -106,7 +107,6 @@ def new_ledger(
     parking: ParkingPolicy = DEFAULT,
     bodies: BodyPolicy = KEEP,
     *,
-    ordered: bool = True,
     verdict_checkpoint: OpCheckpoint | None = None,
 ) -> Ledger:
     """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
@@ -121,7 +121,6 @@ def new_ledger(
         POLICY,
         parking,
         bodies,
-        ordered=ordered,
     )
     if verdict_checkpoint is None:
         ledger.overdue.ops_read_until(sys.maxsize, verdict=True)
@@ -131,7 +130,7 @@ def new_ledger(
 class _Open(Gate):
     """A gate that lets every transaction through."""
 
-    def closed_to(self, transaction: Transaction) -> None:
+    def closed_to(self, transaction: OutgoingTransaction) -> None:
         """Return None."""
         del transaction
 
@@ -204,13 +203,11 @@ class World:
     def __init__(
         self,
         *,
-        ordered: bool,
         parking: ParkingPolicy = DEFAULT,
         patience: GatePolicy = PATIENT,
         bodies: BodyPolicy = KEEP,
         batch_bytes: int = sys.maxsize,
     ) -> None:
-        self.ordered = ordered
         self.parking = parking
         self.patience = patience
         self.bodies = bodies
@@ -396,7 +393,6 @@ class World:
             parse_op_checkpoint(op_text, op_checkpoint.offset, OP_TOPIC_ID, 0),
             self.parking,
             self.bodies,
-            ordered=self.ordered,
             verdict_checkpoint=parse_op_checkpoint(verdict_text, verdict_checkpoint.offset, VERDICT_TOPIC_ID, 0),
         )
         self.gate = Gate(self.patience, CHANNEL, PARTITION)
@@ -516,7 +512,7 @@ class World:
             "a whole one discarded, or a torn one delivered"
         )
         self.delivered[transaction.id] = offsets
-        if local.lane is not None and self.ordered and transaction.discarded is None:
+        if local.lane is not None and transaction.discarded is None:
             first = self.first_seen[transaction.id]
             assert self.last_of_lane.get(local.lane, -1) < first, "delivered out of order"
             self.last_of_lane[local.lane] = first
@@ -546,8 +542,8 @@ class World:
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
         window, few = (
-            vars(relay.state.unsettled)["WINDOW"],
-            vars(relay.state.unsettled)["FEW"],
+            vars(relay.half.state.unsettled)["WINDOW"],
+            vars(relay.half.state.unsettled)["FEW"],
         )  # a history may make them smaller
         is_narrow = half_checkpoint.head - half_checkpoint.offset <= window
         assert is_narrow or len(half_checkpoint.unsettled) <= few, "no string could say it"

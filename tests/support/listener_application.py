@@ -15,7 +15,7 @@ from typing import Any
 
 import psycopg
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox.transactional_producer import TransactionalProducer
 
@@ -46,14 +46,14 @@ class Stock(TransactionListener):
 
 def send(table: str, number: str, topic: str) -> None:
     """Send one message in a transaction."""
-    with Outbox.from_env() as outbox:
+    with HalfOutbox.from_env() as outbox:
         producer = TransactionalProducer(outbox, Stock(table), serve_checks=False)
         producer.send_message_in_transaction(Message(topic, number, number), int(number))
 
 
 def serve(table: str) -> None:
     """Answer checks."""
-    with Outbox.from_env() as outbox, outbox.serve_checks(Stock(table)):
+    with HalfOutbox.from_env() as outbox, outbox.serve_checks(Stock(table)):
         sys.stdin.read()
 
 

@@ -55,7 +55,7 @@ Insert = Callable[[psycopg.Connection, Site, str, str, str], None]
 def insert_message(connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:
     """Insert into the message table."""
     connection.execute(
-        f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
+        f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
         ("orders", site.topic(topic), key.encode(), value.encode()),
     )
 
@@ -85,7 +85,7 @@ def insert_rows(site: Site, messages: Sequence[Message]) -> None:
     Args:
         messages: With key and value as text.
     """
-    statement = f"INSERT INTO {site.tables.message} (producer_group, topic, key, value) VALUES ('g', %s, %s, %s)"
+    statement = f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES ('g', %s, %s, %s)"
     with psycopg.connect(site.postgres_url, autocommit=True) as connection:
         for message in messages:
             parts = (message.topic, str(message.key).encode(), str(message.value).encode())

@@ -19,7 +19,8 @@ import traceback
 from sqlalchemy import Engine, create_engine, text
 
 import outbox
-from outbox import Message, Outbox, TransactionFenced
+from outbox import HalfOutbox, Message
+from outbox.errors import TransactionFenced
 
 KEYS = 20
 PAUSE_SECONDS = 0.01
@@ -42,7 +43,7 @@ class _Writers:
         topic: Full name of the real topic.
     """
 
-    def __init__(self, engine: Engine, made: Outbox, prefix: str, topic: str) -> None:
+    def __init__(self, engine: Engine, made: HalfOutbox, prefix: str, topic: str) -> None:
         self._engine, self._outbox, self._topic = engine, made, topic
         self._next, self._note = text(_NEXT.format(prefix=prefix)), text(_NOTE.format(prefix=prefix))
         self.stop = threading.Event()
@@ -74,7 +75,7 @@ class _Writers:
 def main(prefix: str, threads: str, topic: str) -> int:
     """Write until SIGTERM; the exit code."""
     url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
-    with Outbox.from_env() as made:
+    with HalfOutbox.from_env() as made:
         writers = _Writers(create_engine(url, pool_size=int(threads)), made, prefix, topic)
         signal.signal(signal.SIGTERM, lambda *_: writers.stop.set())
         print(outbox.__file__, flush=True)  # noqa: T201 - the test reads it

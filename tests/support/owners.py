@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
 def _publish_halves(site: Site, messages: Sequence[Message]) -> None:
     site.checker()
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, messages)
 
 

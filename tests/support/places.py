@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from outbox import Message, Outbox, Receipt
-from outbox.testing import InMemoryOutbox, read_committed
+from outbox import HalfOutbox, Message, Outbox, Receipt
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, read_committed
 from tests.support.shop import Shop
 
 PARTITIONS = 3
@@ -26,7 +26,7 @@ PARTITIONS = 3
 class Place(ABC):
     """An application with its database and its outbox."""
 
-    def __init__(self, engine: Engine, outbox: Outbox, table: str) -> None:
+    def __init__(self, engine: Engine, outbox: Outbox | HalfOutbox, table: str) -> None:
         self.engine = engine
         self.outbox = outbox
         self.table = table
@@ -40,7 +40,7 @@ class Place(ABC):
         """A number that no row has."""
 
     @abstractmethod
-    def other_outbox(self, group: str) -> Outbox:
+    def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         """Another outbox of the same kind."""
 
     @abstractmethod
@@ -50,6 +50,11 @@ class Place(ABC):
     @abstractmethod
     def connect(self) -> psycopg.Connection[Any] | None:
         """A connection of psycopg, if the database has such."""
+
+    @property
+    def has_halves(self) -> bool:
+        """Whether its outbox is one of half mode."""
+        return isinstance(self.outbox, HalfOutbox)
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -75,7 +80,7 @@ class Place(ABC):
         return self.outbox.publish(session, Message(topic, value, topic if key is None else key))
 
     @abstractmethod
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+    def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         """The values of all that is published on a topic, in its order, once nothing more can come.
 
         Args:
@@ -84,15 +89,19 @@ class Place(ABC):
 
 
 class MemoryPlace(Place):
-    """On an `InMemoryOutbox`.
+    """On an outbox in memory.
 
     Args:
+        kind: Its class.
         url: For psycopg, if it is Postgres.
     """
 
-    def __init__(self, engine: Engine, async_url: str, url: str | None) -> None:
+    def __init__(
+        self, kind: type[InMemoryOutbox | InMemoryHalfOutbox], engine: Engine, async_url: str, url: str | None
+    ) -> None:
         self._topics = [f"topic{number}" for number in range(50)]
-        outbox = InMemoryOutbox("orders", topics=dict.fromkeys(self._topics, PARTITIONS), mode="half")
+        self._kind = kind
+        outbox = kind("orders", topics=dict.fromkeys(self._topics, PARTITIONS))
         super().__init__(engine, outbox, f"stock_{uuid.uuid4().hex[:8]}")
         self._async_url = async_url
         self._url = url
@@ -108,9 +117,9 @@ class MemoryPlace(Place):
         """A number that no row has."""
         return next(self._numbers)
 
-    def other_outbox(self, group: str) -> Outbox:
+    def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         """Another outbox of the same kind."""
-        return InMemoryOutbox(group, mode="half")
+        return self._kind(service)
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""
@@ -123,10 +132,10 @@ class MemoryPlace(Place):
         """A connection, if it is Postgres."""
         return None if self._url is None else psycopg.connect(self._url)
 
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+    def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         """The values on a topic."""
         memory = outbox or self.outbox
-        assert isinstance(memory, InMemoryOutbox)
+        assert isinstance(memory, InMemoryOutbox | InMemoryHalfOutbox)
         return [(message.value or b"").decode() for message in memory.published if message.topic == topic]
 
 
@@ -145,9 +154,9 @@ class RealPlace(Place):
         """A number that no row has."""
         return self._shop.number()
 
-    def other_outbox(self, group: str) -> Outbox:
+    def other_outbox(self, service: str) -> Outbox | HalfOutbox:
         """Another outbox of the same kind."""
-        return self._shop.site.outbox(group)
+        return self._shop.site.half_outbox(service)
 
     def async_engine(self) -> AsyncEngine:
         """An async engine."""
@@ -157,7 +166,7 @@ class RealPlace(Place):
         """A connection."""
         return psycopg.connect(self._shop.site.postgres_url)
 
-    def published(self, topic: str, outbox: Outbox | None = None) -> list[str]:
+    def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         """The values on a real topic."""
         del outbox
         self._shop.site.wait_settled()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from confluent_kafka import TopicPartition
 from sqlalchemy.orm import Session
 
 from outbox import Message, Receipt
@@ -27,9 +28,6 @@ NO_PARTITION = 99
 class Planter:
     """Plants at least one message of each verdict but DELIVERED_ONCE.
 
-    Args:
-        audited: The window, on a site whose relay keeps no order.
-
     Attributes:
         expected: Verdicts by message id.
     """
@@ -47,7 +45,7 @@ class Planter:
         self._roll_back()
         self._tear()
         self._discard()
-        self._use_a_group_without_a_database()
+        self._use_a_service_without_a_database()
         self._overtake()
         self._decide_late()
 
@@ -102,37 +100,30 @@ class Planter:
         message = Message(self._site.topic("orders"), "nowhere to go", "planted", partition=NO_PARTITION)
         self._expect(Verdict.DISCARDED, *publish_bulk(self._site, self._shop.outbox, [message]))
 
-    def _use_a_group_without_a_database(self) -> None:
-        with self._site.outbox("bank") as bank:
+    def _use_a_service_without_a_database(self) -> None:
+        with self._site.half_outbox("bank") as bank:
             self._expect(Verdict.UNPROVABLE, *publish_bulk(self._site, bank, [self._message("of a bank")]))
 
     def _overtake(self) -> None:
-        """A later message of the same key is visible first."""
-
-        def overtake(_: Receipt) -> None:
-            with self._shop.session() as quick:
-                second = self._shop.outbox.publish(quick, self._message("overtaken"))
-            self._wait_for(second)
-
-        self._expect(Verdict.REORDERED, self._commit_after("overtaken", overtake).message_id)
+        """A record that is removed, and written once more behind a later one of its key."""
+        for _ in range(2):
+            with self._shop.session() as session:
+                self._shop.outbox.publish(session, self._message("overtaken", "overtaken"))
+        wait_until(lambda: len(self._site.read("overtaken")) == 2)
+        first, _ = self._site.read("overtaken")
+        place = TopicPartition(self._site.topic("overtaken"), first.partition, first.offset + 1)
+        for future in self._site.admin.delete_records([place]).values():
+            future.result()
+        self._audited.produce(place.topic, first.key, first.value, first.headers, first.timestamp)
+        self._expect(Verdict.REORDERED, first.message_id)
 
     def _decide_late(self) -> None:
-        def wait(_: Receipt) -> None:
-            time.sleep(2 * GRACE_MS / 1000)  # what is decided within the grace is not late
-
-        self._expect(Verdict.LATE, self._commit_after("late", wait).message_id)
-
-    def _commit_after(self, value: str, action: Callable[[Receipt], None]) -> Receipt:
         with Session(self._shop.engine) as session:
-            receipt = self._publish_eagerly(session, value)
-            action(receipt)
+            receipt = self._publish_eagerly(session, "late")
+            time.sleep(2 * GRACE_MS / 1000)  # what is decided within the grace is not late
             session.commit()
-        self._wait_for(receipt)
-        return receipt
-
-    def _wait_for(self, receipt: Receipt) -> None:
-        """Wait until the message is visible."""
         wait_until(lambda: receipt.message_id in {record.message_id for record in self._site.read("orders")})
+        self._expect(Verdict.LATE, receipt.message_id)
 
     def _publish_eagerly(self, session: Session, value: str) -> Receipt:
         """Publish, and wait until the half is stored."""
@@ -174,7 +165,7 @@ class Planter:
     def _insert(self, entry: OpEntry) -> None:
         """A committed row."""
         self._audited.execute(
-            "INSERT INTO {site.transaction} (transaction_id, producer_group, state, channel, half_topic_id,"
+            "INSERT INTO {site.transaction} (transaction_id, service, state, channel, half_topic_id,"
             " half_partition, first_offset, last_offset, positions) VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)",
             entry.transaction_id,
             self._site.name,
@@ -210,7 +201,7 @@ class Planter:
         headers = real_headers(control, half.headers, half.partition, half.offset)
         self._audited.produce(control.topic, half.key, half.value, headers)
         self._expect(Verdict.PHANTOM, f"{by_record}/0")
-        foreign = replace(control, transaction_id=by_stranger, group="stranger")
+        foreign = replace(control, transaction_id=by_stranger, service="stranger")
         headers = real_headers(foreign, half.headers, half.partition, half.offset)
         self._audited.produce(control.topic, half.key, half.value, headers)
         self._expect(Verdict.FOREIGN, f"{by_stranger}/0")

@@ -138,7 +138,7 @@ def _half(control: HalfControl, key: bytes | None, value: bytes | None, headers:
             "partition": control.partition,
             "transaction": control.transaction_id,
             "position": control.position,
-            "group": control.group,
+            "service": control.service,
             "truth": str(control.truth),
             "timestamp": options.timestamp,
             "immunity": options.immunity,
@@ -271,7 +271,7 @@ ROW = CallbackRow(TRANSACTION, "shop", "outbox", TOPIC, 3, 100, 110, Positions.o
 def _row(row: CallbackRow) -> dict[str, Any]:
     names = (
         "transaction_id",
-        "producer_group",
+        "service",
         "channel",
         "half_topic_id",
         "half_partition",
@@ -297,13 +297,13 @@ def _partitions() -> list[dict[str, Any]]:
 def _half_partitions() -> list[dict[str, Any]]:
     return [
         {
-            "group": group,
+            "service": service,
             "ordering_key": text(key),
             "transaction": transaction_id,
             "partitions": 12,
-            "partition": half_partition(group, key, uuid.UUID(transaction_id).bytes, 12),
+            "partition": half_partition(service, key, uuid.UUID(transaction_id).bytes, 12),
         }
-        for group, key, transaction_id in (
+        for service, key, transaction_id in (
             ("shop", b"42", TRANSACTION),
             ("shop", b"42", OTHER_TRANSACTION),
             ("stock", b"42", TRANSACTION),

@@ -24,14 +24,14 @@ def consumed(headers: OutgoingHeaders) -> list[Header]:
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
 
 
-GROUP_CHARACTERS = "abcXYZ019._-"
+SERVICE_CHARACTERS = "abcXYZ019._-"
 
 uuids = st.uuids().map(str)
 offsets = st.integers(0, 2**63 - 1)
 partitions = st.integers(0, 2**31 - 1)
 milliseconds = st.integers(0, MAX_MILLISECONDS)
-groups = st.text(GROUP_CHARACTERS, min_size=1, max_size=200)
-topics = st.text(GROUP_CHARACTERS, min_size=1, max_size=249).filter(lambda name: name not in {".", ".."})
+services = st.text(SERVICE_CHARACTERS, min_size=1, max_size=200)
+topics = st.text(SERVICE_CHARACTERS, min_size=1, max_size=249).filter(lambda name: name not in {".", ".."})
 texts = st.text(st.characters(codec="utf-8"), max_size=50)
 bodies = st.none() | st.binary(max_size=50)
 header_names = texts.filter(lambda name: not name.startswith("outbox-"))
@@ -52,7 +52,7 @@ controls = st.builds(
     partition=st.just(-1) | partitions,
     transaction_id=uuids,
     position=st.integers(0, MAX_POSITION),
-    group=groups,
+    service=services,
     truth=truths,
     options=options,
 )
@@ -80,7 +80,7 @@ def op_entries(draw: st.DrawFn) -> OpEntry:
 checks = st.builds(
     CheckRequest,
     transaction_id=uuids,
-    group=groups,
+    service=services,
     truth=truths,
     topic_id=uuids,
     partition=partitions,
@@ -94,7 +94,7 @@ checks = st.builds(
 manifests = st.builds(
     Manifest,
     transaction_id=uuids,
-    group=groups,
+    service=services,
     truth=truths,
     topic_id=uuids,
     partition=partitions,

@@ -23,8 +23,8 @@ from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
-from spark_jobs.auditing.group_databases import Database, MessageTables
 from spark_jobs.auditing.judge import Circumstances, judge
+from spark_jobs.auditing.service_databases import Database, MessageTables
 from spark_jobs.records.database_rows import COLUMNS, TABLE_COLUMNS, row_evidence, table_evidence
 from spark_jobs.records.delivered import Began, real_evidence
 from spark_jobs.records.evidence import evidence
@@ -132,7 +132,7 @@ class History:
         messages: int = 1,
         *,
         key: bytes | None = None,
-        group: str = "orders",
+        service: str = "orders",
         truth: Truth = Truth.ROW,
         options: HalfOptions = NO_OPTIONS,
         partition: int = ANY_PARTITION,
@@ -141,8 +141,9 @@ class History:
         number = next(self._numbers)
         id_ = make_transaction_id(1_795_000_000_000 + number, number.to_bytes(10))
         key = b"key-%d" % number if key is None else key
+        count = len(self.topics)
         controls = [
-            HalfControl(self.topics[(number + place) % len(self.topics)], partition, id_, place, group, truth, options)
+            HalfControl(self.topics[(number + place) % count], partition, id_, place, service, truth, options)
             for place in range(messages)
         ]
         halves = [self._half(control, key, b"value-%d" % number) for control in controls]
@@ -173,7 +174,7 @@ class History:
         """Its row; `shift` offsets away from where its halves are."""
         listed = told.positions if positions is None else positions
         place = (partition, told.first + shift, told.last + shift)
-        self.rows.append(("shop", told.id, told.control[0].group, state, topic_id, *place, str(listed)))
+        self.rows.append(("shop", told.id, told.control[0].service, state, topic_id, *place, str(listed)))
 
     def op(
         self,
@@ -223,7 +224,7 @@ class History:
         control = told.control[0]
         offsets = tuple((one.position, half.offset) for one, half in zip(told.control, told.halves, strict=True))
         manifest = Manifest(
-            told.id, control.group, control.truth, TOPIC_ID, 0, reason, "", None, told.positions, offsets, 0
+            told.id, control.service, control.truth, TOPIC_ID, 0, reason, "", None, told.positions, offsets, 0
         )
         for value in [manifest.encode(), None] if removed else [manifest.encode()]:
             at = len(self.discards)
@@ -254,17 +255,16 @@ class History:
         self,
         *,
         grace: int = GRACE,
-        groups: tuple[str, ...] = ("*",),
+        services: tuple[str, ...] = ("*",),
         purged: int = 0,
         purged_until: int | None = None,
         incomplete: tuple[str, ...] = (),
         shortened: tuple[str, ...] = (),
-        ordered: bool = True,
         tables: MessageTables | None = None,
     ) -> list[Row]:
         """The verdicts."""
         window = dict.fromkeys((0, 1), (START, BEHIND))
-        database = Database("shop", groups, INCARNATION, {0: purged}, purged_until, tables)
+        database = Database("shop", services, INCARNATION, {0: purged}, purged_until, tables)
         frames = [
             half_evidence(frame(self.halves), {0: [range(offset, offset + 1) for offset in sorted(self.unsettled)]}),
             op_evidence(frame(self.ops), TOPIC_ID, window),
@@ -273,8 +273,8 @@ class History:
             real_evidence(frame(self.reals), window, {0: HALF_END}, BEGAN),
             discard_evidence(frame(self.discards), TOPIC_ID),
         ]
-        present = {control.group for told in self.told for control in told.control}
-        known = Circumstances(grace, [database], present, incomplete, ordered=ordered, shortened=shortened)
+        present = {control.service for told in self.told for control in told.control}
+        known = Circumstances(grace, [database], present, incomplete, shortened=shortened)
         return judge(evidence(*frames), known).collect()
 
 

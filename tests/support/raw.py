@@ -45,7 +45,7 @@ class RawLog:
         self._next = 0
         self._entries: list[OpEntry] = []
 
-    def commit(self, *messages: RawMessage, group: str = "orders", listed: int | None = None) -> str:
+    def commit(self, *messages: RawMessage, service: str = "orders", listed: int | None = None) -> str:
         """Write the halves of a transaction; `flush` commits it.
 
         Args:
@@ -57,7 +57,7 @@ class RawLog:
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         first = self._next
         for position, message in enumerate(messages):
-            control = HalfControl(message.topic, message.partition, id_, position, group, Truth.ROW, message.options)
+            control = HalfControl(message.topic, message.partition, id_, position, service, Truth.ROW, message.options)
             headers = [] if message.unreadable else control.encode()
             self._producer.produce(
                 self._channel.half_topic, message.value, message.key, 0, headers=[*headers, *message.headers]

@@ -35,7 +35,7 @@ def landed(
     """
     outbox = [
         ("outbox-id", f"{transaction(partition, offset - place)}/{place}".encode()),
-        ("outbox-group", b"shop"),
+        ("outbox-service", b"shop"),
         ("outbox-origin", b"0/%d" % offset),
     ]
     time = NOW + timedelta(milliseconds=offset)
@@ -49,7 +49,7 @@ def landed_row(topic: str, offset: int, row: int) -> Record:
         row: Id of the row of the message table.
     """
     id_ = f"{transaction(0, offset)}/{row}".encode()
-    outbox = [("outbox-id", id_), ("outbox-group", b"shop"), ("outbox-origin", b"shop/%d" % row)]
+    outbox = [("outbox-id", id_), ("outbox-service", b"shop"), ("outbox-origin", b"shop/%d" % row)]
     return Record(offset, outbox, topic)
 
 

@@ -23,7 +23,7 @@ _ALL = AclOperation.ALL
 
 
 def allow_only(site: Site, kind: ResourceType, name: str, *left: AclOperation) -> None:
-    """Leave only these rights on a topic or group to those who are not `nobody`."""
+    """Leave only these rights on a topic or service to those who are not `nobody`."""
     rules = [
         AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", right, AclPermissionType.ALLOW)
         for who, rights in (("User:nobody", (_ALL,)), ("User:ANONYMOUS", left))
@@ -34,7 +34,7 @@ def allow_only(site: Site, kind: ResourceType, name: str, *left: AclOperation) -
 
 
 def allow_all(site: Site, kind: ResourceType, name: str) -> None:
-    """A topic or group is open to everybody again."""
+    """A topic or service is open to everybody again."""
     rules = AclBindingFilter(
         kind,
         name,

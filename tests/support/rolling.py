@@ -13,7 +13,7 @@ import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox import Message, Outbox, OutboxError
+from outbox import HalfOutbox, Message, Outbox, OutboxError
 from outbox._kafka.consumed_records import headers_of
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from stack.kafka import Kafka
@@ -230,7 +230,7 @@ def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[No
         threads: Of each mode.
     """
     stop = threading.Event()
-    outboxes = {"halves": site.outbox(), "rows": site.outbox(mode="table")}
+    outboxes: dict[str, HalfOutbox | Outbox] = {"halves": site.half_outbox(), "rows": site.outbox()}
     writers = [
         threading.Thread(target=_write, args=(site, outbox, mode, f"{mode}{number}", visibility, stop))
         for mode, outbox in outboxes.items()
@@ -246,7 +246,9 @@ def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[No
             writer.join()
 
 
-def _write(site: Site, outbox: Outbox, topic: str, name: str, visibility: Visibility, stop: threading.Event) -> None:
+def _write(
+    site: Site, outbox: HalfOutbox | Outbox, topic: str, name: str, visibility: Visibility, stop: threading.Event
+) -> None:
     """Publish one number after another; one whose transaction fails is given up, and the next one is tried."""
     with psycopg.connect(site.postgres_url) as connection:
         number = 0

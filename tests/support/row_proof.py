@@ -39,7 +39,7 @@ _NUMBERS = (
 _TOLD: LiteralString = (
     "WITH given AS (SELECT * FROM unnest(CAST(%s AS text[]), CAST(%s AS text[]), CAST(%s AS text[]),"
     " CAST(%s AS text[]), CAST(%s AS text[])) WITH ORDINALITY AS g (told, topic, key, value, digest, place)),"
-    " made AS (INSERT INTO {message} (producer_group, topic, key, value, header_names, header_values)"
+    " made AS (INSERT INTO {message} (service, topic, key, value, header_names, header_values)"
     " SELECT 'orders', topic, convert_to(key, 'UTF8'), convert_to(value, 'UTF8'), ARRAY['" + ID_HEADER + "'],"
     " ARRAY[convert_to(told, 'UTF8')] FROM given ORDER BY place RETURNING *)"
     " SELECT convert_from(header_values[1], 'UTF8'), {transaction_id} || '/' || id FROM made"

@@ -104,7 +104,7 @@ class SecuredSite(Site):
         """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
 
         Args:
-            names: Topics, groups and sources: the options of the command, with several values each.
+            names: Topics, services and sources: the options of the command, with several values each.
         """
         name = f"{self.name}-{'-'.join(roles)}"
         with self.acting(name):

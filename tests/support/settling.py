@@ -24,8 +24,8 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from relay.batching.outgoing_records import malformed
-from relay.state.half_records import Half
+from relay.half.batching.outgoing_records import malformed
+from relay.half.state.half_records import Half
 from tests.support.harness import Site
 
 HOUR_MS = 3_600_000

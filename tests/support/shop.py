@@ -12,7 +12,7 @@ from typing import Any, Self
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, Receipt
+from outbox import HalfOutbox, Message, Receipt
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox.testing import VisibleRecord
 from tests.support.harness import Site
@@ -30,7 +30,7 @@ class Shop:
         self.site = site
         self.table = f"{site.name}_stock"
         self.engine: Engine = site.engine(pool_size=16)
-        self.outbox: Outbox = site.outbox(publish_timeout_seconds=publish_timeout_seconds, **options)
+        self.outbox: HalfOutbox = site.half_outbox(publish_timeout_seconds=publish_timeout_seconds, **options)
         self._numbers = itertools.count(1)
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)".encode())

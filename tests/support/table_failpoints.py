@@ -9,7 +9,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[2]
-OWNER = "relay.tables.source_threads"
+OWNER = "relay.table.source_threads"
 
 ELSEWHERE = {"relay.ending"}
 """Failpoints of what a table source does only after a hanging transaction: tests/integration/relay/test_hanging.py."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from outbox.protocol.identifiers import table_transaction_id
-from relay.tables.rows import Row, records, transactions
+from relay.table.rows import EPOCH_US, Row, records, transactions_of
 from tests.support.proving import BEGIN_MS, History, Record
 
 SOURCE = "shop"
@@ -32,7 +32,7 @@ class TableHistory(History):
         messages: int = 1,
         *,
         key: bytes | None = None,
-        group: str = "orders",
+        service: str = "orders",
         partition: int = -1,
         began_ms: int = BEGIN_MS,
     ) -> list[Row]:
@@ -43,7 +43,19 @@ class TableHistory(History):
         self.inserted.append(table_transaction_id(number, started_us))
         topics = [self.topics[(number + place) % len(self.topics)] for place in range(messages)]
         return [
-            Row(number, next(self._offsets), started_us, group, topic, partition, None, own, b"v", ["trace"], [b"x"])
+            Row(
+                number,
+                next(self._offsets),
+                started_us - EPOCH_US,
+                service,
+                topic,
+                partition,
+                None,
+                own,
+                b"v",
+                ["trace"],
+                [b"x"],
+            )
             for topic in topics
         ]
 
@@ -65,14 +77,14 @@ class TableHistory(History):
             self._tell(row, SOURCE, None, reason, settled=True)
 
     def _tell(self, row: Row, source: str, at: datetime | None, reason: str | None, *, settled: bool) -> None:
-        about = (source, id_of(row)[0], time_of(row), at, row.group, row.topic, row.partition, row.id, row.id)
+        about = (source, id_of(row)[0], time_of(row), at, row.service, row.topic, row.partition, row.id, row.id)
         self.table_rows.append((*about, reason, settled))
 
     def show(self, rows: Sequence[Row], source: str = SOURCE) -> list[Record]:
         """Their records on the real topics."""
         return [
             self.real(made.topic, made.key, made.value, made.headers, time_of(rows[0]))
-            for made in records(transactions(rows), source)
+            for made in records(rows, transactions_of(rows), source)
         ]
 
     def delivered_rows(self, messages: int = 1, *, source: str = SOURCE, key: bytes | None = None) -> list[Row]:
@@ -85,9 +97,9 @@ class TableHistory(History):
 
 def id_of(row: Row) -> tuple[str, int | None]:
     """Names a message as a judged one is named."""
-    return table_transaction_id(row.xid, row.started_us), row.id
+    return table_transaction_id(row.xid, row.started + EPOCH_US), row.id
 
 
 def time_of(row: Row) -> datetime:
     """When its local transaction began."""
-    return datetime.fromtimestamp(row.started_us / 1_000_000, UTC)
+    return datetime.fromtimestamp((row.started + EPOCH_US) / 1_000_000, UTC)

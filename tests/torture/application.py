@@ -23,12 +23,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from examples.flights.digest import digest
-from outbox import Message, Outbox, OutboxError, Outcome
+from outbox import HalfOutbox, Message, Outbox, OutboxError
 from outbox._failpoints import failpoint
-from outbox._publish.receipts import Receipt
 from outbox._service.process import stop_on_signals
 from outbox.protocol.names import TRANSACTION_HEADER
 from outbox.settings import TableNames
+from outbox.transaction import Outcome, Receipt
 from tests.torture.diary import ANSWERED, COMMITTED, FAILED, Diary, Entry
 from tests.torture.evidence import ID_HEADER, TOPICS, transaction_of
 
@@ -74,7 +74,7 @@ class Application:
         name: str,
         topics: Sequence[str],
         engine: Engine,
-        outbox: Outbox,
+        outbox: HalfOutbox | Outbox,
         diary: Diary,
         seed: int,
         short_share: float,
@@ -87,7 +87,7 @@ class Application:
         self._short_share = short_share
         self._told_id = self._transaction_id = self._topic = ""
         self._random = random.Random(seed)
-        self._mode = outbox.settings.mode
+        self._mode = "half" if isinstance(outbox, HalfOutbox) else "table"
         self._count = text(
             f"INSERT INTO {name}_count AS c (key, departures) VALUES (:key, 1)"
             " ON CONFLICT (key) DO UPDATE SET departures = c.departures + 1 RETURNING departures"
@@ -132,7 +132,9 @@ class Application:
         with Session(self._engine) as session, session.begin():
 
             def publish(message: Message) -> Receipt:
-                return self._outbox.publish(session, message, eager=eager)
+                if isinstance(self._outbox, HalfOutbox):
+                    return self._outbox.publish(session, message, eager=eager)
+                return self._outbox.publish(session, message)
 
             self._tell(session.execute, publish)  # type: ignore[arg-type]  # rows of DML
             if self._random.random() < 0.1:
@@ -207,27 +209,30 @@ class Application:
 def poison(name: str, topic: str) -> str:
     """SQL of a row that nobody can deliver."""
     return (
-        f"WITH made AS (INSERT INTO {TableNames('public', name).message} (producer_group, topic, header_names)"
+        f"WITH made AS (INSERT INTO {TableNames('public', name).message} (service, topic, header_names)"
         f" VALUES ('poison', '{topic}', ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"
     )
 
 
 def main() -> None:
-    """Run until SIGTERM, in the mode of the environment.
+    """Run until SIGTERM.
 
-    Arguments: prefix, diary, seed, share of transactions for the last topic, name of the log.
+    Arguments: mode, prefix, diary, seed, share of transactions for the last topic, name of the log.
     """
-    name, diary, seed, short_share = sys.argv[1], Diary(Path(sys.argv[2])), int(sys.argv[3]), float(sys.argv[4])
+    mode, name, diary = sys.argv[1], sys.argv[2], Diary(Path(sys.argv[3]))
+    seed, short_share = int(sys.argv[4]), float(sys.argv[5])
     stop = stop_on_signals()
     url = os.environ["OUTBOX_POSTGRES_URL"]
     options = f"-c lock_timeout={random.Random(seed).choice(PATIENCE)}"
     engine = create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(url, connect_timeout=3, options=options)
     )
-    with Outbox.from_env() as outbox:
-        with suppress(OutboxError):  # Kafka may be down; in table mode it is not asked
-            outbox.ping()
-        producer = _producer() if outbox.settings.mode == "half" else None
+    with HalfOutbox.from_env() if mode == "half" else Outbox.from_env() as outbox:
+        producer = None
+        if isinstance(outbox, HalfOutbox):
+            with suppress(OutboxError):  # Kafka may be down
+                outbox.ping()
+            producer = _producer()
         topics = [f"{name}.{topic}" for topic in TOPICS]
         application = Application(name, topics, engine, outbox, diary, seed, short_share)
         while not stop.wait(THINKING_SECONDS):

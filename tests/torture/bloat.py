@@ -47,7 +47,7 @@ _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 600.0
 
 _INSERT: LiteralString = (
-    "INSERT INTO {message} (producer_group, topic, key, value)"
+    "INSERT INTO {message} (service, topic, key, value)"
     " SELECT 'bloat', %(topic)s, convert_to(n::text, 'UTF8'), convert_to(repeat('x', 256), 'UTF8')"
     " FROM generate_series(1, %(rows)s) n"
 )

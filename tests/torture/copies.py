@@ -39,7 +39,7 @@ _PAUSE_SECONDS = 0.1
 
 _NUMBERS: LiteralString = "SELECT batch, delivered FROM {source}"
 _OWN_ROWS: LiteralString = (
-    "INSERT INTO {message} (producer_group, topic, key, value)"
+    "INSERT INTO {message} (service, topic, key, value)"
     " SELECT 'copy', %(topic)s, convert_to(n::text, 'UTF8'), NULL FROM generate_series(1, %(rows)s) n"
     " RETURNING {transaction_id} || '/' || id"
 )

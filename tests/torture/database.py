@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 
 import psycopg
 
-from outbox import Message, Outbox, OutboxError
+from outbox import HalfOutbox, Message, OutboxError
 from tests.support.bulk import send_halves
 from tests.torture.evidence import TOPICS
 from tests.torture.strangers import connections_used_up, is_away, lock_table_full, locks, table_locks
@@ -44,7 +44,7 @@ class DatabaseCruelty:
         self._chance = chance
         self._healing = threading.Event()
         kafka = {**world.site.kafka(), "log_level": "0"}  # that brokers die is no news here
-        self._outbox = Outbox("orders", kafka, channel=world.site.name, tables=world.site.tables, mode="half")
+        self._outbox = HalfOutbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
 
     def heal(self) -> None:
         """Let go of everything that is held."""

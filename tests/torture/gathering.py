@@ -9,13 +9,15 @@ from typing import Any, LiteralString, TypeVar
 import psycopg
 from confluent_kafka import Message
 
-from outbox import Outcome, UsageError
+from outbox import HalfOutbox, Outbox
 from outbox._postgres.message_table import MessageTable
+from outbox.errors import UsageError
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.identifiers import xid_of
 from outbox.protocol.op import OpKind, OpSource, parse_op
+from outbox.transaction import Outcome
 from tests.support.harness import wait_until
 from tests.support.row_statements import DELIVERED, DISCARDED, WAITING
 from tests.torture.diary import ANSWERED, COMMITTED, FAILED, Diary, Entry
@@ -53,7 +55,10 @@ class Gathering:
         self._reader = reader
         self._observers = observers
         self._diary = diary
-        self._outboxes = {"half": world.site.outbox(), "table": world.site.outbox(mode="table")}
+        self._outboxes: dict[str, HalfOutbox | Outbox] = {
+            "half": world.site.half_outbox(),
+            "table": world.site.outbox(),
+        }
         self._table = MessageTable(world.site.tables)
         channel = world.channel.channel
         internal = (channel.half_topic, channel.op_topic, channel.verdict_topic, channel.discard_topic)

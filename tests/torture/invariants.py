@@ -10,10 +10,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from outbox import Outcome
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind
 from outbox.protocol.partitioner import partition_for_key
+from outbox.transaction import Outcome
 from tests.torture.evidence import Evidence, Seen, transaction_of
 
 

@@ -101,8 +101,8 @@ class _Outage:
     def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
         self._stack, self._orders, self._bills, self._say, self._halves = stack, orders, bills, say, halves
         self._patience = _PATIENCE_SECONDS + halves / _SLOWEST_PER_SECOND
-        self._outbox = orders.outbox("orders", publish_timeout_seconds=60.0)
-        self._bills_outbox = bills.outbox("bills")
+        self._outbox = orders.half_outbox("orders", publish_timeout_seconds=60.0)
+        self._bills_outbox = bills.half_outbox("bills")
         self._billed: list[str] = []
 
     def run(self, seconds: float) -> OutageResult:

@@ -214,8 +214,7 @@ class Processes:
         if mode := APPLICATIONS.get(kind):
             seed, log = str(self._chance.randrange(10**6)), kind.replace(" ", "-")
             module = "tests.torture.application"
-            arguments = [self._site.name, str(self._diary.path), seed, str(self.short_share), log]
-            settings["OUTBOX_MODE"] = mode
+            arguments = [mode, self._site.name, str(self._diary.path), seed, str(self.short_share), log]
             if mode == "table":
                 settings["OUTBOX_BOOTSTRAP_SERVERS"] = None
         else:

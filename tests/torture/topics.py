@@ -1,4 +1,4 @@
-"""Faults of topics and groups: a real topic below min.insync.replicas, and committed offsets that Kafka dropped."""
+"""Faults of topics and services: a real topic below min.insync.replicas, and committed offsets that Kafka dropped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.5
 
 
 class TopicCruelty:
-    """Faults of topics and groups. Each runs to its end, or until `heal()`.
+    """Faults of topics and services. Each runs to its end, or until `heal()`.
 
     Args:
         processes: The relays, which are held down while their offsets are gone.
@@ -89,17 +89,17 @@ class TopicCruelty:
         The command must refuse: an initial checkpoint on used half partitions would deliver everything again (I1).
         """
         channel, site = self._world.channel, self._world.site
-        group = channel.channel.relay_group
+        service = channel.channel.relay_group
         places = [
             (topic.name, n) for topic in (channel.half, channel.op, channel.verdict) for n in range(channel.partitions)
         ]
         with self._processes.down("relay"):
             deadline = time.monotonic() + _EMPTY_SECONDS
-            while not self._is_empty(group) and time.monotonic() < deadline:
+            while not self._is_empty(service) and time.monotonic() < deadline:
                 time.sleep(_PAUSE_SECONDS)
             try:
-                kept = committed_checkpoints(site.kafka(), group, places)
-                for future in site.admin.delete_consumer_groups([group]).values():
+                kept = committed_checkpoints(site.kafka(), service, places)
+                for future in site.admin.delete_consumer_groups([service]).values():
                     future.result()
             except (KafkaException, ConfigurationError):
                 return  # a member is still there, or a checkpoint is held back: nothing was deleted
@@ -110,10 +110,10 @@ class TopicCruelty:
                 place: TopicPartition(*place, checkpoint.offset, checkpoint.metadata)
                 for place, checkpoint in kept.items()
             }
-            self._until_done(lambda: commit_missing(site.kafka(), group, initial))
+            self._until_done(lambda: commit_missing(site.kafka(), service, initial))
 
-    def _is_empty(self, group: str) -> bool:
-        (future,) = self._world.site.admin.describe_consumer_groups([group]).values()
+    def _is_empty(self, service: str) -> bool:
+        (future,) = self._world.site.admin.describe_consumer_groups([service]).values()
         try:
             return not future.result().members
         except KafkaException:

@@ -81,21 +81,21 @@ class MetricTable:
         self.registry = CollectorRegistry()
         self._service = service
         self._rows: list[tuple[_OfChannel, dict[str, tuple[str, ...]]]] = []
-        of_service = {"service": (service,)}
+        of_program = {"program": (service,)}
         self._ready = self.gauge(
             "outbox_ready",
             "Whether this process is ready for the channel: 1 or 0; /readyz has the reason",
-            **of_service,
+            **of_program,
         )
         self._restarts = self.counter(
             "outbox_channel_restarts",
             "Times that a channel stopped because of an error and is started again, in a process of several channels",
-            **of_service,
+            **of_program,
         )
         self._reloads = self.counter(
             "outbox_reloads",
             "Reloads (SIGHUP) of the relay's allow-list or the checker's databases, by outcome: taken or refused",
-            **of_service,
+            **of_program,
             outcome=("taken", "refused"),
         )
         self.contract = self.gauge(

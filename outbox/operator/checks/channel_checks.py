@@ -19,7 +19,7 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
-from outbox._kafka.services import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
+from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
     Contract,
@@ -181,9 +181,9 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topi
 def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:
     """Yield whether relays and checkers run. Where halves wait, no relay is a problem; a listener may answer."""
     for service, count in members.items():
-        service = group_of(channel, service)
+        group = group_of(channel, service)
         if count is None:
-            yield Finding(service, "", f"whether one runs is not shown: this client may not DESCRIBE group {service}")
+            yield Finding(service, "", f"whether one runs is not shown: this client may not DESCRIBE group {group}")
         elif count:
             yield Finding(service, "", f"group {group} has {count} member{'' if count == 1 else 's'}")
         elif waits and service == RELAY:

@@ -44,7 +44,7 @@ def acl() -> None:
 def print_rights(
     given: Given,
     role: Roles,
-    principal: Annotated[str, typer.Option(help="Who gets them, such as User:orders.")],
+    principal: Annotated[str, typer.Option(help="Principal, such as User:orders.")],
     topic: Topics = None,
     service: Services = None,
     source: Sources = None,

@@ -18,10 +18,11 @@ from outbox.operator.settings import Given, PrintSql, database
 app = typer.Typer(help="Create and clean up the inbox table, for consumers.", no_args_is_help=True)
 
 ConsumerRoles = Annotated[
-    list[str] | None, typer.Option("--consumer-role", help="Role that gets what a consumer needs; repeatable.")
+    list[str] | None,
+    typer.Option("--consumer-role", help="Grant the privileges of a consumer to this role; repeatable."),
 ]
 PurgerRoles = Annotated[
-    list[str] | None, typer.Option("--purger-role", help="Role that gets what `purge` needs; repeatable.")
+    list[str] | None, typer.Option("--purger-role", help="Grant the privileges of `purge` to this role; repeatable.")
 ]
 
 

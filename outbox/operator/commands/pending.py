@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.services import NOT_SEEN
+from outbox._kafka.groups import NOT_SEEN
 from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read
 from outbox._settings.declared import NO_TABLES

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox._cli.setting_options import setting_options
-from outbox._kafka.services import NOT_SEEN
+from outbox._kafka.groups import NOT_SEEN
 from outbox._rules.callback_row import Row
 from outbox._security.redaction import visible
 from outbox._service.exit_codes import Exit

@@ -13,7 +13,7 @@ from confluent_kafka import Message, TopicPartition
 from outbox._kafka.admin import admin_client, end_offset
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.consumed_records import headers_of
-from outbox._kafka.services import commit_missing, missing_offsets
+from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.reading.delivered_search import DeliveredSearch

@@ -10,7 +10,7 @@ from confluent_kafka import Message, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.consumed_records import headers_of
-from outbox._kafka.services import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._service.exit_codes import UnsafeError
 from outbox.operator.reading.discard_topic import read_manifests

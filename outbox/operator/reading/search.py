@@ -25,7 +25,6 @@ from outbox.operator.reading.source_report import read_committed
 from outbox.operator.reading.table_connection import table_connection
 from outbox.operator.reading.table_view import DeliveredRow, FoundRow, TableView
 from outbox.operator.state.story import EventKind, Findings, Searched, Status, TimelineEvent, born_ms, needed
-from outbox.transaction import Outcome
 from outbox.protocol.check import parse_check
 from outbox.protocol.discard import manifest_key, parse_manifest
 from outbox.protocol.errors import NewerFormatError, ProtocolError
@@ -33,6 +32,7 @@ from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.identifiers import started_us_of, xid_of
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, Channel
 from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
+from outbox.transaction import Outcome
 
 SKEW_MS = 600_000
 """How far the clocks of application, brokers and databases may be apart."""

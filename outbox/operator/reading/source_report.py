@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import admin_client, describe_topics
-from outbox._kafka.services import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder

@@ -11,7 +11,7 @@ import psycopg
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
 from outbox._postgres.table_errors import explanation_of
-from outbox.errors import TableError, ConfigurationError
+from outbox.errors import ConfigurationError, TableError
 from outbox.settings import TableNames
 
 CONNECT_SECONDS = 5

@@ -83,7 +83,7 @@ class TopicState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceWaits:
-    """Rows of a table source that wait for one topic and one reason; no services: they were not looked at one by one."""
+    """Rows of a table source that wait for one topic and one reason; without services they were not looked at."""
 
     topic: str
     reason: Waits

@@ -1,160 +1,92 @@
-"""The participant of an in-memory outbox in a local transaction, in place of `outbox._publish.seal`."""
+"""What an in-memory outbox has in a local transaction: rows, or halves in place of `outbox._half.seal`."""
 
 from __future__ import annotations
 
 import os
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psycopg
 from psycopg import sql
 
-from outbox._publish.draft import Draft
+from outbox._half.draft import Draft
+from outbox._half.validation import refuse, why_not_for
+from outbox._publish.acceptance import refuse_internal, require_accepted
 from outbox._publish.local_connection import LocalConnection, local_connection
-from outbox._publish.receipts import Receipt
-from outbox._publish.tracing import with_trace
-from outbox._publish.validation import refuse
-from outbox.errors import CommitOutcomeUnknown, OutboxError, PublishFailed, TransactionFenced, UsageError
+from outbox._publish.tracing import with_traces
+from outbox._table.transaction_limits import why_not
+from outbox.errors import (
+    CommitOutcomeUnknown,
+    MessageRefused,
+    OutboxError,
+    PublishFailed,
+    TransactionFenced,
+    UsageError,
+)
 from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
-from outbox.recorder import CommitOutcome
-from outbox.settings import Settings
+from outbox.recorder import CommitOutcome, Recorder
+from outbox.settings import HalfSettings, Settings
 from outbox.testing._memory.any_connection import AnyConnection, commit_now
-from outbox.testing._memory.sender import MemorySender
+from outbox.testing._memory.sender import DeclaredTopics, MemorySender
 from outbox.testing._memory.state import CommitFailure, Memory
 from outbox.testing.published import PublishedMessage
+from outbox.transaction import Receipt
 
 _MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
 
 
-class MemoryDraft(Draft):
-    """A draft with readable messages."""
+def memory_connection(driver: object) -> LocalConnection:
+    """Wrap a driver's connection: psycopg's as for a real outbox, any other as `AnyConnection`."""
+    if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+        return local_connection(driver)
+    return AnyConnection(driver)
 
+
+class MemoryParticipant(ABC):
+    """An in-memory outbox's participant in one local transaction.
+
+    Args:
+        service: Name of the service.
+        recorder: Receives the outbox's events.
+        connection: Connection on which COMMIT will run.
+    """
+
+    def __init__(
+        self, transaction_id: str, service: str, memory: Memory, recorder: Recorder, connection: LocalConnection
+    ) -> None:
+        self.transaction_id = transaction_id
+        self._service = service
+        self._memory = memory
+        self._recorder = recorder
+        self._connection = connection
+        self.has_ended = False
+        memory.opened(transaction_id, self)
+
+    @abstractmethod
     def messages(self) -> list[PublishedMessage]:
         """Return the messages, without removed ones."""
-        return [PublishedMessage.of(message, *self._place(position)) for position, message in self._messages]
 
-    def _place(self, position: int) -> tuple[str, int]:
-        return self.transaction_id, position
-
-
-class TableMemoryDraft(MemoryDraft):
-    """A draft of table mode with readable messages, each with the id of a row."""
-
-    def __init__(self, transaction_id: str, memory: Memory) -> None:
-        super().__init__(transaction_id)
-        self._memory = memory
-        self._rows: dict[int, int] = {}
-
-    def add(self, message: Message) -> Receipt:
-        """Add a message; as `Draft.add()`."""
-        receipt = super().add(message)
-        _, (row,) = self._memory.row_ids(1)
-        self._rows[receipt.position] = row
-        return Receipt(self.transaction_id, row, message.topic, self.end)
-
-    def _place(self, position: int) -> tuple[str, int]:
-        return self.transaction_id, self._rows[position]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryStarter:
-    """Creates the participants of one in-memory outbox in local transactions."""
-
-    settings: Settings
-    sender: MemorySender
-    memory: Memory
-
-    def connection(self, driver: object) -> LocalConnection:
-        """Wrap a driver's connection: psycopg's as for a real outbox, any other as `AnyConnection`."""
-        if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-            return local_connection(driver)
-        return AnyConnection(driver)
-
-    def start(self, connection: LocalConnection) -> MemoryPart:
-        """Create a participant in the connection's transaction, with a new transaction id."""
-        if self.settings.mode == "table":
-            xid, _ = self.memory.row_ids(1)
-            id_ = table_transaction_id(xid, time.time_ns() // 1_000)
-            return MemoryPart(self, connection, TableMemoryDraft(id_, self.memory))
-        id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-        return MemoryPart(self, connection, MemoryDraft(id_))
-
-
-class MemoryPart:
-    """An in-memory outbox's participant in one local transaction."""
-
-    writes_rows = False
-
-    def __init__(self, starter: MemoryStarter, connection: LocalConnection, draft: MemoryDraft) -> None:
-        self.draft: Draft = draft
-        self.messages = draft.messages
-        self._id = draft.transaction_id
-        self._group = starter.settings.group
-        self._sender = starter.sender
-        self._memory = starter.memory
-        self._connection = connection
-        self._outcome_without_commit = CommitOutcome.ROLLED_BACK
-        self._lost: CommitFailure | None = None
-        self._memory.opened(self._id, self)
-
-    def publish(self, message: Message, *, eager: bool) -> Receipt:
-        """Add a message.
-
-        Args:
-            eager: Ignored.
-        """
-        del eager
-        message = with_trace(message)
-        planned = self.draft.planned(message, self._group, self._sender.channel_names.half_topic)
-        refuse(message, planned, self._sender, self._sender.budget(self._connection.waiting))
-        if self._memory.publication_fails():
-            raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
-        receipt = self.draft.add(message)
-        self._sender.recorder.messages_published(self._group, 1)
-        return receipt
-
-    def acknowledged_half(self) -> tuple[int, int]:
-        """Return partition 0, and the message's position as its offset: no half is stored."""
-        return 0, len(self.draft) - 1
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of messages, without removed ones."""
 
     def seal(self, *, marked: bool = False) -> None:
-        """Raise the failure that the test requested, if any.
+        """Refuse a transaction that was ended inside the block.
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
+
+        Raises:
+            UsageError: It was.
         """
-        if marked and self._connection.execute(_MARK).row != (self._id,):
+        if marked and self._connection.execute(_MARK).row != (self.transaction_id,):
             raise UsageError(
                 "The transaction was ended inside the block. "
                 "Leave COMMIT and ROLLBACK to outbox.transaction(), which sends them at the end of the block."
             )
-        failure = self._memory.commit_failure()
-        if failure is None and self._memory.is_fenced(self._id):
-            failure = CommitFailure.FENCED
-        if failure is not None:
-            raise self._fail(failure)
-        self._sender.recorder.halves_acked(self._group, len(self.draft), 0.0)
-
-    def _fail(self, failure: CommitFailure) -> OutboxError:
-        if failure is CommitFailure.PUBLISH_FAILED:
-            return PublishFailed(
-                "Kafka did not acknowledge the halves. The local transaction is rolled back. Try again."
-            )
-        if failure is CommitFailure.FENCED:
-            self._outcome_without_commit = CommitOutcome.FENCED
-            return TransactionFenced(
-                f"The checker decided ROLLBACK for transaction {self._id} before it committed. "
-                "All of it is rolled back. Try again."
-            )
-        self._lost = failure
-        if failure is CommitFailure.LOST_AND_COMMITTED:
-            commit_now(self._connection)
-        return CommitOutcomeUnknown(
-            self._id,
-            f"COMMIT of transaction {self._id} was sent and no reply came. The checker will decide; "
-            "outcome() returns the result.",
-        )
 
     def has_row(self, *, presumed: bool) -> bool | None:
         """Return whether the transaction committed, when SQLAlchemy did not report that; False if it is still open.
@@ -165,46 +97,214 @@ class MemoryPart:
         return presumed and not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
 
     def committed(self) -> bool:
-        """Mark the transaction as committed.
+        """Publish the messages.
 
         Returns:
             Always True: the commit is as durable as configured.
         """
-        self._end(CommitOutcome.COMMITTED)
-        self._decided_commit()
+        self._memory.ended(self.transaction_id, self.messages())
+        self.has_ended = True
         return True
 
-    def rolled_back(self, reason: str) -> None:
-        """Mark the transaction as rolled back, or apply the requested loss of COMMIT's reply.
-
-        Args:
-            reason: A clause for error messages.
-        """
-        if self._lost is None:
-            self._end(self._outcome_without_commit)
-            self._decided_rollback(reason)
-            return
-        self._end(CommitOutcome.UNKNOWN)
-        self.draft.end.unknown()
-        if self._lost is CommitFailure.LOST_AND_COMMITTED:
-            self._decided_commit()
-        else:
-            self._decided_rollback("the checker decided ROLLBACK")
+    def rolled_back(self) -> None:
+        """Drop the messages."""
+        self._memory.ended(self.transaction_id, None)
+        self.has_ended = True
 
     def unknown(self) -> None:
-        """Mark the transaction as in doubt; there is no checker to decide."""
+        """Leave the transaction in doubt."""
+        self._memory.lost(self.transaction_id)
+        self.has_ended = True
+
+
+class RowParticipant(MemoryParticipant):
+    """A participant in table mode: messages have the ids of rows.
+
+    Args:
+        topics: The existing topics.
+        memory: Stores the messages of committed transactions, and gives ids to rows.
+        recorder: Receives the outbox's events.
+        connection: Connection on which COMMIT will run.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topics: DeclaredTopics,
+        memory: Memory,
+        recorder: Recorder,
+        connection: LocalConnection,
+    ) -> None:
+        self._rows: list[tuple[int, Message]] = []
+        self._settings = settings
+        self._topics = topics
+        xid, _ = memory.row_ids(1)
+        id_ = table_transaction_id(xid, time.time_ns() // 1_000)
+        super().__init__(id_, settings.service, memory, recorder, connection)
+
+    def __len__(self) -> int:
+        """Return the number of messages, without removed ones."""
+        return len(self._rows)
+
+    def strike(self, keep: int) -> None:
+        """Remove all but the first `keep` messages."""
+        del self._rows[keep:]
+
+    def messages(self) -> list[PublishedMessage]:
+        """Return the messages, without removed ones."""
+        return [PublishedMessage.of(message, self.transaction_id, row) for row, message in self._rows]
+
+    def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
+        """Add messages, all or none.
+
+        Raises:
+            MessageRefused: A message cannot be published.
+        """
+        del eager
+        require_accepted(self._settings)
+        messages = with_traces(messages)
+        for message in messages:
+            refuse_internal(message.topic, self._settings.channel)
+            if problem := why_not_for(message, self._topics.topic(message.topic)):
+                raise MessageRefused(problem)
+        if problem := why_not(messages, len(self._rows), sum(message.size() for _, message in self._rows)):
+            raise MessageRefused(problem)
+        _, rows = self._memory.row_ids(len(messages))
+        self._rows += zip(rows, messages, strict=True)
+        self._recorder.messages_published(self._service, len(messages))
+        return [Receipt(self.transaction_id, row, message.topic) for row, message in zip(rows, messages, strict=True)]
+
+
+class MemoryDraft(Draft):
+    """A draft with readable messages."""
+
+    def messages(self) -> list[PublishedMessage]:
+        """Return the messages, without removed ones."""
+        return [PublishedMessage.of(message, self.transaction_id, position) for position, message in self._messages]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryStarter:
+    """Creates the participants of one in-memory outbox of half mode in local transactions."""
+
+    settings: HalfSettings
+    sender: MemorySender
+    memory: Memory
+
+    def connection(self, driver: object) -> LocalConnection:
+        """Wrap a driver's connection."""
+        return memory_connection(driver)
+
+    def start(self, connection: LocalConnection) -> HalfParticipant:
+        """Create a participant in the connection's transaction, with a new transaction id."""
+        return HalfParticipant(self, connection)
+
+
+class HalfParticipant(MemoryParticipant):
+    """A participant in half mode, which fails as the test requested.
+
+    Args:
+        connection: Connection on which COMMIT will run.
+    """
+
+    def __init__(self, starter: MemoryStarter, connection: LocalConnection) -> None:
+        self._draft = MemoryDraft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
+        self._settings = starter.settings
+        self._sender = starter.sender
+        self._outcome_without_commit = CommitOutcome.ROLLED_BACK
+        self._lost: CommitFailure | None = None
+        service, recorder = starter.settings.service, starter.sender.recorder
+        super().__init__(self._draft.transaction_id, service, starter.memory, recorder, connection)
+
+    def __len__(self) -> int:
+        """Return the number of messages, without removed ones."""
+        return len(self._draft)
+
+    def strike(self, keep: int) -> None:
+        """Remove all but the first `keep` messages."""
+        self._draft.strike(keep)
+
+    def messages(self) -> list[PublishedMessage]:
+        """Return the messages, without removed ones."""
+        return self._draft.messages()
+
+    def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
+        """Add messages, all or none.
+
+        Args:
+            eager: Ignored.
+
+        Raises:
+            MessageRefused: A message cannot be published.
+        """
+        del eager
+        require_accepted(self._settings)
+        messages = with_traces(messages)
+        planned = self._draft.planned(messages, self._service, self._settings.channel.half_topic)
+        for message, half in zip(messages, planned, strict=True):
+            refuse(message, half, self._sender, self._sender.budget(self._connection.waiting))
+        if self._memory.publication_fails():
+            raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
+        receipts = self._draft.add(messages)
+        self._recorder.messages_published(self._service, len(messages))
+        return receipts
+
+    def acknowledged_half(self) -> tuple[int, int]:
+        """Return partition 0, and the message's position as its offset: no half is stored."""
+        return 0, len(self._draft) - 1
+
+    def seal(self, *, marked: bool = False) -> None:
+        """Raise the failure that the test requested, if any.
+
+        Args:
+            marked: Whether `begin()` began the transaction, so that its mark must still be set.
+        """
+        super().seal(marked=marked)
+        failure = self._memory.commit_failure()
+        if failure is None and self._memory.is_fenced(self.transaction_id):
+            failure = CommitFailure.FENCED
+        if failure is not None:
+            raise self._fail(failure)
+        self._recorder.halves_acked(self._service, len(self._draft), 0.0)
+
+    def _fail(self, failure: CommitFailure) -> OutboxError:
+        if failure is CommitFailure.PUBLISH_FAILED:
+            return PublishFailed(
+                "Kafka did not acknowledge the halves. The local transaction is rolled back. Try again."
+            )
+        if failure is CommitFailure.FENCED:
+            self._outcome_without_commit = CommitOutcome.FENCED
+            return TransactionFenced(
+                f"The checker decided ROLLBACK for transaction {self.transaction_id} before it committed. "
+                "All of it is rolled back. Try again."
+            )
+        self._lost = failure
+        if failure is CommitFailure.LOST_AND_COMMITTED:
+            commit_now(self._connection)
+        return CommitOutcomeUnknown(
+            self.transaction_id,
+            f"COMMIT of transaction {self.transaction_id} was sent and no reply came. The checker will decide; "
+            "outcome() returns the result.",
+        )
+
+    def committed(self) -> bool:
+        """Publish the messages."""
+        self._end(CommitOutcome.COMMITTED)
+        return super().committed()
+
+    def rolled_back(self) -> None:
+        """Drop the messages, or apply the requested loss of COMMIT's reply."""
+        self._end(self._outcome_without_commit if self._lost is None else CommitOutcome.UNKNOWN)
+        if self._lost is CommitFailure.LOST_AND_COMMITTED:
+            super().committed()
+        else:
+            super().rolled_back()
+
+    def unknown(self) -> None:
+        """Leave the transaction in doubt; there is no checker to decide."""
         self._end(CommitOutcome.UNKNOWN)
-        self.draft.end.unknown()
-        self._memory.lost(self._id)
-
-    def _decided_commit(self) -> None:
-        self._memory.ended(self._id, self.messages())
-        self.draft.end.committed()
-
-    def _decided_rollback(self, reason: str) -> None:
-        self._memory.ended(self._id, None)
-        self.draft.end.rolled_back(reason)
+        super().unknown()
 
     def _end(self, outcome: CommitOutcome) -> None:
-        if self.draft:
-            self._sender.recorder.transaction_ended(self._group, outcome)
+        if len(self._draft):
+            self._recorder.transaction_ended(self._service, outcome)

@@ -6,13 +6,15 @@ import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_contract import ENVELOPE_BYTES
-from outbox._publish.sender import Sender
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import UsageError
 from outbox.protocol.names import sibling_topic
+from outbox.recorder import Recorder
+from outbox.settings import HalfSettings
 
 MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's own default for `max.message.bytes`."""
@@ -23,19 +25,37 @@ _ANY_PARTITION_COUNT = 2**31 - 1
 Topics = Mapping[str, int] | Collection[str]
 
 
+class DeclaredTopics:
+    """The topics that exist for an outbox in memory.
+
+    Args:
+        topics: Their names, or the number of partitions of each; None: any topic with any partition exists.
+    """
+
+    def __init__(self, topics: Topics | None) -> None:
+        self._partitions = topics if topics is None or isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+
+    def topic(self, name: str) -> TopicDescription | None:
+        """Return the description of a topic; None if topics are declared and this one is not."""
+        declared = self._partitions
+        if declared is None:
+            return _topic(name, _ANY_PARTITION_COUNT)
+        if name not in declared:
+            return None
+        return replace(_topic(name, declared[name]), of_channel=sibling_topic(name) in declared)
+
+
 class MemorySender(Sender):
-    """A sender with declared topics that refuses to connect."""
+    """A sender with declared topics that refuses to connect.
 
-    _declared: Mapping[str, int] | None = None
+    Args:
+        recorder: Receives its events.
+        topics: The existing topics.
+    """
 
-    def declare(self, topics: Topics | None) -> None:
-        """Declare the existing topics.
-
-        Args:
-            topics: Their names, or the number of partitions of each; None: any topic with any partition exists.
-        """
-        if topics is not None:
-            self._declared = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+    def __init__(self, settings: HalfSettings, recorder: Recorder | None, topics: DeclaredTopics) -> None:
+        super().__init__(settings, recorder)
+        self._declared = topics
 
     @property
     def channel(self) -> ChannelDescription:
@@ -50,11 +70,7 @@ class MemorySender(Sender):
         """Return the description of a real topic; None if topics are declared and this one is not."""
         del budget
         self.require_open()
-        if self._declared is None:
-            return _topic(name, _ANY_PARTITION_COUNT)
-        if name not in self._declared:
-            return None
-        return replace(_topic(name, self._declared[name]), of_channel=sibling_topic(name) in self._declared)
+        return self._declared.topic(name)
 
     def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
         """Return the same as `real_topic()`: declared topics do not change."""

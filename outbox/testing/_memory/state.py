@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from outbox.outcome import Outcome
 from outbox.testing.published import PublishedMessage
+from outbox.transaction import Outcome
 
 _FIRST_XID = 700
 """About where a new database is."""
@@ -32,14 +32,9 @@ class OpenPart(Protocol):
 
 
 class Memory:
-    """The state of one outbox, which threads may share.
+    """The state of one outbox, which threads may share."""
 
-    Args:
-        has_rows: Whether the outbox is in table mode.
-    """
-
-    def __init__(self, *, has_rows: bool) -> None:
-        self._has_rows = has_rows
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._open: WeakValueDictionary[str, OpenPart] = WeakValueDictionary()
         self._published: list[PublishedMessage] = []
@@ -78,12 +73,16 @@ class Memory:
         return _FIRST_XID + first, range(first, first + count)
 
     def outcome(self, transaction_id: str) -> Outcome:
-        """Return the outcome of a transaction; fence a half transaction that has not committed, as a real outbox."""
+        """Return the outcome of a transaction."""
         with self._lock:
-            if self._has_rows:  # Postgres fences nothing
-                part = self._open.get(transaction_id)
-                is_open = part is not None and part.messages()
-                return Outcome.OPEN if is_open else self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)
+            part = self._open.get(transaction_id)
+            if part is not None and part.messages():
+                return Outcome.OPEN
+            return self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)
+
+    def fence(self, transaction_id: str) -> Outcome:
+        """Return the outcome of a transaction; one that has not committed is rolled back from now on."""
+        with self._lock:
             return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
 
     def is_fenced(self, transaction_id: str) -> bool:

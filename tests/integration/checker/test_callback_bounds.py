@@ -10,7 +10,7 @@ from outbox.protocol.positions import MAX_POSITION, Positions
 from tests.support.harness import Site
 
 LONGEST = str(Positions.of(range(0, MAX_POSITION + 1, 2)))
-FINE = {"producer_group": "repeat('g', 200)", "channel": "repeat('c', 244)", "positions": f"'{LONGEST}'"}
+FINE = {"service": "repeat('g', 200)", "channel": "repeat('c', 244)", "positions": f"'{LONGEST}'"}
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_a_row_with_the_longest_texts_is_taken(shop: Site) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("producer_group", "repeat('g', 201)"),
+        ("service", "repeat('g', 201)"),
         ("channel", "repeat('c', 250)"),
         ("positions", "repeat('1,', 125000000)"),
         ("created_at", "'-infinity'"),

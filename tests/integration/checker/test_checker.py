@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from psycopg.conninfo import make_conninfo
 
 from checker.connection import connect
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.op import OpEntry
 from tests.integration.relay.test_kill_relay import is_stopped
@@ -46,10 +46,10 @@ QUICK = {
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -57,7 +57,7 @@ def _messages(site: Site, count: int) -> list[Message]:
     return [Message(site.topic("orders"), str(number), f"key{number}") for number in range(count)]
 
 
-def test_damaged_row_stops_nobody(site: Site, outbox: Outbox) -> None:
+def test_damaged_row_stops_nobody(site: Site, outbox: HalfOutbox) -> None:
     """An application may write anything into its own table (R53)."""
     damaged, mismatched, fine = (
         publish_bulk(site, outbox, [message], ops=False)[0].removesuffix("/0") for message in _messages(site, 3)
@@ -85,7 +85,7 @@ def _verdicts(checker: Service) -> Counter[str]:
     return Counter({name: checker.output().count(f'"{name}": ') for name in names})
 
 
-def _half(site: Site, outbox: Outbox, service: str = "orders", incarnation: str | None = None) -> str:
+def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: str | None = None) -> str:
     """A half sent by hand; its transaction id."""
     id_ = str(uuid.uuid4())
     options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
@@ -101,7 +101,7 @@ def _half(site: Site, outbox: Outbox, service: str = "orders", incarnation: str 
     return id_
 
 
-def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, outbox: Outbox) -> None:
+def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, outbox: HalfOutbox) -> None:
     committed = publish_bulk(site, outbox, _messages(site, 1_000), ops=False)
     orphans = send_halves(site, outbox, _messages(site, 1_000))
     site.relay(extra=QUICK)
@@ -115,7 +115,7 @@ def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, 
 
 
 @pytest.mark.long
-def test_a_checker_that_dies_again_and_again(site: Site, outbox: Outbox) -> None:
+def test_a_checker_that_dies_again_and_again(site: Site, outbox: HalfOutbox) -> None:
     committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
     orphans = send_halves(site, outbox, _messages(site, 20))
     site.relay(extra=QUICK)
@@ -130,7 +130,7 @@ def test_a_checker_that_dies_again_and_again(site: Site, outbox: Outbox) -> None
     assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
 
 
-def test_two_checkers_at_once(site: Site, outbox: Outbox) -> None:
+def test_two_checkers_at_once(site: Site, outbox: HalfOutbox) -> None:
     checkers = [site.checker(extra=QUICK) for _ in range(2)]
     site.relay(extra=QUICK)
     committed = publish_bulk(site, outbox, _messages(site, 300), ops=False)
@@ -144,7 +144,7 @@ def test_two_checkers_at_once(site: Site, outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("ahead", [pytest.param("7200", marks=pytest.mark.long), "-7200"])
-def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox, ahead: str) -> None:
+def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: HalfOutbox, ahead: str) -> None:
     """More is fenced than the circuit breaker's limit, but the service has committed since."""
     orphans = send_halves(site, outbox, _messages(site, 20))
     committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
@@ -162,7 +162,7 @@ def test_checker_with_a_wrong_clock_decides_and_ends(site: Site, outbox: Outbox,
 @pytest.mark.parametrize(
     "place", ["checker.placed", *(pytest.param(f"checker.{name}", marks=pytest.mark.long) for name in LATER)]
 )
-def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: Outbox, place: str) -> None:
+def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: HalfOutbox, place: str) -> None:
     """The server ends a session that is idle inside a fence, between any two statements (R41)."""
     orphans = send_halves(site, outbox, _messages(site, 20))
     stopped = site.checker(failpoint=f"{place}:1:stop", extra=QUICK)
@@ -192,7 +192,7 @@ def test_checker_connection_has_the_servers_limits(site: Site, purpose: str, wri
     assert found == LIMITS_MS
 
 
-def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: Outbox) -> None:
+def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site, outbox: HalfOutbox) -> None:
     strange = _half(site, outbox, "strangers")
     known = send_halves(site, outbox, _messages(site, 1))
     config = Path(site.log_folder) / "checker.toml"
@@ -207,7 +207,7 @@ def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site
     assert not site.settled()
 
 
-def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Site, outbox: Outbox) -> None:
+def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Site, outbox: HalfOutbox) -> None:
     foreign = _half(site, outbox, incarnation=str(uuid.uuid4()))
     nameless = _half(site, outbox)
     known = send_halves(site, outbox, _messages(site, 1))
@@ -219,7 +219,7 @@ def test_a_half_of_another_incarnation_of_the_database_is_never_decided(site: Si
     assert "Verdicts need an operator" in checker.output()
 
 
-def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, outbox: Outbox) -> None:
+def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, outbox: HalfOutbox) -> None:
     """Only its own transaction waits: the others of the batch are decided."""
     others = send_halves(site, outbox, _messages(site, 3))
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "late", "late")])
@@ -250,7 +250,7 @@ def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) 
     )
 
 
-def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Outbox) -> None:
+def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: HalfOutbox) -> None:
     """Whoever is first decides, and the real topic agrees with the table."""
     entries = send_halves(site, outbox, _messages(site, 300))
     site.relay(extra=QUICK)
@@ -282,7 +282,7 @@ def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: Outb
     assert {record.message_id.partition("/")[0] for record in site.read("orders")} == set(won)
 
 
-def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, outbox: Outbox) -> None:
+def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, outbox: HalfOutbox) -> None:
     entries = send_halves(site, outbox, [Message(site.topic("orders"), str(index), "k") for index in range(3)])
     key = f"purged/{entries[0].topic_id}/{entries[0].partition}"
     with site.connect() as connection:

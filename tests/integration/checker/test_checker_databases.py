@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox.protocol.op import OpEntry
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Service, Site, wait_until
@@ -23,10 +23,10 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "30
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -55,7 +55,7 @@ def configured(site: Site) -> Configured:
     return Configured(site)
 
 
-def _orphans(site: Site, outbox: Outbox, count: int) -> list[OpEntry]:
+def _orphans(site: Site, outbox: HalfOutbox, count: int) -> list[OpEntry]:
     return send_halves(site, outbox, [Message(site.topic("orders"), str(number), "k") for number in range(count)])
 
 
@@ -68,9 +68,9 @@ def _ids(entries: list[OpEntry]) -> set[str]:
 
 
 @pytest.mark.long
-def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: Outbox, configured: Configured) -> None:
+def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: HalfOutbox, configured: Configured) -> None:
     """It takes connections and never answers, from the start on; the other one is served meanwhile."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.outbox("stock") as stock:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.half_outbox("stock") as stock:
         port = silent.getsockname()[1]
         configured.write(
             shop='{dsn}\n{tables}\ngroups = ["orders"]',
@@ -93,7 +93,7 @@ def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: Outbox, 
 
 @pytest.mark.long
 def test_databases_are_added_changed_and_removed_while_it_runs(
-    site: Site, outbox: Outbox, configured: Configured
+    site: Site, outbox: HalfOutbox, configured: Configured
 ) -> None:
     configured.write(other='{dsn}\n{tables}\ngroups = ["nobody"]')
     orphans = _orphans(site, outbox, 3)
@@ -132,7 +132,9 @@ def _kept_up(port: int) -> set[str]:
     return {dict(labels)["database"] for found, labels in metrics(port) if found == name}
 
 
-def test_service_without_commits_is_fenced_only_after_reset(site: Site, outbox: Outbox, configured: Configured) -> None:
+def test_service_without_commits_is_fenced_only_after_reset(
+    site: Site, outbox: HalfOutbox, configured: Configured
+) -> None:
     """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""
     configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 5')
     publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
@@ -152,7 +154,7 @@ def test_service_without_commits_is_fenced_only_after_reset(site: Site, outbox: 
     assert metric(configured.port, "outbox_checker_breakers_open", database="shop") == 0
 
 
-def test_a_password_is_rotated_in_its_file(site: Site, outbox: Outbox, configured: Configured) -> None:
+def test_a_password_is_rotated_in_its_file(site: Site, outbox: HalfOutbox, configured: Configured) -> None:
     """The file is read at each connect; one that is not there is told without what stood in it."""
     role = f"{site.name}_checker"
     secret = Path(site.log_folder) / "dsn"
@@ -178,7 +180,7 @@ def test_a_password_is_rotated_in_its_file(site: Site, outbox: Outbox, configure
     assert checker.terminate() == 0
 
 
-def test_a_server_that_forgets_is_refused_in_production(site: Site, outbox: Outbox) -> None:
+def test_a_server_that_forgets_is_refused_in_production(site: Site, outbox: HalfOutbox) -> None:
     """Here by the role: its transactions do not wait for the disk."""
     del outbox
     role = f"{site.name}_hasty"

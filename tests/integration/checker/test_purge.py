@@ -21,7 +21,7 @@ from checker.rules.settlement import Ages, Delay
 from checker.rules.verdicts import Verdict
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.walk import Purged
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.admin import end_offset
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._postgres.callback_table import CallbackTable
@@ -79,7 +79,7 @@ def _bare(message_ids: list[str]) -> set[str]:
 
 @pytest.mark.long
 def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
-    site: Site, channel: ChannelDescription, outbox: Outbox
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox
 ) -> None:
     refused = publish_bulk(site, outbox, _messages(site, "gone", 1))
     ids = publish_bulk(site, outbox, _messages(site, "orders", 50))
@@ -105,7 +105,7 @@ def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
 
 
 def test_what_nobody_committed_and_is_parked_below_the_watermark_is_fenced(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     """No row of it can have been purged: it lay in the discard topic all the time."""
     (orphan,) = send_halves(site, outbox, _messages(site, "orders", 1))
@@ -200,7 +200,7 @@ def test_a_row_whose_half_cannot_be_parsed_stays(
     assert set(site.rows()) == {rows[1].transaction_id}
 
 
-def test_a_row_is_as_old_as_its_insert_and_not_as_its_transaction(site: Site, outbox: Outbox) -> None:
+def test_a_row_is_as_old_as_its_insert_and_not_as_its_transaction(site: Site, outbox: HalfOutbox) -> None:
     """A long local transaction would else be purged as soon as it is delivered, and reported before it can be."""
     with site.connect() as connection:
         with outbox.transaction(connection) as tx:
@@ -234,7 +234,7 @@ def test_the_watermark_never_goes_back(site: Site, channel: ChannelDescription, 
 
 
 def test_no_outcome_is_told_of_what_was_purged(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     """A rollback row for it would be a lie."""
     rows = make_rows(site, channel.half.id, range(2), age_ms=26 * HOUR_MS)
@@ -436,7 +436,7 @@ class _Once:
 
 
 def test_an_outcome_that_is_asked_during_a_purge_is_no_rollback_row(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     (row,) = make_rows(site, channel.half.id, [0])
     commit_checkpoint(site, channel, HalfCheckpoint(1, 1))

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from checker.rules.settlement import Delay
 from checker.upkeep.delivery_progress import DeliveryReader
 from checker.upkeep.walk import Purged, Undelivered
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import ChannelDescription
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -61,12 +61,12 @@ def _place(site: Site) -> int:
 
 
 @pytest.mark.long
-def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
-    site: Site, outbox: Outbox, reader: DeliveryReader
+def test_what_is_not_delivered_is_told_by_service_and_delivered_is_not(
+    site: Site, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     ids = publish_bulk(site, outbox, _messages(site, 7))
     (one,) = _audit(site, reader)
-    assert (one.group, one.delay, one.count, one.examples) == (
+    assert (one.service, one.delay, one.count, one.examples) == (
         "orders",
         Delay.UNREAD,
         7,
@@ -75,13 +75,15 @@ def test_what_is_not_delivered_is_told_by_group_and_delivered_is_not(
     assert _audit(site, reader, max_age=3_600_000) == []
     checker = site.checker(extra={**AT_ONCE, "OUTBOX_HTTP_PORT": "0"})
     wait_until(lambda: '"kind": "unread"' in checker.output(), explain=site.logs)
-    assert '"group": "orders"' in checker.output()
+    assert '"service": "orders"' in checker.output()
     site.relay()
     wait_until(lambda: "All committed transactions delivered" in checker.output(), explain=site.logs)
     assert _audit(site, reader) == []
 
 
-def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader) -> None:
+def test_each_reason_is_told(
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
+) -> None:
     """Six transactions of one half partition: settled, in the discard topic, undecided, settled, unread, unread."""
     publish_bulk(site, outbox, _messages(site, 6), ops=False)
     partition = _place(site)
@@ -91,12 +93,12 @@ def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Ou
         by_offset = {offset: id_ for id_, offset in connection.execute(query)}
     lying = make_rows(site, channel.half.id, [1], partition=partition)[0]
     discard(site, channel, lying)
-    make_rows(site, any_topic_id(), [0], group="stock")
-    make_rows(site, channel.half.id, [1_000], group="stock", partition=partition)
+    make_rows(site, any_topic_id(), [0], service="stock")
+    make_rows(site, channel.half.id, [1_000], service="stock", partition=partition)
     checkpoint = HalfCheckpoint(2, 4, (range(2, 3),))
     commit_checkpoint(site, channel, checkpoint, partition=partition)
     found = _audit(site, reader)
-    assert {(one.group, one.delay): (one.count, one.detail) for one in found} == {
+    assert {(one.service, one.delay): (one.count, one.detail) for one in found} == {
         ("orders", Delay.DISCARDED): (1, "TOO_LARGE"),
         ("orders", Delay.PENDING): (1, f"half partition {partition}"),
         ("orders", Delay.UNREAD): (2, f"half partition {partition}"),
@@ -108,7 +110,7 @@ def test_each_reason_is_told(site: Site, channel: ChannelDescription, outbox: Ou
 
 
 def test_halves_that_were_deleted_by_hand_are_gone(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     publish_bulk(site, outbox, _messages(site, 5))
     place = TopicPartition(channel.half.name, _place(site), 3)
@@ -118,7 +120,7 @@ def test_halves_that_were_deleted_by_hand_are_gone(
 
 
 def test_without_a_checkpoint_nothing_is_proved(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     for partition in range(2):
         commit_checkpoint(site, channel, HalfCheckpoint(0, 0), partition=partition, text="moved by hand")
@@ -146,11 +148,11 @@ def test_row_of_an_unbounded_table_from_before_1970_is_audited(
     make_rows(site, channel.half.id, [0])
     with site.connect() as connection:
         connection.execute(f"ALTER TABLE {site.tables.transaction} DROP CONSTRAINT outbox_bounds".encode())
-        group = "repeat('g', 1000000)"
-        query = f"UPDATE {site.tables.transaction} SET created_at = '{created}', producer_group = {group}"
+        service = "repeat('g', 1000000)"
+        query = f"UPDATE {site.tables.transaction} SET created_at = '{created}', service = {service}"
         connection.execute(query.encode())
     (found,) = _audit(site, reader)
-    assert (found.count, found.oldest.year, found.group) == (1, 1970, "g" * 200)
+    assert (found.count, found.oldest.year, found.service) == (1, 1970, "g" * 200)
 
 
 def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
@@ -167,7 +169,7 @@ def test_a_half_partition_that_ends_before_its_checkpoint_proves_nothing(
 
 
 def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
-    site: Site, channel: ChannelDescription, outbox: Outbox, reader: DeliveryReader
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox, reader: DeliveryReader
 ) -> None:
     """Its halves lie behind the end that was seen."""
     progress = reader.read()
@@ -176,14 +178,14 @@ def test_a_row_that_is_committed_after_the_look_at_kafka_is_not_gone(
     assert _kinds(audit(site, progress, reader.read)) == {Delay.UNREAD: 3}
 
 
-def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: Outbox) -> None:
+def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: HalfOutbox) -> None:
     """A wrong ROLLBACK settles the transaction; its row commits, and nobody will see its message (R42)."""
     port = free_port()
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     site.send_verdict(replace(entry, kind=OpKind.ROLLBACK))
     site.wait_settled()
-    columns = "transaction_id, producer_group, state, channel, half_topic_id, half_partition, first_offset, last_offset"
+    columns = "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset"
     with site.connect() as connection:
         connection.execute(
             f"INSERT INTO {site.tables.transaction} ({columns}, positions)"

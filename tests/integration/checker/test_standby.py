@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 
-from outbox import CommitOutcomeUnknown, Message
+from outbox import Message
+from outbox.errors import CommitOutcomeUnknown
 from outbox.testing import VisibleRecord
 from stack import Stack
 from stack.postgres import Postgres
@@ -131,7 +132,7 @@ def test_what_was_acknowledged_before_a_failover_is_delivered_after_it(pair: Pai
 
 def test_after_a_failover_the_checker_decides_what_was_told_before(pair: Pair, site: Site) -> None:
     """A rollback row that was placed before it stands: whoever comes late cannot commit."""
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         _, checker = _services(site)
         before = send_halves(site, outbox, numbered(site, 0, 5))
         wait_until(lambda: len(_fenced(site)) == 5, explain=site.logs)
@@ -191,7 +192,7 @@ def test_a_standby_never_gives_a_verdict(pair: Pair, site: Site) -> None:
     refused = site.checker(extra={"OUTBOX_POSTGRES_URL": pair.standby.url})
     assert refused.wait(30) == 4
     assert "cannot be used" in refused.output()
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         _, checker = _services(site)
         pair.lead_to(pair.standby.url)
         orphans = send_halves(site, outbox, numbered(site, 0, 5))
@@ -207,7 +208,7 @@ def test_routing_session_publishes_beside_a_standby(pair: Pair, site: Site) -> N
     """It reads on the standby, which Postgres itself keeps from writing, and publishes with the primary's COMMIT."""
     _services(site)
     follower = create_engine(pair.standby.url.replace("postgresql://", "postgresql+psycopg://", 1))
-    with site.outbox() as outbox, RoutingSession(site.engine(), follower) as session:
+    with site.half_outbox() as outbox, RoutingSession(site.engine(), follower) as session:
         assert session.scalar(text("SELECT pg_is_in_recovery()"))
         outbox.publish(session, Message(site.topic("orders"), b"v", b"k"))
         assert session.scalar(text("SELECT pg_is_in_recovery()"))

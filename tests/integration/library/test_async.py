@@ -18,9 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncOutbox, Message, PublishFailed, Receipt, UsageError
+from outbox import AsyncHalfOutbox, Message, Receipt
 from outbox._kafka.admin import admin_client
 from outbox.async_outbox import AsyncTransaction
+from outbox.errors import PublishFailed, UsageError
 from outbox.protocol.op import OpKind, OpSource
 from tests.support.async_shop import AsyncShop
 from tests.support.harness import doubled, wait_until
@@ -200,7 +201,7 @@ def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
 
     async def body(application: AsyncShop) -> None:
         async with (
-            AsyncOutbox.over(shop.site.outbox("billing")) as billing,
+            AsyncHalfOutbox.over(shop.site.half_outbox("billing")) as billing,
             application.session() as session,
         ):
             await application.publish(session, topic, "from orders")
@@ -255,7 +256,7 @@ def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
             await application.outbox.publish(session, message)  # type: ignore[arg-type]  # that is what is tested
         async with await psycopg.AsyncConnection.connect(shop.site.postgres_url) as connection:
             with pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
-                await application.outbox.publish(connection, message)
+                await application.outbox.publish(connection, message)  # type: ignore[arg-type]  # that is tested
         with pytest.raises(UsageError, match="not open"):
             await application.outbox.publish(application.engine.connect(), message)
         with pytest.raises(UsageError, match="not open"):
@@ -436,10 +437,9 @@ def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: b
     async def body(application: AsyncShop) -> None:
         silent = socket.create_server(("127.0.0.1", 0))
         kafka = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
-        outbox = AsyncOutbox(
+        outbox = AsyncHalfOutbox(
             "orders",
             kafka,
-            mode="half",
             channel=shop.site.name,
             tables=shop.site.tables,
             publish_timeout_seconds=timeout,
@@ -464,7 +464,7 @@ def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(sh
 
     async def body(application: AsyncShop) -> None:
         silent = socket.create_server(("127.0.0.1", 0))
-        outbox = AsyncOutbox.over(shop.site.outbox(publish_timeout_seconds=timeout))
+        outbox = AsyncHalfOutbox.over(shop.site.half_outbox(publish_timeout_seconds=timeout))
         async with _ticking() as gaps, AsyncSession(application.engine) as session:
             await outbox.publish(session, application.message(topic, "never"))
             outbox.sync._sender._producer = None
@@ -485,7 +485,7 @@ def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.Monk
     """The same between the seal and the end of COMMIT: the marker is dropped, and the checker decides."""
     topic = shop.topic()
     opened: list[str] = []
-    outbox = AsyncOutbox.over(shop.site.outbox())
+    outbox = AsyncHalfOutbox.over(shop.site.half_outbox())
     sender = outbox.sync._sender
 
     def lose(name: str) -> None:
@@ -493,7 +493,7 @@ def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.Monk
             sender._producer = None
             monkeypatch.setattr(sender, "connect", lambda _budget: opened.append("opened"))
 
-    monkeypatch.setattr("outbox._publish.seal.failpoint", lose)
+    monkeypatch.setattr("outbox._half.seal.failpoint", lose)
 
     async def body(application: AsyncShop) -> None:
         async with AsyncSession(application.engine) as session:
@@ -528,7 +528,7 @@ WITHOUT_GREENLET = """
 import sys
 sys.modules["greenlet"] = None
 import outbox
-with outbox.Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, mode="half"):
+with outbox.HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}):
     print("the blocking one works")
 outbox.AsyncOutbox
 """
@@ -558,8 +558,8 @@ def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) -> Non
 
 def test_ping_and_close(shop: Shop) -> None:
     async def body(application: AsyncShop) -> None:
-        async with AsyncOutbox(
-            "orders", shop.site.kafka(), channel=shop.site.name, tables=shop.site.tables, mode="half"
+        async with AsyncHalfOutbox(
+            "orders", shop.site.kafka(), channel=shop.site.name, tables=shop.site.tables
         ) as outbox:
             await outbox.ping()
         async with AsyncSession(application.engine) as session:

@@ -18,9 +18,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from outbox import Message, MessageRefused, HalfOutbox, Outbox, OutboxError
-from outbox.errors import TableError, ChannelError, ConfigurationError, PublishFailed
-from outbox.settings import Settings
+from outbox import HalfOutbox, Message, MessageRefused, OutboxError
+from outbox.errors import ChannelError, ConfigurationError, PublishFailed, TableError
+from outbox.settings import HalfSettings
 from stack import Stack
 from tests.support.harness import Site, wait_until
 
@@ -28,16 +28,16 @@ NO_KAFKA = "127.0.0.1:9"
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """An outbox whose channel, tables and topic `orders` exist."""
     site.create("orders")
     with site.connect() as connection:
         connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-    with site.outbox(publish_timeout_seconds=2.0) as made:
+    with site.half_outbox(publish_timeout_seconds=2.0) as made:
         yield made
 
 
-def _sell(site: Site, outbox: Outbox, message: Message) -> None:
+def _sell(site: Site, outbox: HalfOutbox, message: Message) -> None:
     """One local transaction: a business row and a message."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text(f"INSERT INTO {site.name}_sold VALUES (1)"))
@@ -99,7 +99,9 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
         "timestamp 0",
     ],
 )
-def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbox, message: object, says: str) -> None:
+def test_a_message_that_cannot_be_published_is_refused(
+    site: Site, outbox: HalfOutbox, message: object, says: str
+) -> None:
     assert callable(message)
     with pytest.raises(MessageRefused, match=says):
         _sell(site, outbox, message(site))
@@ -111,14 +113,14 @@ def test_a_message_that_cannot_be_published_is_refused(site: Site, outbox: Outbo
 
 def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
     with (
-        site.outbox() as outbox,
+        site.half_outbox() as outbox,
         Session(site.engine()) as session,
         pytest.raises(ChannelError, match="outbox channel create"),
     ):
         outbox.publish(session, Message("orders", "x"))
 
 
-def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: Outbox) -> None:
+def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox: HalfOutbox) -> None:
     with site.connect() as connection:
         connection.execute(f"DROP TABLE {site.tables.transaction}, {site.tables.meta}".encode())
     with pytest.raises(TableError, match="outbox table create"):
@@ -126,7 +128,7 @@ def test_a_missing_table_says_how_to_create_it_and_rolls_back(site: Site, outbox
     assert _sold(site) == 0
 
 
-def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: Outbox) -> None:
+def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbox: HalfOutbox) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
     url = f"postgresql+psycopg://{parts['user']}:wrong-secret@{parts['host']}:{parts['port']}/{parts['dbname']}"
     with Session(create_engine(url)) as session, pytest.raises(OperationalError) as caught:
@@ -142,9 +144,7 @@ def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) 
     site.create("orders")
     started = time.monotonic()
     with (
-        HalfOutbox(
-            "orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0
-        ) as outbox,
+        HalfOutbox("orders", {"bootstrap.servers": NO_KAFKA}, channel=site.name, publish_timeout_seconds=2.0) as outbox,
         Session(site.engine()) as session,
         pytest.raises(OutboxError, match=r"correct bootstrap\.servers"),
     ):
@@ -156,7 +156,7 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
     site.create("orders")
     kafka = {"bootstrap.servers": NO_KAFKA}
 
-    def publish(outbox: Outbox) -> None:
+    def publish(outbox: HalfOutbox) -> None:
         with Session(site.engine()) as session, pytest.raises(PublishFailed):
             outbox.publish(session, Message(site.topic("orders"), "x"))
 
@@ -169,7 +169,7 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: Outbox) -> None:
+def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: HalfOutbox) -> None:
     class Failed:
         """A producer in the state that librdkafka calls fatal."""
 
@@ -196,7 +196,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
         site.create("orders")
         with site.connect() as connection:
             connection.execute(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)".encode())
-        with site.outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
+        with site.half_outbox(publish_timeout_seconds=2.0, close_timeout_seconds=0.0) as outbox:
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()
@@ -214,17 +214,16 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
     ("environ", "says"),
     [
         ({"OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "OUTBOX_SERVICE"),
-        ({"OUTBOX_SERVICE": "orders", "OUTBOX_MODE": "half"}, "bootstrap.servers"),
+        ({"OUTBOX_SERVICE": "orders"}, "bootstrap.servers"),
         ({"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_KAFKA": "{"}, "OUTBOX_KAFKA"),
-        ({"OUTBOX_SERVICE": "a b", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "service"),
+        ({"OUTBOX_SERVICE": "a b", "OUTBOX_BOOTSTRAP_SERVERS": "x:1"}, "service"),
         (
-            {"OUTBOX_SERVICE": "orders", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
+            {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "x:1", "OUTBOX_CHANNEL": "Ä"},
             "channel name",
         ),
         (
             {
                 "OUTBOX_SERVICE": "orders",
-                "OUTBOX_MODE": "half",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
                 "OUTBOX_SCHEMA": "a;b",
             },
@@ -234,7 +233,6 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
             {
                 "OUTBOX_SERVICE": "g",
                 "OUTBOX_BOOTSTRAP_SERVERS": "x:1",
-                "OUTBOX_MODE": "half",
                 "OUTBOX_KAFKA": '{"acks": "1"}',
             },
             "'acks'",
@@ -245,7 +243,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
 )
 def test_a_wrong_setting_says_which(environ: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Settings.from_env(environ)
+        HalfSettings.from_env(environ)
 
 
 @pytest.mark.parametrize("kafka", [{"no.such.property": "1"}, {"retries": "0"}], ids=["unknown", "conflict"])
@@ -318,7 +316,7 @@ def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
 
 
 @pytest.mark.parametrize("option", ["environment", "option"])
-def test_doctor_follows_profile(site: Site, outbox: Outbox, option: str) -> None:
+def test_doctor_follows_profile(site: Site, outbox: HalfOutbox, option: str) -> None:
     assert outbox.settings.service == "orders"
     fine = _command(site, "doctor")
     assert fine.returncode == 0, fine.stdout
@@ -364,7 +362,7 @@ def test_the_doctor_says_what_is_missing(site: Site) -> None:
     assert "outbox table create" in result.stdout
 
 
-def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: Outbox) -> None:
+def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     role = f"{site.name}_reader"
     with site.connect() as connection:
@@ -431,14 +429,14 @@ def test_a_service_without_a_channel_says_how_to_create_it(site: Site, service: 
     assert "outbox channel create" in result.stderr
 
 
-def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: Outbox) -> None:
+def test_a_checker_without_a_table_says_how_to_create_it(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     result = _command(site, "checker", environ={"OUTBOX_TABLE_PREFIX": "nothing"})
     assert result.returncode == 4
     assert "outbox table create" in result.stderr
 
 
-def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: Outbox) -> None:
+def test_a_port_of_the_health_server_that_is_in_use_is_named(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

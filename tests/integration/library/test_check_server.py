@@ -1,4 +1,4 @@
-"""Check-back in the application: any live instance of the group answers, whatever became of the others."""
+"""Check-back in the application: any live instance of the service answers, whatever became of the others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupState, Producer
 
-from outbox import Message, Outbox, UsageError
+from outbox import HalfOutbox, Message
 from outbox._failpoints import VARIABLE as FAILPOINT
-from outbox._listener.server import CheckServer
-from outbox.errors import ChannelError, KafkaUnreachable
+from outbox._half.check_server import CheckServer
+from outbox.errors import ChannelError, KafkaUnreachable, UsageError
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.recorder import NoRecorder
@@ -35,12 +35,12 @@ QUICK_SESSION = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}
 
 @contextmanager
 def _serving(shop: Shop, listener: Scripted, **options: Any) -> Iterator[CheckServer]:
-    """Answer checks of the shop's group."""
+    """Answer checks of the shop's service."""
     with CheckServer(shop.outbox._sender, shop.outbox.settings, listener, **options) as server:
         yield server
 
 
-def _send(shop: Shop, topic: str, value: str, outbox: Outbox | None = None) -> str:
+def _send(shop: Shop, topic: str, value: str, outbox: HalfOutbox | None = None) -> str:
     """A message of a listener transaction that leaves its end open; its transaction id."""
     producer = TransactionalProducer(outbox or shop.outbox, Scripted(execute=UNKNOWN), serve_checks=False)
     message = Message(shop.site.topic(topic), value, value, check_immunity=0)
@@ -69,9 +69,9 @@ class Answers(NoRecorder):
     def __init__(self) -> None:
         self.heard: list[tuple[str, LocalTransactionState]] = []
 
-    def check_answered(self, group: str, state: LocalTransactionState) -> None:
+    def check_answered(self, service: str, state: LocalTransactionState) -> None:
         """Remember it."""
-        self.heard.append((group, state))
+        self.heard.append((service, state))
 
 
 # --- what the answers do -------------------------------------------------------------------------------------------
@@ -109,10 +109,10 @@ def test_unknown_and_exceptions_leave_it_open_with_their_reason_and_number(shop:
     }
 
 
-def test_two_groups_in_one_process_answer_for_their_own(shop: Shop) -> None:
+def test_two_services_in_one_process_answer_for_their_own(shop: Shop) -> None:
     topic = shop.topic()
     ours, theirs = Scripted(check=COMMIT), Scripted(check=ROLLBACK)
-    with shop.site.outbox("billing") as billing:
+    with shop.site.half_outbox("billing") as billing:
         our_id = _send(shop, topic, "ours")
         their_id = _send(shop, topic, "theirs", billing)
         with _serving(shop, ours), CheckServer(billing._sender, billing.settings, theirs):
@@ -120,7 +120,7 @@ def test_two_groups_in_one_process_answer_for_their_own(shop: Shop) -> None:
     assert _values(shop, topic) == ["ours"]
     assert {check.transaction_id for check in ours.checked} == {our_id}
     assert {check.transaction_id for check in theirs.checked} == {their_id}
-    assert {check.group for check in theirs.checked} == {"billing"}
+    assert {check.service for check in theirs.checked} == {"billing"}
 
 
 def test_what_the_checker_answers_is_not_asked_of_a_listener(shop: Shop) -> None:
@@ -137,7 +137,7 @@ def test_what_the_checker_answers_is_not_asked_of_a_listener(shop: Shop) -> None
     assert _values(shop, topic) == ["of the listener"]
 
 
-def test_one_group_whose_instances_use_different_topics(shop: Shop) -> None:
+def test_one_service_whose_instances_use_different_topics(shop: Shop) -> None:
     """Any instance can judge, as the check carries the whole message; one that cannot leaves it open."""
     orders, stock = shop.topic(), shop.topic()
 
@@ -264,22 +264,22 @@ def test_checks_go_on_being_answered_when_the_broker_was_killed_and_came_back(
             assert sorted(shop.delivered(2, "orders")) == ["after", "before"]
             assert server.running
             assert server.failure is None
-    assert "Check server of group" not in caplog.text
+    assert "Check server of service" not in caplog.text
 
 
 # --- requests that cannot be answered -------------------------------------------------------------------------------
 
 
-def _put(site: Site, group: str, value: bytes) -> None:
+def _put(site: Site, service: str, value: bytes) -> None:
     """Put a record on the check topic by hand."""
     producer = Producer(site.kafka())
-    producer.produce(site.channel.check_topic, value, group.encode())
+    producer.produce(site.channel.check_topic, value, service.encode())
     assert producer.flush(10) == 0
 
 
 def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
     topic = shop.topic()
-    with shop.site.outbox("careless") as outbox:
+    with shop.site.half_outbox("careless") as outbox:
         _put(shop.site, "careless", b"no JSON")
         listener = Scripted(check=COMMIT)
         with caplog.at_level(logging.WARNING, "outbox"), CheckServer(outbox._sender, outbox.settings, listener):
@@ -292,21 +292,21 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
 
 
 @contextmanager
-def _outbox(shop: Shop, group: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[Outbox]:
+def _outbox(shop: Shop, service: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[HalfOutbox]:
     """An outbox of the shop's site with properties of its own."""
     properties = {**shop.site.kafka(), **(kafka or {})}
-    with Outbox(group, properties, channel=shop.site.name, tables=shop.site.tables, **options, mode="half") as outbox:
+    with HalfOutbox(service, properties, channel=shop.site.name, tables=shop.site.tables, **options) as outbox:
         yield outbox
 
 
-def _members(shop: Shop, group: str) -> set[str]:
-    """Who is in the consumer group of a producer group's instances, once its partitions are dealt out."""
-    name = shop.site.channel.listener_group(group)
+def _members(shop: Shop, service: str) -> set[str]:
+    """Who is in the consumer group of a service's instances, once its partitions are dealt out."""
+    name = shop.site.channel.listener_group(service)
     described = shop.site.admin.describe_consumer_groups([name])[name].result()
     return {member.member_id for member in described.members if described.state is ConsumerGroupState.STABLE}
 
 
-def test_a_listener_that_is_slower_than_the_poll_interval_stays_in_the_group(
+def test_a_listener_that_is_slower_than_the_poll_interval_stays_in_the_service(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = shop.topic()
@@ -333,7 +333,7 @@ def test_a_listener_that_is_slower_than_the_poll_interval_stays_in_the_group(
     assert "Reading check requests" not in caplog.text
 
 
-def test_a_listener_that_hangs_leaves_the_group_to_another_instance(
+def test_a_listener_that_hangs_leaves_the_service_to_another_instance(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, released = shop.topic(), threading.Event()
@@ -383,7 +383,7 @@ def test_closing_waits_for_a_listener_for_a_limited_time(shop: Shop, caplog: pyt
 def test_a_request_that_was_answered_is_not_answered_again_after_a_restart(shop: Shop) -> None:
     topic = shop.topic()
     first, second = Scripted(check=COMMIT), Scripted(check=COMMIT)
-    with shop.site.outbox("restarted") as outbox:
+    with shop.site.half_outbox("restarted") as outbox:
         with CheckServer(outbox._sender, outbox.settings, first):
             answered = _send(shop, topic, "first", outbox)
             assert shop.delivered(1, topic) == ["first"]
@@ -408,10 +408,10 @@ def test_a_second_start_changes_nothing_and_one_after_closing_is_refused(shop: S
 
 
 def test_a_server_that_cannot_reach_kafka_says_so_at_its_start(site: Site) -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5, mode="half") as outbox:
+    with HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, publish_timeout_seconds=0.5) as outbox:
         server = CheckServer(outbox._sender, outbox.settings, Scripted())
         with pytest.raises(KafkaUnreachable, match="no checks are served"):
             server.start()
         assert not server.running
-    with site.outbox() as outbox, pytest.raises(ChannelError, match="outbox channel create"):
+    with site.half_outbox() as outbox, pytest.raises(ChannelError, match="outbox channel create"):
         CheckServer(outbox._sender, outbox.settings, Scripted()).start()

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from outbox import Outbox
+from outbox import HalfOutbox
 from outbox._kafka.channel import create_channel
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource
@@ -28,10 +28,10 @@ WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL_MS": "200"}
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -73,7 +73,7 @@ def test_in_production_one_replica_is_refused_at_start(site: Site, name: str) ->
 @pytest.mark.parametrize("name", ["relay", "checker"])
 @pytest.mark.long
 def test_a_rule_that_is_broken_later_makes_the_service_not_ready_and_it_goes_on(
-    site: Site, outbox: Outbox, name: str
+    site: Site, outbox: HalfOutbox, name: str
 ) -> None:
     port = free_port()
     _serving(site, OUTBOX_HTTP_PORT=str(port if name == "relay" else 0))
@@ -111,7 +111,7 @@ def test_a_topic_that_is_deleted_stops_the_service(site: Site, name: str) -> Non
 
 
 @pytest.mark.long
-def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(site: Site, outbox: Outbox) -> None:
+def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(site: Site, outbox: HalfOutbox) -> None:
     """Not only at the next look."""
     relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3600000")
     (entry,) = send_halves(site, outbox, numbered(site, 0, 1))
@@ -134,7 +134,7 @@ def test_a_discard_topic_that_is_made_again_stops_the_relay(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: Outbox) -> None:
+def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: HalfOutbox) -> None:
     """Until then the relay stops: a transaction must not go to partitions that only some topics have."""
     relay = _serving(site)
     ids = publish_bulk(site, outbox, numbered(site, 0, 100))
@@ -152,7 +152,7 @@ def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: O
     create_channel(site.kafka(), site.channel, partitions=3, replication=1)
     again = site.relay()
     wait_until(lambda: '"serving": [0, 1, 2]' in again.output(), explain=site.logs)
-    with site.outbox(publish_timeout_seconds=20.0) as grown:
+    with site.half_outbox(publish_timeout_seconds=20.0) as grown:
         ids += publish_bulk(site, grown, numbered(site, 100, 100))
     found = site.wait_visible(200, "orders")
     assert sorted(record.message_id for record in found) == sorted(ids)

@@ -16,8 +16,9 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from outbox import CallbackTableError, Message, PublishFailed, Receipt, TransactionFenced, UsageError
+from outbox import Message, Receipt
 from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox.errors import PublishFailed, TableError, TransactionFenced, UsageError
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from tests.support.harness import doubled, wait_until
 from tests.support.shop import Shop
@@ -57,7 +58,7 @@ def test_a_half_is_stored_before_commit_and_delivered_after_it(shop: Shop) -> No
 
 def test_an_outbox_that_is_eager_and_a_call_that_is_not(shop: Shop) -> None:
     topic = shop.topic()
-    with shop.site.outbox("hasty", eager=True) as hasty:
+    with shop.site.half_outbox("hasty", eager=True) as hasty:
         with Session(shop.engine) as session, session.begin():
             hasty.publish(session, _message(shop, topic, "patient"), eager=False)
             hasty.publish(session, _message(shop, topic, "hasty"))
@@ -113,7 +114,7 @@ def test_a_rollback_after_the_outbox_was_closed(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
     with Session(shop.engine) as session:
         shop.insert(session, number)
-        with shop.site.outbox() as outbox:
+        with shop.site.half_outbox() as outbox:
             receipt = outbox.publish(session, _message(shop, topic, "never"), eager=True)
         session.rollback()
     wait_until(lambda: shop.site.rows().get(receipt.transaction_id) == "R")
@@ -127,7 +128,7 @@ def test_a_commit_after_the_outbox_was_closed(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
     with shop.session() as session:
         shop.insert(session, number)
-        with shop.site.outbox() as outbox:
+        with shop.site.half_outbox() as outbox:
             outbox.publish(session, _message(shop, topic, "late"), eager=True)
     assert shop.has(number)
     assert shop.delivered(1, topic) == ["late"]
@@ -158,11 +159,11 @@ NESTED = """
 import os, sys
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
 table, number, topic, eager = sys.argv[1:]
 engine = create_engine(os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1))
-with Outbox.from_env() as outbox, Session(engine) as session, session.begin():
+with HalfOutbox.from_env() as outbox, Session(engine) as session, session.begin():
     def publish(value):
         outbox.publish(session, Message(topic, value, topic), eager=eager == "True")
 
@@ -217,7 +218,7 @@ def test_a_savepoint_of_the_users_own_does_not_take_the_disk_away(shop: Shop, mo
         if name == "outbox.sealed":
             seen.append(driver.execute("SHOW synchronous_commit").fetchone())
 
-    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
+    monkeypatch.setattr("outbox._half.seal.failpoint", look)
     topic = shop.topic()
     with shop.session() as session:
         driver = _driver(session)  # the session itself runs no more statements at COMMIT
@@ -262,7 +263,7 @@ def test_a_transaction_that_is_not_eager_has_no_lease(shop: Shop) -> None:
 def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
     engine = shop.site.engine(pool_size=1, max_overflow=0)
-    with shop.site.outbox(eager=True, eager_idle_timeout_seconds=0.5) as outbox, Session(engine) as session:
+    with shop.site.half_outbox(eager=True, eager_idle_timeout_seconds=0.5) as outbox, Session(engine) as session:
         shop.insert(session, number)
         receipt = outbox.publish(session, _message(shop, topic, "never"))
         wait_until(lambda: shop.site.rows().get(receipt.transaction_id) == "R", explain=shop.site.logs)
@@ -284,7 +285,7 @@ def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
 ) -> None:
     topic, number = shop.topic(), shop.number()
     engine = shop.site.engine(pool_size=1, max_overflow=0)
-    with shop.site.outbox(publish_timeout_seconds=3) as outbox, Session(engine) as session:
+    with shop.site.half_outbox(publish_timeout_seconds=3) as outbox, Session(engine) as session:
         shop.insert(session, number)
         receipt = outbox.publish(session, _message(shop, topic, "never"), eager=True)
         wait_until(lambda: _has_half(shop, "never"))  # a half that timed out in the client needs no op marker
@@ -309,7 +310,7 @@ def test_a_publication_that_failed_in_the_database_cannot_be_committed(shop: Sho
         session.execute(text("SAVEPOINT own"))
         other.execute(f"ALTER TABLE {meta} RENAME TO {meta}_away".encode())
         try:
-            with pytest.raises(CallbackTableError):
+            with pytest.raises(TableError):
                 _publish(shop, session, topic, "never")
             session.execute(text("ROLLBACK TO SAVEPOINT own"))
         finally:
@@ -338,11 +339,11 @@ def test_a_stored_half_is_wanted_inside_a_savepoint(shop: Shop) -> None:
     """It cannot be had there; and the message of the refusal is not delivered either."""
     topic = shop.topic()
     with shop.session() as session:
-        first = shop.outbox.store_half(session, _message(shop, topic, "1"))
+        first = shop.outbox._publisher.store_half(session, _message(shop, topic, "1"))
         assert (first.partition, first.offset) in {(half.partition, half.offset) for half in shop.site.halves()}
         with session.begin_nested(), pytest.raises(UsageError, match="SAVEPOINT"):
-            shop.outbox.store_half(session, _message(shop, topic, "refused"))
-        second = shop.outbox.store_half(session, _message(shop, topic, "2"))
+            shop.outbox._publisher.store_half(session, _message(shop, topic, "refused"))
+        second = shop.outbox._publisher.store_half(session, _message(shop, topic, "2"))
         assert (second.partition, second.offset) > (first.partition, first.offset)
     assert shop.delivered(2, topic) == ["1", "2"]
 
@@ -401,7 +402,7 @@ def test_order_per_key_is_the_order_of_the_database_if_the_row_was_locked_before
 
 def test_two_outboxes_one_of_them_eager(shop: Shop) -> None:
     topic = shop.topic()
-    with shop.site.outbox("billing", eager=True) as billing:
+    with shop.site.half_outbox("billing", eager=True) as billing:
         with shop.session() as session:
             shop.publish(session, topic, "patient of orders")
             billing.publish(session, _message(shop, topic, "eager of billing"))
@@ -418,7 +419,7 @@ def test_an_interruption_between_two_halves(shop: Shop, monkeypatch: pytest.Monk
         produce(*arguments)
         raise KeyboardInterrupt
 
-    with shop.site.outbox(eager=True) as outbox:
+    with shop.site.half_outbox(eager=True) as outbox:
         with Session(shop.engine) as session:
             receipt = outbox.publish(session, _message(shop, topic, "never"))
             produce = outbox._sender.produce_half

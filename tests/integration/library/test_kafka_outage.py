@@ -19,8 +19,9 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, PublishFailed
+from outbox import HalfOutbox, Message, Outbox
 from outbox._publish.waiting import Budget
+from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder
 from stack import Stack
 from tests.support.harness import Site, wait_until
@@ -36,14 +37,14 @@ class Circuits(NoRecorder):
         self.opened = threading.Event()
         self.closed = threading.Event()
 
-    def circuit_opened(self, group: str) -> None:
+    def circuit_opened(self, service: str) -> None:
         """It is open."""
-        del group
+        del service
         self.opened.set()
 
-    def circuit_closed(self, group: str) -> None:
+    def circuit_closed(self, service: str) -> None:
         """It is closed."""
-        del group
+        del service
         self.closed.set()
 
 
@@ -58,7 +59,7 @@ class _Swallowing:
         self.halves += 1
 
 
-def _sell(engine_site: Site, outbox: Outbox) -> None:
+def _sell(engine_site: Site, outbox: HalfOutbox) -> None:
     with Session(engine_site.engine()) as session, session.begin():
         outbox.publish(session, Message(engine_site.topic("orders"), "x", key="k"))
 
@@ -67,7 +68,7 @@ def test_unacknowledged_half_opens_circuit_until_kafka_answers(site: Site, monke
     """While it is open, nothing reaches Kafka and no connection leaves the pool; a real probe closes it."""
     site.create("orders")
     circuits, answers = Circuits(), threading.Event()
-    with site.outbox(publish_timeout_seconds=20.0, recorder=circuits) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0, recorder=circuits) as outbox:
         _sell(site, outbox)
         sender = outbox._sender
         probe, swallowing = sender._takes_halves, _Swallowing()
@@ -93,7 +94,7 @@ def test_unacknowledged_half_opens_circuit_until_kafka_answers(site: Site, monke
 
 def test_circuit_that_opens_before_commit_fails_it_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.create("orders")
-    with site.outbox() as outbox, Session(site.engine()) as session:
+    with site.half_outbox() as outbox, Session(site.engine()) as session:
         monkeypatch.setattr(outbox._sender, "_takes_halves", lambda: False)
         outbox.publish(session, Message(site.topic("orders"), "x"))
         outbox._sender.unanswered(float("inf"), "no ack")

@@ -19,8 +19,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 )
 from sqlalchemy.orm import Session
 
-from outbox import Message, MessageRefused, Outbox, PublishFailed, TransactionsRejected, UsageError
+from outbox import HalfOutbox, Message, MessageRefused
 from outbox._publish.waiting import Budget
+from outbox.errors import PublishFailed, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -43,7 +44,7 @@ def _ends(site: Site, transaction_id: str) -> list[tuple[OpSource, OpKind]]:
     return [(source, entry.kind) for source, entry in site.ops() if entry.transaction_id == transaction_id]
 
 
-def _op(outbox: Outbox, result: TransactionSendResult, kind: OpKind) -> None:
+def _op(outbox: HalfOutbox, result: TransactionSendResult, kind: OpKind) -> None:
     """Send one more end of a transaction, as an application might that calls twice."""
     half_topic = outbox._sender.channel.half.id
     partition, offset = result.half_partition, result.half_offset
@@ -154,7 +155,7 @@ def test_what_is_no_state_is_an_error_and_decides_nothing(shop: Shop, state: obj
     assert set(_ends(shop.site, given.transaction_id)) == {(OpSource.LISTENER, OpKind.ROLLBACK)}
 
 
-def test_a_producer_of_its_own_needs_a_group_and_kafka_only(shop: Shop) -> None:
+def test_a_producer_of_its_own_needs_a_service_and_kafka_only(shop: Shop) -> None:
     topic = shop.topic()
     listener = Scripted(execute=UNKNOWN, check=COMMIT)
     with TransactionalProducer("alone", listener, shop.site.kafka(), channel=shop.site.name) as producer:
@@ -183,18 +184,18 @@ class Ends(NoRecorder):
     def __init__(self) -> None:
         self.heard: list[object] = []
 
-    def messages_published(self, group: str, count: int) -> None:
+    def messages_published(self, service: str, count: int) -> None:
         """Remember it."""
-        self.heard.append(("published", group, count))
+        self.heard.append(("published", service, count))
 
-    def halves_acked(self, group: str, count: int, seconds: float) -> None:
+    def halves_acked(self, service: str, count: int, seconds: float) -> None:
         """Remember it."""
         assert 0 < seconds < 60
-        self.heard.append(("acked", group, count))
+        self.heard.append(("acked", service, count))
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Remember it."""
-        self.heard.append((outcome, group))
+        self.heard.append((outcome, service))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +210,7 @@ class Ends(NoRecorder):
 def test_a_recorder_hears_of_half_and_end(shop: Shop, script: object, outcome: CommitOutcome) -> None:
     recorder = Ends()
     with (
-        shop.site.outbox("recorded", recorder=recorder) as outbox,
+        shop.site.half_outbox("recorded", recorder=recorder) as outbox,
         TransactionalProducer(outbox, Scripted(execute=script, check=ROLLBACK)) as producer,
     ):
         with suppress(ValueError):
@@ -232,7 +233,7 @@ def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
 def test_transactions_are_rejected_by_a_switch(shop: Shop) -> None:
     topic, listener, before = shop.topic(), Scripted(execute=COMMIT), len(shop.site.halves())
     with (
-        Outbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
+        HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
         TransactionalProducer(outbox, listener, serve_checks=False) as producer,
         pytest.raises(TransactionsRejected),
     ):
@@ -255,7 +256,7 @@ def test_without_kafka_the_local_transaction_does_not_run() -> None:
 def test_a_half_that_kafka_does_not_store_keeps_the_local_transaction_from_running(site: Site) -> None:
     site.create("orders")
     listener = Scripted(execute=COMMIT)
-    with site.outbox() as outbox, TransactionalProducer(outbox, listener, serve_checks=False) as producer:
+    with site.half_outbox() as outbox, TransactionalProducer(outbox, listener, serve_checks=False) as producer:
         outbox.ping()
         _refuse_records(site, site.channel.half_topic)
         with pytest.raises(PublishFailed, match="did not run"):
@@ -286,7 +287,7 @@ def test_a_half_whose_acknowledgement_is_lost_is_rolled_back(site: Site, monkeyp
     """It is stored, and the application does not know where: the end that it sends settles it all the same."""
     site.create("orders", partitions=1)
     listener = Scripted(execute=COMMIT)
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         send = outbox._sender.send_halves
 
         def lose(halves: Sequence[Record], budget: Budget) -> list[int]:
@@ -313,7 +314,7 @@ def test_an_end_that_cannot_be_sent_is_logged_and_the_result_is_returned(
     site.create("orders")
     with (
         caplog.at_level(logging.WARNING, "outbox"),
-        site.outbox() as outbox,
+        site.half_outbox() as outbox,
         TransactionalProducer(outbox, Scripted(execute=COMMIT), serve_checks=False) as producer,
     ):
         _refuse_records(site, site.channel.op_topic)

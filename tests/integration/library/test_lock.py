@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from outbox import CallbackTableError, Message, TransactionFenced
-from outbox._publish.acks import Acks
+from outbox import Message
+from outbox._half.acks import Acks
+from outbox.errors import TableError, TransactionFenced
 from outbox.protocol.identifiers import lock_number
 from tests.support.harness import wait_until
 from tests.support.shop import Shop
@@ -35,7 +36,7 @@ def commit(shop: Shop, engine: Engine, topic: str, monkeypatch: pytest.MonkeyPat
     """The connection has published before."""
 
     def run(hook: Hook) -> str:
-        monkeypatch.setattr("outbox._publish.seal.failpoint", hook)
+        monkeypatch.setattr("outbox._half.seal.failpoint", hook)
         with Session(engine) as session, session.begin():
             return shop.publish(session, topic, "v").transaction_id
 
@@ -63,7 +64,7 @@ def _places_with_lock(shop: Shop, engine: Engine, messages: list[Message], monke
         if _is_locked(shop, receipt.transaction_id):
             found.add(name)
 
-    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
+    monkeypatch.setattr("outbox._half.seal.failpoint", look)
     with Session(engine) as session, session.begin():
         for message in messages:
             receipt = shop.outbox.publish(session, message)
@@ -131,7 +132,7 @@ def test_a_database_that_was_restored_behind_a_connection_takes_no_row(
         before = connection.execute(f"SELECT value FROM {meta} WHERE key = 'incarnation'".encode()).fetchone()
     try:
         _set_incarnation(shop, "5dd5b1f2-ffff-4fff-8fff-000000000000")
-        with pytest.raises(CallbackTableError, match="restored"):
+        with pytest.raises(TableError, match="restored"):
             commit(lambda _name: None)
         with Session(engine) as session:
             assert session.execute(text("SELECT 1")).scalar_one() == 1  # and the pool is clean

@@ -6,8 +6,8 @@ import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import Message, MessageRefused
+from outbox._half.draft import Draft
 from outbox._kafka.channel import verify_channel
-from outbox._publish.draft import Draft
 from outbox.protocol.size import real_record_size, record_size
 from tests.support.protocol_documents import TRANSACTION
 from tests.support.shop import Shop
@@ -26,7 +26,7 @@ def _small_topic(shop: Shop, name: str, limit: int = LIMIT) -> str:
 def test_message_with_60_headers_on_small_topic_is_delivered(shop: Shop) -> None:
     """The first is as large as the topic takes. One byte more is refused, and the transaction goes on."""
     topic = shop.site.topic(_small_topic(shop, "small"))
-    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.group) - 1  # its length takes a byte more
+    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.service) - 1  # its length takes one
     with shop.session() as session:
         shop.outbox.publish(session, Message(topic, bytes(room), b"k", HEADERS))
         with pytest.raises(MessageRefused, match=rf"{LIMIT + 1} bytes .* at most {LIMIT} "):
@@ -41,10 +41,10 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
     topic = shop.site.topic(_small_topic(shop, "ample", 2 * half_limit))
     first = Message(topic, b"first", "\u00e4" * 1_000)
     draft = Draft(TRANSACTION)
-    draft.add(first)
+    draft.add([first])
 
     def half_size(value: int) -> int:
-        half = draft.planned(Message(topic, bytes(value), b"k"), shop.outbox.settings.group, "shop.half").make()
+        half = draft.planned([Message(topic, bytes(value), b"k")], shop.outbox.settings.service, "shop.half")[0].make()
         return record_size(half.key, half.value, half.headers)
 
     room = next(value for value in range(half_limit, 0, -1) if half_size(value) <= half_limit)

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from outbox import Message, Outbox, Outcome
+from outbox import Message, Outbox
 from outbox._postgres.message_table import MessageTable
 from outbox.protocol.identifiers import xid_of
 from outbox.settings import TableNames
+from outbox.transaction import Outcome
 from stack import Stack, postgres_alone
 from stack.postgres import Postgres
 from tests.support.harness import wait_until
@@ -45,7 +46,7 @@ def server() -> Iterator[Postgres]:
 @pytest.fixture
 def outbox() -> Iterator[Outbox]:
     """An outbox in table mode."""
-    with Outbox("orders", mode="table", tables=TABLES) as made:
+    with Outbox("orders", tables=TABLES) as made:
         yield made
 
 

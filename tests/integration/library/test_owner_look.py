@@ -34,9 +34,9 @@ class Looks(NoRecorder):
     def __init__(self) -> None:
         self.found: list[int] = []
 
-    def table_looked_at(self, group: str, unowned_seconds: int) -> None:
+    def table_looked_at(self, service: str, unowned_seconds: int) -> None:
         """Keep it."""
-        del group
+        del service
         self.found.append(unowned_seconds)
 
 
@@ -48,7 +48,7 @@ class Place:
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
             connection.execute(
-                f"INSERT INTO {site.tables.message} (producer_group, topic, created_at)"
+                f"INSERT INTO {site.tables.message} (service, topic, created_at)"
                 " VALUES ('orders', 'orders', now() - interval '10 minutes')".encode()
             )
 
@@ -89,7 +89,7 @@ def test_a_table_without_an_owner_is_told_through_each_driver(
     place: Place, looks: Looks, caplog: pytest.LogCaptureFixture, door: str
 ) -> None:
     """The first publication asks whether it may look, the next two look; many messages look as one does."""
-    outbox = Outbox("orders", mode="table", tables=place.site.tables, recorder=looks)
+    outbox = Outbox("orders", tables=place.site.tables, recorder=looks)
     with DOORS[door](place.site.postgres_url) as opened:
         for _ in range(3):
             outbox.publish(opened.target, Message("orders", b"v"))
@@ -112,7 +112,7 @@ def test_a_table_without_an_owner_is_told_through_each_driver(
 
 def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, looks: Looks) -> None:
     async def publish() -> None:
-        outbox = AsyncOutbox("orders", mode="table", tables=place.site.tables, recorder=looks)
+        outbox = AsyncOutbox("orders", tables=place.site.tables, recorder=looks)
         engine = create_async_engine(sqlalchemy_url(place.site.postgres_url, "asyncpg"))
         async with AsyncSession(engine) as session, session.begin():
             await outbox.publish(session, Message("orders", b"v"))
@@ -133,7 +133,7 @@ def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, lo
 def test_looks_are_a_minute_apart(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     now, looks = [1_000.0], Looks()
     monkeypatch.setattr("outbox._table.owner_look.time", SimpleNamespace(monotonic=lambda: now[0]))
-    outbox = Outbox("orders", mode="table", tables=place.site.tables, recorder=looks)
+    outbox = Outbox("orders", tables=place.site.tables, recorder=looks)
     with psycopg.connect(place.site.postgres_url) as connection:
         for _ in range(10):
             outbox.publish(connection, Message("orders", b"v"))
@@ -151,7 +151,7 @@ def test_a_look_fails_no_transaction(place: Place, looks: Looks) -> None:
     with site.connect() as owner:
         owner.execute(f"CREATE ROLE {role} LOGIN".encode())
         MessageTable(site.tables).create(owner, [MessageTable(site.tables).application_grant(role)])
-        outbox = Outbox("orders", mode="table", tables=site.tables, recorder=looks)
+        outbox = Outbox("orders", tables=site.tables, recorder=looks)
         owner.execute("REVOKE SELECT ON pg_locks FROM PUBLIC")
         try:
             _publish(site, outbox, f"SET ROLE {role}")
@@ -159,7 +159,7 @@ def test_a_look_fails_no_transaction(place: Place, looks: Looks) -> None:
             owner.execute("GRANT SELECT ON pg_locks TO PUBLIC")
         assert looks.found == []
         outbox.close()
-        outbox = Outbox("orders", mode="table", tables=site.tables, recorder=looks)
+        outbox = Outbox("orders", tables=site.tables, recorder=looks)
         _publish(site, outbox, f"SET ROLE {role}")
         assert looks.found[-1] >= 600
         _publish(site, outbox, "SET default_transaction_isolation = 'serializable'")
@@ -182,11 +182,11 @@ def test_the_metric_begins_at_zero(place: Place, monkeypatch: pytest.MonkeyPatch
     registry, values = CollectorRegistry(), list[Any]()
     recorder = PrometheusRecorder(registry)
     with (
-        Outbox("orders", mode="table", tables=place.site.tables, recorder=recorder) as outbox,
+        Outbox("orders", tables=place.site.tables, recorder=recorder) as outbox,
         place.site.connect() as one,
     ):
         for _ in range(4):
             with one.transaction():
                 outbox.publish(one, Message("orders", b"v"))
-            values.append(registry.get_sample_value("outbox_table_unowned_total", {"group": "orders"}))
+            values.append(registry.get_sample_value("outbox_table_unowned_total", {"service": "orders"}))
     assert values == [None, 0, 1, 2]

@@ -19,14 +19,13 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
-from outbox.async_outbox import AsyncOutbox
+from outbox import AsyncHalfOutbox, HalfOutbox, Message
 
 
 def order(topic, number, table=None):
     """One order: a row, if there is a table, and two messages."""
     url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
-    with Outbox.from_env() as outbox, Session(create_engine(url)) as session, session.begin():
+    with HalfOutbox.from_env() as outbox, Session(create_engine(url)) as session, session.begin():
         if table is not None:
             session.execute(text(f"INSERT INTO {table} VALUES ({number})"))
         for message in ("created", "paid"):
@@ -42,7 +41,7 @@ def three_orders(topic):
 async def order_async(topic, number):
     """One order of an asyncio application."""
     url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
-    async with AsyncOutbox.from_env() as outbox, AsyncSession(create_async_engine(url)) as session, session.begin():
+    async with AsyncHalfOutbox.from_env() as outbox, AsyncSession(create_async_engine(url)) as session, session.begin():
         await outbox.publish(session, Message(topic, "created", str(number)))
 
 
@@ -145,12 +144,13 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
         from sqlalchemy import create_engine
         from sqlalchemy.orm import Session
 
-        from outbox import Message, UsageError
+        from outbox import Message
+        from outbox.errors import UsageError
         from outbox.testing import assert_published
 
 
         def test_delivered(outbox_site):
-            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox(mode="half")
+            orders, outbox = outbox_site.topic("orders"), outbox_site.half_outbox()
             engine = create_engine(outbox_site.sqlalchemy_url)
             with Session(engine) as session, session.begin():
                 outbox.publish_many(session, [Message(orders, '{"id": 1}', "1"), Message(orders, None, "2")])
@@ -166,7 +166,7 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
 
 
         def test_rows_are_delivered(outbox_site):
-            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox(mode="table")
+            orders, outbox = outbox_site.topic("orders"), outbox_site.outbox()
             engine = create_engine(outbox_site.sqlalchemy_url)
             with Session(engine) as session, session.begin():
                 receipt = outbox.publish(session, Message(orders, '{"id": 1}', "1"))
@@ -255,7 +255,7 @@ def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pyteste
         import pytest
         import shop
 
-        from outbox import UsageError
+        from outbox.errors import UsageError
 
 
         def test_the_second_transaction(outbox_kill_point, outbox_site):

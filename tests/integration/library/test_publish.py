@@ -175,12 +175,12 @@ def test_every_isolation_level(shop: Shop, level: str) -> None:
 
 def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
     topic = shop.topic()
-    with shop.site.outbox("billing") as billing, shop.session() as session:
+    with shop.site.half_outbox("billing") as billing, shop.session() as session:
         ours = shop.publish(session, topic, "from orders")
         theirs = billing.publish(session, Message(shop.site.topic(topic), "from billing"))
         assert ours.transaction_id != theirs.transaction_id
     found = shop.records(2, topic)
-    assert {record.value: dict(record.headers)["outbox-group"] for record in found} == {
+    assert {record.value: dict(record.headers)["outbox-service"] for record in found} == {
         b"from orders": b"orders",
         b"from billing": b"billing",
     }
@@ -188,7 +188,7 @@ def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
 
 def test_a_savepoint_of_one_outbox_does_not_touch_the_other(shop: Shop) -> None:
     topic = shop.topic()
-    with shop.site.outbox("billing") as billing, shop.session() as session:
+    with shop.site.half_outbox("billing") as billing, shop.session() as session:
         shop.publish(session, topic, "kept")
         nested = session.begin_nested()
         billing.publish(session, Message(shop.site.topic(topic), "struck"))
@@ -232,7 +232,7 @@ def test_order_per_key_is_the_order_of_the_database(shop: Shop) -> None:
 
 FORK = """
 import os, sys, psycopg
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
 def publish(value):
     with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
@@ -245,7 +245,7 @@ def child(value):
         os._exit(0)
     assert os.wait()[1] == 0
 
-outbox = Outbox.from_env()
+outbox = HalfOutbox.from_env()
 child("of a child")
 publish("of the parent")
 child("of a child after the parent's first")

@@ -12,8 +12,9 @@ from psycopg.pq import TransactionStatus
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-import outbox.transaction
-from outbox import CommitOutcomeUnknown, Message, UsageError
+import outbox._publish.own_transaction
+from outbox import Message
+from outbox.errors import CommitOutcomeUnknown, UsageError
 from tests.support.shop import Shop
 
 
@@ -42,7 +43,7 @@ class Interrupter:
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != outbox.transaction.__file__:
+        if frame.f_code.co_filename != outbox._publish.own_transaction.__file__:
             return None
         if event == "line":
             self.lines += 1

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from outbox import CommitOutcomeUnknown, Message, Outbox, TransactionFenced
+from outbox import HalfOutbox, Message
+from outbox.errors import CommitOutcomeUnknown, TransactionFenced
 from outbox.prometheus import PrometheusRecorder
 from tests.proxies.postgres import LossyProxy
 from tests.support.harness import wait_until
@@ -22,11 +23,11 @@ class Heard:
 
     def __init__(self, shop: Shop) -> None:
         self._registry = CollectorRegistry()
-        self.outbox: Outbox = shop.site.outbox("heard", recorder=PrometheusRecorder(self._registry))
+        self.outbox: HalfOutbox = shop.site.half_outbox("heard", recorder=PrometheusRecorder(self._registry))
 
     def count(self, name: str, **labels: str) -> float:
         """A counter's value."""
-        return self._registry.get_sample_value(f"outbox_{name}", {"group": "heard", **labels}) or 0.0
+        return self._registry.get_sample_value(f"outbox_{name}", {"service": "heard", **labels}) or 0.0
 
     def ended(self) -> dict[str, float]:
         """Transactions by outcome, those that happened."""

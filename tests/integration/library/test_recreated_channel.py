@@ -6,8 +6,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, PublishFailed, TransactionalProducer
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import create_channel
+from outbox.errors import PublishFailed
+from outbox.transactional_producer import TransactionalProducer
 from tests.integration.relay.test_halts import key_of
 from tests.support.harness import Site, wait_until
 from tests.support.listeners import COMMIT, ROLLBACK, Scripted
@@ -15,28 +17,28 @@ from tests.support.probes import free_port, metrics
 
 
 @pytest.fixture
-def recreated(site: Site) -> Outbox:
+def recreated(site: Site) -> HalfOutbox:
     """Return an outbox that has published to half partition 0 before its channel was made again."""
     site.create("orders")
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     publish(site, outbox, "before")
     for future in site.admin.delete_topics(list(site.channel.topics)).values():
         future.result(20)
     wait_until(lambda: not set(site.channel.topics) & set(site.admin.list_topics(timeout=10).topics))
-    for group in site.admin.delete_consumer_groups([site.channel.relay_group]).values():
-        group.result(20)
+    for service in site.admin.delete_consumer_groups([site.channel.relay_group]).values():
+        service.result(20)
     create_channel(site.kafka(), site.channel, partitions=2, replication=1)
     return outbox
 
 
-def publish(site: Site, outbox: Outbox, value: str, partition: int = 0) -> None:
+def publish(site: Site, outbox: HalfOutbox, value: str, partition: int = 0) -> None:
     """Publish and commit a message through a half partition."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text("SELECT 1"))
         outbox.publish(session, Message(site.topic("orders"), value, key_of(partition)))
 
 
-def test_transaction_of_a_former_half_topic_is_rolled_back(site: Site, recreated: Outbox) -> None:
+def test_transaction_of_a_former_half_topic_is_rolled_back(site: Site, recreated: HalfOutbox) -> None:
     """Once the application has seen the new id; the next transaction is delivered."""
     topics = recreated._sender._topics
     assert topics is not None
@@ -59,7 +61,7 @@ def test_transaction_of_a_former_half_topic_is_rolled_back(site: Site, recreated
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
 
 
-def test_offset_shows_a_new_half_topic_before_its_id_is_known(site: Site, recreated: Outbox) -> None:
+def test_offset_shows_a_new_half_topic_before_its_id_is_known(site: Site, recreated: HalfOutbox) -> None:
     """The next transaction is delivered: the channel is described before it."""
     rows = len(site.rows())
     with pytest.raises(PublishFailed, match="was deleted and recreated"):
@@ -71,7 +73,7 @@ def test_offset_shows_a_new_half_topic_before_its_id_is_known(site: Site, recrea
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
 
 
-def test_local_transaction_does_not_run_for_a_half_in_a_new_topic(site: Site, recreated: Outbox) -> None:
+def test_local_transaction_does_not_run_for_a_half_in_a_new_topic(site: Site, recreated: HalfOutbox) -> None:
     """Its op would name the former topic. The next one is delivered."""
     listener = Scripted(execute=COMMIT, check=ROLLBACK)
     with TransactionalProducer(recreated, listener) as producer:
@@ -83,7 +85,7 @@ def test_local_transaction_does_not_run_for_a_half_in_a_new_topic(site: Site, re
         assert [record.value for record in site.wait_visible(1, "orders")] == [b"goes on"]
 
 
-def test_row_of_a_former_half_topic_needs_somebody(site: Site, recreated: Outbox) -> None:
+def test_row_of_a_former_half_topic_needs_somebody(site: Site, recreated: HalfOutbox) -> None:
     """The application has not seen that half partition before, so that neither id nor offset shows the new topic."""
     publish(site, recreated, "not delivered", 1)
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "200"})

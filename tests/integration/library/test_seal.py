@@ -14,17 +14,10 @@ from sqlalchemy.engine import Connection, ExceptionContext
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
-from outbox import (
-    CallbackTableError,
-    CommitOutcomeUnknown,
-    Message,
-    OutboxError,
-    Outcome,
-    PublishFailed,
-    TransactionFenced,
-    UsageError,
-)
+from outbox import Message, OutboxError
+from outbox.errors import CommitOutcomeUnknown, PublishFailed, TableError, TransactionFenced, UsageError
 from outbox.protocol.op import OpEntry, OpKind
+from outbox.transaction import Outcome
 from tests.proxies.postgres import LossyProxy
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
@@ -125,7 +118,7 @@ def test_an_interruption(
 
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
-    monkeypatch.setattr("outbox._publish.seal.failpoint", interrupt)
+    monkeypatch.setattr("outbox._half.seal.failpoint", interrupt)
     with pytest.raises(KeyboardInterrupt):
         end(session)
     monkeypatch.undo()
@@ -147,7 +140,7 @@ def test_a_connection_that_is_lost_in_the_seal(
     topic, number = shop.topic(), shop.number()
     session, transaction_id = _begin(shop, engine, topic, number)
     backend = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
-    monkeypatch.setattr("outbox._publish.seal.failpoint", terminate)
+    monkeypatch.setattr("outbox._half.seal.failpoint", terminate)
     with pytest.raises(OperationalError) as caught:
         end(session)
     monkeypatch.undo()
@@ -173,7 +166,7 @@ def test_the_tables_are_missing(shop: Shop, engine: Engine) -> None:
         connection.execute(f"ALTER TABLE {shop.site.tables.meta} RENAME TO away".encode())
     try:
         session, _ = _begin(shop, engine, shop.topic(), number)
-        with pytest.raises(CallbackTableError, match="outbox table create"):
+        with pytest.raises(TableError, match="outbox table create"):
             _by_commit(session)
     finally:
         with shop.site.connect() as connection:
@@ -322,7 +315,7 @@ def test_the_reply_of_commit_is_lost_though_it_committed(shop: Shop) -> None:
 
 def test_one_of_two_outboxes_fails(shop: Shop, engine: Engine) -> None:
     topic, number = shop.topic(), shop.number()
-    with shop.site.outbox("billing") as billing:
+    with shop.site.half_outbox("billing") as billing:
         session, first = _begin(shop, engine, topic, number)
         second = billing.publish(session, Message(shop.site.topic(topic), b"never")).transaction_id
         _rollback_row(shop, second)

@@ -12,7 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
-from outbox import Message, UsageError
+from outbox import Message
+from outbox.errors import UsageError
 from outbox.protocol.op import OpSource
 from tests.support.harness import wait_until
 from tests.support.shop import Shop
@@ -294,7 +295,7 @@ def test_two_phase_transactions_are_refused(shop: Shop) -> None:
 def test_connection_of_psycopg_is_refused_with_what_to_use(shop: Shop) -> None:
     message = Message(shop.site.topic(shop.topic()), b"v")
     with shop.site.connect() as connection, pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
-        shop.outbox.publish(connection, message)
+        shop.outbox.publish(connection, message)  # type: ignore[arg-type]  # that is tested
 
 
 def test_a_session_on_another_database_is_refused(shop: Shop) -> None:

@@ -19,16 +19,9 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
-from outbox import (
-    ChannelError,
-    Message,
-    Outbox,
-    PublishFailed,
-    TransactionFenced,
-    TransactionsRejected,
-    UsageError,
-)
+from outbox import HalfOutbox, Message
 from outbox._publish import sqlalchemy_session
+from outbox.errors import ChannelError, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
 from outbox.protocol.op import OpKind
 from tests.integration.library.test_session import JOINED, JoinMode
 from tests.support.harness import Site, doubled
@@ -394,7 +387,7 @@ def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
             with lock:
                 kept.append(number)
 
-    with shop.site.outbox() as outbox, ThreadPoolExecutor(16) as pool:
+    with shop.site.half_outbox() as outbox, ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
     found = shop.records(len(kept), topic)
     assert not doubled(found)
@@ -405,17 +398,17 @@ def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
 
 FORK = """
 import os, sys, psycopg
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
 def publish(outbox, value):
     with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
         tx.publish(Message(sys.argv[1], value))
 
-outbox = Outbox.from_env()
+outbox = HalfOutbox.from_env()
 publish(outbox, "of the parent")
 if os.fork() == 0:
     publish(outbox, "of the child")
-    with Outbox.from_env() as own:
+    with HalfOutbox.from_env() as own:
         publish(own, "of the child's own")
         sys.exit(7)  # as a program ends, with everything that runs at exit
 assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
@@ -433,9 +426,9 @@ def test_forked_child_publishes_and_ends_as_programs_do(shop: Shop) -> None:
 
 EXIT = """
 import os, sys, psycopg
-from outbox import Message, Outbox
+from outbox import Message, HalfOutbox
 
-outbox = Outbox.from_env()
+outbox = HalfOutbox.from_env()
 with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection:
     for value in range(50):
         with outbox.transaction(connection) as tx:
@@ -460,7 +453,7 @@ def test_op_markers_are_flushed_when_the_program_ends(shop: Shop) -> None:
 
 def test_a_closed_outbox_refuses(shop: Shop) -> None:
     topic = shop.topic()
-    outbox = shop.site.outbox()
+    outbox = shop.site.half_outbox()
     with Session(shop.engine) as session:
         outbox.publish(session, Message(shop.site.topic(topic), "never"))
         outbox.close(timeout=1.0)
@@ -476,22 +469,22 @@ def test_a_closed_outbox_refuses(shop: Shop) -> None:
 
 def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     shop.outbox.ping()
-    with shop.site.outbox() as unused:
+    with shop.site.half_outbox() as unused:
         unused.ping()
     with (
-        Outbox("orders", shop.site.kafka(), channel="no-such-channel", mode="half") as lost,
+        HalfOutbox("orders", shop.site.kafka(), channel="no-such-channel") as lost,
         pytest.raises(ChannelError, match="no-such-channel"),
     ):
         lost.ping()
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
-    with Outbox("orders", nowhere, publish_timeout_seconds=0.5, mode="half") as outbox, pytest.raises(PublishFailed):
+    with HalfOutbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
 
 
 def test_the_reject_switch(shop: Shop) -> None:
     topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
 
-    with Outbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
+    with HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
         message = Message(shop.site.topic(topic), "never")
         with shop.session() as session:
             shop.insert(session, number)
@@ -512,9 +505,7 @@ def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: S
     site.create("orders")
     kafka = {"bootstrap.servers": "127.0.0.1:1"}
     with (
-        Outbox(
-            "orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5, mode="half"
-        ) as outbox,
+        HalfOutbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5) as outbox,
         Session(site.engine()) as session,
     ):
         for _ in range(2):

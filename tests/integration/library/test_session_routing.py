@@ -10,7 +10,8 @@ from sqlalchemy import Engine, Table, Update, select, text
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import Message, Receipt, UsageError
+from outbox import Message, Receipt
+from outbox.errors import UsageError
 from outbox.protocol.op import OpSource
 from tests.support.harness import wait_until
 from tests.support.shop import Shop

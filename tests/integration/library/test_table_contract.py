@@ -8,7 +8,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox.errors import TableError
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
@@ -16,6 +15,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Places, Table, breaches, require_contract
 from outbox._rules.qualified_name import QualifiedName
 from outbox._service.exit_codes import Exit
+from outbox.errors import TableError
 from outbox.operator.commands.inbox import app as inbox_app
 from outbox.operator.commands.table import app as table_app
 from tests.support.commands import call_command

@@ -14,10 +14,11 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox import AsyncOutbox, CallbackTableError, Message, Outbox, Receipt, TableNames
+from outbox import AsyncOutbox, Message, Outbox, Receipt, TableNames
 from outbox._postgres.message_table import MessageTable
 from outbox._table.copy_connection import CopyConnection
 from outbox._table.row_writer import COPY_ROWS
+from outbox.errors import TableError
 from tests.support.doors import sqlalchemy_url
 from tests.support.harness import Site
 from tests.support.servers import Servers
@@ -32,7 +33,7 @@ class Place:
         self.url = site.postgres_url
         self.tables = site.tables
         self.site = site
-        self.outbox = Outbox("orders", mode="table", tables=site.tables)
+        self.outbox = Outbox("orders", tables=site.tables)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
 
@@ -197,8 +198,8 @@ def test_an_error_of_a_copy_is_one_of_sqlalchemy(place: Place, copies: list[str]
         Session(engine) as session,
     ):
         place.outbox.publish_many(session, MANY)
-    outbox = Outbox("orders", mode="table", tables=TableNames(prefix="missing"))
-    with outbox, pytest.raises(CallbackTableError, match="outbox table create"), Session(engine) as session:
+    outbox = Outbox("orders", tables=TableNames(prefix="missing"))
+    with outbox, pytest.raises(TableError, match="outbox table create"), Session(engine) as session:
         outbox.publish_many(session, MANY)
     engine.dispose()
     assert len(copies) == 1
@@ -206,7 +207,7 @@ def test_an_error_of_a_copy_is_one_of_sqlalchemy(place: Place, copies: list[str]
 
 
 DROP = "RETURN CASE WHEN NEW.value = '2' THEN NULL ELSE NEW END"
-ADD = "INSERT INTO {table} (producer_group, topic) SELECT 'audit', 'audit' WHERE NEW.topic <> 'audit'; RETURN NEW"
+ADD = "INSERT INTO {table} (service, topic) SELECT 'audit', 'audit' WHERE NEW.topic <> 'audit'; RETURN NEW"
 
 
 @contextmanager
@@ -235,7 +236,7 @@ def test_a_trigger_that_drops_or_adds_rows_ends_the_transaction(place: Place, wh
     messages = MANY[2:3] if count == 1 else MANY[:count]
     with trigger(place, when, body), psycopg.connect(place.url) as connection:
         place.outbox.publish(connection, Message("orders", "before"))
-        with pytest.raises((CallbackTableError, IndexError, ValueError)) as caught:
+        with pytest.raises((TableError, IndexError, ValueError)) as caught:
             place.outbox.publish_many(connection, messages)
         assert "a trigger of the table drops or adds rows" in str(caught.value)
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):

@@ -25,21 +25,19 @@ from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
 from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
-from outbox.async_outbox import AsyncTransaction
-from outbox.errors import TableError, CommitOutcomeUnknown, TransactionsRejected, UsageError
-from outbox.serialization import JsonSerializer
-from outbox.transaction import Outcome, Transaction
-from outbox.transactional_producer import TransactionalProducer
 from outbox._postgres.message_table import STARTED_US, MessageTable
+from outbox.async_outbox import AsyncTransaction
+from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
 from outbox.message import HeadersInput
 from outbox.operator.reading.discarded_rows import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
+from outbox.serialization import JsonSerializer
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
+from outbox.transaction import Outcome, Transaction
 from tests.proxies.postgres import LossyProxy
 from tests.support.doors import DOORS, Opened, django_connection, pg8000_arguments, session_on, sqlalchemy_url
 from tests.support.harness import Site
-from tests.support.listeners import Scripted
 from tests.support.servers import Servers
 
 ODD = [
@@ -501,9 +499,7 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
 def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, column: str) -> None:
     large = "convert_to(repeat('x', 64000001), 'UTF8')"
     content = large if column == "value" else f"ARRAY[{large}]"
-    statement = (
-        f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
-    )
+    statement = f"INSERT INTO {place.site.tables.message} (service, topic, {column}) VALUES ('g', 't', {content})"
     with place.site.connect() as connection, pytest.raises(psycopg.errors.CheckViolation):
         connection.execute(statement.encode())
 
@@ -876,22 +872,32 @@ def test_headers_that_the_table_would_refuse_are_refused_at_once(
 
 
 def test_what_is_no_message_is_refused(place: Place, engine: Engine) -> None:
-    with Session(engine) as session, InMemoryOutbox() as half:
-        for outbox in (place.outbox, half):
+    with Session(engine) as session, InMemoryOutbox() as fake:
+        for outbox in (place.outbox, fake):
             with pytest.raises(UsageError, match="list is no Message"):
                 outbox.publish(session, [Message("orders")])  # type: ignore[arg-type]
             with pytest.raises(UsageError, match="str is no Message"):
                 outbox.publish_many(session, [Message("orders"), "orders"])  # type: ignore[list-item]
 
 
-def test_messages_before_a_refused_one_remain_published(place: Place, engine: Engine) -> None:
-    def messages() -> Iterator[Message]:
-        yield Message("orders", b"1")
-        yield Message("orders", headers={"outbox-id": b"x"})
+def _with_a_reserved_header() -> Iterator[Message]:
+    yield Message("orders", b"1")
+    yield Message("orders", headers={"outbox-id": b"x"})
 
-    with Session(engine) as session, session.begin(), pytest.raises(MessageRefused, match="reserved"):
+
+def _with_an_internal_topic() -> Iterator[Message]:
+    for _ in range(1_500):  # more than one INSERT
+        yield Message("orders", b"1")
+    yield Message("outbox.half", b"2")
+
+
+@pytest.mark.parametrize("messages", [_with_a_reserved_header, _with_an_internal_topic])
+def test_all_messages_are_checked_before_one_is_inserted(
+    place: Place, engine: Engine, messages: Callable[[], Iterator[Message]]
+) -> None:
+    with Session(engine) as session, session.begin(), pytest.raises(MessageRefused, match=r"reserved|internal"):
         place.outbox.publish_many(session, messages())
-    assert [row.value for row in place.rows()] == [b"1"]
+    assert place.rows() == []
 
 
 def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> None:
@@ -901,9 +907,7 @@ def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> N
 
 def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
     with (
-        Outbox.from_env(
-            {**place.site.environment(), "OUTBOX_MODE": "table", "OUTBOX_REJECT_TRANSACTIONS": "true"}
-        ) as outbox,
+        Outbox.from_env({**place.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
         Session(engine) as session,
         session.begin(),
     ):
@@ -912,28 +916,7 @@ def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engin
         outbox.close()
         with pytest.raises(UsageError, match="closed"):
             outbox.publish_many(session, [Message("orders")])
-        with pytest.raises(UsageError, match="closed"):
-            outbox.ping()
     assert place.rows() == []
-
-
-def test_what_needs_half_messages_is_refused(place: Place, engine: Engine) -> None:
-    outbox = place.outbox
-    outbox.ping()
-    with Session(engine) as session, session.begin():
-        outbox.publish(session, Message("orders"))
-        calls: list[Callable[[], object]] = [
-            lambda: outbox.publish(session, Message("orders"), eager=True),
-            lambda: outbox.publish_many(session, [], eager=True),
-            lambda: outbox.store_half(session, Message("orders")),
-            lambda: outbox.serve_checks(Scripted()),
-            lambda: TransactionalProducer(outbox, Scripted()),
-            lambda: outbox.transaction(engine.connect(), eager=True),
-        ]
-        for call in calls:
-            with pytest.raises(UsageError, match=r'needs half messages.*mode="half"'):
-                call()
-    assert len(place.rows()) == 1
 
 
 def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
@@ -1021,7 +1004,6 @@ def test_an_async_session_publishes(place: Place, driver: str) -> None:
 async def _publish_in_async_session(place: Place, driver: str) -> None:
     engine = create_async_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool)
     async with AsyncOutbox("orders", tables=place.site.tables) as outbox:
-        await outbox.ping()
         async with AsyncSession(engine) as session, session.begin():
             receipts = [await outbox.publish(session, message) for message in ODD]
             receipts += await outbox.publish_many(session, ODD)
@@ -1132,12 +1114,9 @@ def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(f"outbox._half.cluster_connection.{name}", refuse)
     place.rows()
     with (
-        Outbox.from_env(
-            {"OUTBOX_SERVICE": "orders", "OUTBOX_MODE": "table", "OUTBOX_TABLE_PREFIX": place.site.name}
-        ) as outbox,
+        Outbox.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_TABLE_PREFIX": place.site.name}) as outbox,
         session_on("psycopg", place.url) as opened,
     ):
-        outbox.ping()
         receipt = outbox.publish(opened.target, Message("orders", b"v"))
         opened.commit()
         with place.site.connect() as connection:

@@ -13,7 +13,9 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 from sqlalchemy.orm import Session
 
-from outbox import CommitOutcomeUnknown, Message, MessageRefused, Transaction, TransactionFenced, UsageError
+from outbox import Message, MessageRefused
+from outbox.errors import CommitOutcomeUnknown, TransactionFenced, UsageError
+from outbox.transaction import Transaction
 from tests.proxies.postgres import LossyProxy
 from tests.support.harness import doubled, wait_until
 from tests.support.shop import Shop
@@ -169,7 +171,7 @@ def test_commit_waits_for_the_disk_whatever_the_session_says(
         if name == "outbox.sealed":
             seen.append(connection.execute("SHOW synchronous_commit").fetchone())
 
-    monkeypatch.setattr("outbox._publish.seal.failpoint", look)
+    monkeypatch.setattr("outbox._half.seal.failpoint", look)
     with shop.outbox.transaction(connection) as tx:
         connection.execute("SET LOCAL synchronous_commit = off")
         tx.publish(_message(shop, shop.topic(), "v"))

@@ -26,18 +26,28 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import outbox.errors
-from outbox import AsyncOutbox, Inbox, Message, HalfOutbox, Outbox, OutboxError, TableNames, TypedTopic, ddl
-from outbox.listener import TransactionListener
-from outbox.settings import Settings
-from outbox.transactional_producer import TransactionalProducer
+from outbox import (
+    AsyncHalfOutbox,
+    HalfOutbox,
+    Inbox,
+    Message,
+    Outbox,
+    OutboxError,
+    TableNames,
+    TypedTopic,
+    ddl,
+)
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox.cloudevents import event_message
+from outbox.listener import TransactionListener
 from outbox.operator.commands.acl import scope_of
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import MAX_POSITION
-from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
+from outbox.settings import HalfSettings, Settings
+from outbox.testing import InMemoryHalfOutbox
+from outbox.transactional_producer import TransactionalProducer
 from tests.integration.relay.test_halts import key_of
 from tests.support.commands import run_command
 from tests.support.harness import Site
@@ -45,7 +55,7 @@ from tests.support.harness import Site
 ROOT = Path(__file__).parents[3]
 NOBODY = "127.0.0.1:9"
 KAFKA = {"bootstrap.servers": NOBODY}
-ENVIRONMENT = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY, "OUTBOX_MODE": "half"}
+ENVIRONMENT = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": NOBODY}
 WRONG: Any = object()
 TYPED: Any = TypedTopic
 Offline = Callable[[], object]
@@ -55,12 +65,12 @@ OnSite = Callable[["World"], object]
 class World:
     """A site with an outbox, and what the cases do with it."""
 
-    def __init__(self, site: Site, outbox: Outbox) -> None:
+    def __init__(self, site: Site, outbox: HalfOutbox) -> None:
         self.site = site
         self.outbox = outbox
         self.message = Message(site.topic("orders"), "x")
 
-    def publish(self, message: Message, outbox: Outbox | None = None) -> None:
+    def publish(self, message: Message, outbox: HalfOutbox | None = None) -> None:
         """Publish in a session that commits."""
         with Session(self.site.engine()) as session, session.begin():
             (outbox or self.outbox).publish(session, message)
@@ -70,10 +80,10 @@ class World:
         with self.outbox.transaction(connection) as transaction:
             transaction.publish(self.message)
 
-    def outbox_of_missing_tables(self) -> Outbox:
+    def outbox_of_missing_tables(self) -> HalfOutbox:
         """Return an outbox whose tables do not exist."""
         self.site.tables = TableNames("public", f"{self.site.name}_none")
-        return self.site.outbox()
+        return self.site.half_outbox()
 
     def publish_as_stranger(self) -> None:
         """Publish as a role that has no right on the callback tables."""
@@ -99,11 +109,11 @@ class World:
 
 
 def _settings(**values: Any) -> Callable[[], object]:
-    return lambda: Outbox(**{"service": "orders", "kafka": KAFKA, "mode": "half", **values})
+    return lambda: HalfOutbox(**{"service": "orders", "kafka": KAFKA, **values})
 
 
 def _environment(**values: str) -> Callable[[], object]:
-    return lambda: Settings.from_env({**ENVIRONMENT, **values})
+    return lambda: HalfSettings.from_env({**ENVIRONMENT, **values})
 
 
 def _message(**values: Any) -> Callable[[], object]:
@@ -114,7 +124,7 @@ def _record(*headers: tuple[str, bytes]) -> SimpleNamespace:
     return SimpleNamespace(headers=lambda: list(headers), topic=lambda: "orders", partition=lambda: 0, offset=lambda: 7)
 
 
-def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], object]:
+def _in_memory(publish: Callable[[InMemoryHalfOutbox], object]) -> Callable[[], object]:
     def run() -> object:
         with InMemoryHalfOutbox(topics={"orders": 3}) as outbox:
             return publish(outbox)
@@ -122,7 +132,7 @@ def _in_memory(publish: Callable[[InMemoryOutbox], object]) -> Callable[[], obje
     return run
 
 
-def _closed(use: Callable[[Outbox], object]) -> Callable[[], object]:
+def _closed(use: Callable[[HalfOutbox], object]) -> Callable[[], object]:
     def run() -> object:
         outbox = HalfOutbox("orders", KAFKA)
         outbox.close()
@@ -200,7 +210,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "or set another table_prefix.",
     ),
     # --- table mode ---------------------------------------------------------------------------------------------
-    "no mode": (_settings(mode="row"), "Use 'half' or 'table'"),
     "row through something else": (
         _table_mode(lambda o: o.publish(7, Message("orders", b"v"))),  # type: ignore[arg-type]  # that is tested
         "Give a session, or a connection to Postgres",
@@ -215,8 +224,8 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "Omit them with a connection",
     ),
     "listener in table mode": (
-        _table_mode(lambda o: o.serve_checks(_Listener())),
-        'Use an outbox with mode="half"',
+        _table_mode(lambda o: TransactionalProducer(o, _Listener())),  # type: ignore[arg-type]  # that is tested
+        "Give a HalfOutbox, or a name and settings",
     ),
     "outcome on a standby": (
         _table_mode(lambda o: o.outcome(SOME_ID, _Driver(("standby",)))),
@@ -260,7 +269,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "seconds out of range": (_settings(publish_timeout_seconds=0.0), " must be from "),
     "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
     "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
-    "Kafka in table mode": (lambda: Outbox("orders", KAFKA), "Remove them, or set mode to"),
     "no service": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_SERVICE"),
     "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
     "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
@@ -306,16 +314,16 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "takes a connection of psycopg or of SQLAlchemy",
     ),
     "no async session": (
-        _in_memory(lambda outbox: asyncio.run(AsyncOutbox.over(outbox).publish(WRONG, Message("orders", "x")))),
+        _in_memory(lambda outbox: asyncio.run(AsyncHalfOutbox.over(outbox).publish(WRONG, Message("orders", "x")))),
         "publish() takes an AsyncSession or an AsyncConnection of SQLAlchemy",
     ),
     "no async connection": (
-        _in_memory(lambda outbox: AsyncOutbox.over(outbox).transaction(WRONG)),
+        _in_memory(lambda outbox: AsyncHalfOutbox.over(outbox).transaction(WRONG)),
         "takes an async connection of psycopg or of SQLAlchemy",
     ),
     "async connection that is not open": (
         _in_memory(
-            lambda outbox: AsyncOutbox.over(outbox).transaction(
+            lambda outbox: AsyncHalfOutbox.over(outbox).transaction(
                 create_async_engine("postgresql+psycopg://127.0.0.1/x").connect()
             )
         ),
@@ -489,7 +497,7 @@ def _listener_in_a_savepoint(world: World) -> None:
 
 
 def _rejected(world: World) -> None:
-    with Outbox.from_env({**world.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
+    with HalfOutbox.from_env({**world.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
         world.publish(world.message, rejecting)
 
 
@@ -602,9 +610,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "too many": (_too_many, "Publish further ones in another one"),
     "rejected": (_rejected, "reject_transactions is on. Try again later"),
     "unknown property": (
-        lambda w: w.publish(
-            w.message, HalfOutbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)
-        ),
+        lambda w: w.publish(w.message, HalfOutbox("g", {**w.site.kafka(), "no.such": "1"}, channel=w.site.name)),
         "correct it, see CONFIGURATION.md of librdkafka",
     ),
     "missing channel": (
@@ -719,7 +725,7 @@ def world(servers: Any) -> Iterator[World]:
     """A site, shared by the cases."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create("orders")
-        with site.outbox(publish_timeout_seconds=20.0) as outbox:
+        with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
             yield World(site, outbox)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
 from outbox.operator.reading.discard_topic import read_manifests
@@ -25,10 +25,10 @@ QUICK = {
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site of one partition, whose topic `gone` will be deleted."""
     site.create("orders", "gone", partitions=1)
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -39,7 +39,7 @@ def _list(site: Site, *words: str) -> list[str]:
     return [line for line in result.stdout.splitlines() if line.count("-") >= 4 and "orders" in line]
 
 
-def _refused(site: Site, outbox: Outbox, *values: str) -> list[str]:
+def _refused(site: Site, outbox: HalfOutbox, *values: str) -> list[str]:
     """Ids of committed transactions that lie in the discard topic, because their real topic is gone."""
     messages = [Message(site.topic("gone"), value, f"secret-key-{value}") for value in values]
     ids = [id_.partition("/")[0] for id_ in publish_bulk(site, outbox, messages)]
@@ -60,7 +60,7 @@ def _operators_ops(site: Site) -> list[OpEntry]:
     return [entry for source, entry in site.ops() if source is OpSource.OPERATOR]
 
 
-def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, outbox: Outbox) -> None:
+def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "secret-one", "secret-two")
     lines = _list(site, "--reason", "TOPIC_MISSING", "--service", "orders")
     assert [line.split()[0] for line in lines] == [first, second]
@@ -70,7 +70,7 @@ def test_what_lies_there_is_listed_and_shown_without_its_content(site: Site, out
     assert "secret" not in shown + "".join(lines)
 
 
-def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: Outbox) -> None:
+def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     first, second = _refused(site, outbox, "one", "two")
     early = run_command(site, "discarded", "deliver", first, "--yes", "--wait-seconds", "1")
     assert early.returncode == Exit.FINDINGS
@@ -90,7 +90,7 @@ def test_a_transaction_is_delivered_once_its_topic_is_there(site: Site, outbox: 
     assert last.reason.endswith(": the topic is there")
 
 
-def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: Outbox) -> None:
+def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: HalfOutbox) -> None:
     ids = _refused(site, outbox, "one", "two")
     asked = run_command(site, "discarded", "drop", "--all", typed="n\n")
     assert "2 transactions, 2 messages, will be removed for good" in asked.stdout
@@ -107,7 +107,7 @@ def test_all_that_nobody_wants_is_dropped_for_good(site: Site, outbox: Outbox) -
 
 @pytest.mark.parametrize("verb", ["deliver", "drop"])
 @pytest.mark.long
-def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: Outbox, verb: str) -> None:
+def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outbox: HalfOutbox, verb: str) -> None:
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     _wait_for(site, 1)
@@ -117,7 +117,7 @@ def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outb
     assert _operators_ops(site) == []
 
 
-def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: Outbox) -> None:
+def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     site.relay(extra=QUICK)
     producer = Producer(site.kafka())

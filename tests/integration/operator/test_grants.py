@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox, TableNames
+from outbox import HalfOutbox, Message, TableNames
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
@@ -125,9 +125,9 @@ def granted(roles: Roles) -> Roles:
 
 
 @pytest.fixture
-def outbox(granted: Roles) -> Iterator[Outbox]:
+def outbox(granted: Roles) -> Iterator[HalfOutbox]:
     """The library on the site of the roles."""
-    with granted.site.outbox(publish_timeout_seconds=20.0) as made:
+    with granted.site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -158,7 +158,7 @@ def test_a_role_may_do_what_it_needs_and_no_more(granted: Roles, role: str, may:
     assert {statement for statement in CHECKER | NOBODY if granted.allowed(role, statement)} == may
 
 
-def test_an_application_with_its_own_role_publishes(granted: Roles, outbox: Outbox) -> None:
+def test_an_application_with_its_own_role_publishes(granted: Roles, outbox: HalfOutbox) -> None:
     granted.site.relay()
     engine = create_engine(granted.url("application").replace("postgresql://", "postgresql+psycopg://", 1))
     with Session(engine) as session, session.begin():
@@ -171,7 +171,7 @@ def test_an_application_with_its_own_role_publishes(granted: Roles, outbox: Outb
     assert set(granted.rows().values()) == {"C"}
 
 
-def test_a_checker_with_its_own_role_decides(granted: Roles, outbox: Outbox) -> None:
+def test_a_checker_with_its_own_role_decides(granted: Roles, outbox: HalfOutbox) -> None:
     """It fences what has no row, and delivers for an application that died after COMMIT."""
     site = granted.site
     (orphan,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])

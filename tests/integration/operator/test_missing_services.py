@@ -27,7 +27,7 @@ def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site
     site.create("orders")
     code, idle = of(site, "relay")
     assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (id_,) = publish_bulk(site, outbox, [Message(site.topic("orders"), b"v")])
     service = f"service {site.channel.relay_group} has no member: no relay runs"
     code, missing = of(site, "relay")

@@ -35,9 +35,7 @@ def shop(site: Site) -> Site:
     site.create("orders", partitions=1)
     create(site)
     with site.connect() as connection:
-        connection.execute(
-            f"INSERT INTO {site.tables.message} (service, topic) VALUES ('orders', 'a b')".encode()
-        )
+        connection.execute(f"INSERT INTO {site.tables.message} (service, topic) VALUES ('orders', 'a b')".encode())
     relay = site.relay(extra=relay_settings(site))
     wait_until(lambda: "Transaction discarded" in relay.output(), explain=site.logs)
     relay.terminate()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import verify_channel
-from outbox._kafka.services import committed_checkpoints
+from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.pending import app
 from outbox.operator.reading.discard_topic import read_manifests
@@ -26,9 +26,9 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "20
 
 
 @pytest.fixture
-def outbox(site: Site) -> Outbox:
+def outbox(site: Site) -> HalfOutbox:
     site.create("orders", "other", partitions=2)
-    return site.outbox(publish_timeout_seconds=20.0)
+    return site.half_outbox(publish_timeout_seconds=20.0)
 
 
 def _messages(site: Site, count: int) -> list[Message]:
@@ -47,7 +47,7 @@ def _checkpoints(site: Site) -> dict[tuple[str, int], tuple[int, str | None]]:
     return {place: (found.offset, found.metadata) for place, found in committed.items()}
 
 
-def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: Outbox) -> None:
+def test_what_is_undecided_is_listed_and_nothing_is_touched(site: Site, outbox: HalfOutbox) -> None:
     entries = send_halves(site, outbox, _messages(site, 6))
     (committed,) = publish_bulk(site, outbox, _messages(site, 1), ops=False)
     before = _checkpoints(site)
@@ -76,7 +76,7 @@ def _partitions(by_id: dict[str, Any]) -> set[int]:
     return {one["half_partition"] for one in by_id.values()}
 
 
-def test_what_a_relay_has_settled_above_an_undecided_one_is_not_listed(site: Site, outbox: Outbox) -> None:
+def test_what_a_relay_has_settled_above_an_undecided_one_is_not_listed(site: Site, outbox: HalfOutbox) -> None:
     """The checkpoint names what is unsettled; only that is fetched."""
     (undecided,) = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "300"})  # nobody answers
@@ -95,7 +95,7 @@ def test_what_a_relay_has_settled_above_an_undecided_one_is_not_listed(site: Sit
     assert one["last_asked_ms"] > one["appended_ms"]
 
 
-def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: Outbox) -> None:
+def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: HalfOutbox) -> None:
     first, second = send_halves(site, outbox, _messages(site, 2))
     producer = Producer(site.kafka())
     contradiction = replace(second, kind=OpKind.ROLLBACK)
@@ -109,7 +109,7 @@ def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: Outb
     assert by_id[second.transaction_id]["disputed"]
 
 
-def test_what_is_parked_is_listed_as_such(site: Site, outbox: Outbox) -> None:
+def test_what_is_parked_is_listed_as_such(site: Site, outbox: HalfOutbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     site.relay(extra={**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"})
     channel = verify_channel(site.admin, site.channel)
@@ -129,7 +129,7 @@ def test_an_open_local_transaction_is_told_with_its_backend(site: Site) -> None:
         assert one["holder_pid"] > 0
 
 
-def test_what_is_left_out_is_said(site: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_is_said(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     send_halves(site, outbox, _messages(site, 20))
     document = _pending(site, "--limit", "3")
     assert (len(document["transactions"]), document["not_listed"]) == (3, 17)
@@ -145,7 +145,7 @@ def test_what_is_left_out_is_said(site: Site, outbox: Outbox, monkeypatch: pytes
     assert "not read: " in call_command(app, site)[1]
 
 
-def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, outbox: Outbox) -> None:
+def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, outbox: HalfOutbox) -> None:
     send_halves(site, outbox, _messages(site, 1))
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
     (one,) = _pending(site, "--look", environ=environ)["transactions"]
@@ -166,7 +166,7 @@ def test_what_keeps_it_from_looking_is_one_sentence(site: Site, words: tuple[str
     assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
 
 
-def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site, outbox: Outbox) -> None:
+def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site, outbox: HalfOutbox) -> None:
     send_halves(site, outbox, _messages(site, 1))
     consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False})
     consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 0, "moved by hand")], asynchronous=False)
@@ -176,14 +176,14 @@ def test_a_checkpoint_that_cannot_be_trusted_is_no_place_to_look_from(site: Site
     assert "is damaged, was not written by a relay" in ended.stdout
 
 
-def test_an_id_of_nobody_is_not_listed(site: Site, outbox: Outbox) -> None:
+def test_an_id_of_nobody_is_not_listed(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     document = _pending(site)
     assert (document["transactions"], document["sums"], document["not_read"]) == ([], [], [])
     assert str(uuid.uuid4()) not in call_command(app, site)[1]
 
 
-def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: Outbox) -> None:
+def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: HalfOutbox) -> None:
     nothing = (
         f"No unsettled transaction was found in channel {site.name}.\n"
         f"service {site.name}-relay has no member: no relay runs, and nothing of the half partitions is delivered; "
@@ -196,7 +196,7 @@ def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site
     assert call_command(app, site, *words) == (Exit.OK, nothing)
 
 
-def test_pending_is_readable_at_80_columns(site: Site, outbox: Outbox) -> None:
+def test_pending_is_readable_at_80_columns(site: Site, outbox: HalfOutbox) -> None:
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     code, printed = call_command(app, site, "--look", environ={"COLUMNS": "80"})
     lines = [line.strip() for line in printed.splitlines()]
@@ -206,7 +206,7 @@ def test_pending_is_readable_at_80_columns(site: Site, outbox: Outbox) -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_pending_counts_what_waits_behind_a_transaction(site: Site, outbox: Outbox) -> None:
+def test_pending_counts_what_waits_behind_a_transaction(site: Site, outbox: HalfOutbox) -> None:
     messages = [Message(site.topic("orders"), "v", key) for key in ("same", "same", "other", "same", None, None)]
     ids = [entry.transaction_id for entry in send_halves(site, outbox, messages)]
     behind = {one["transaction"]: one["behind"] for one in _pending(site)["transactions"]}
@@ -215,7 +215,7 @@ def test_pending_counts_what_waits_behind_a_transaction(site: Site, outbox: Outb
     assert any(line.endswith(" old, undecided, 2 behind it") for line in lines), lines
 
 
-def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_of_many_keeps_few_in_memory(site: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is not listed is only counted."""
     send_halves(site, outbox, _messages(site, 200))
     made: list[Gathering] = []

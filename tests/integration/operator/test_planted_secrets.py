@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from outbox import AsyncOutbox, Message, OutboxError
+from outbox import AsyncHalfOutbox, Message, OutboxError
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import discarded, doctor, pending, table, trace
@@ -93,7 +93,7 @@ def test_no_secret_leaves_a_site_that_works(
             shop.publish(session, ORDERS, "half")
         with shop.buyer(ORDERS, 1, "outbox.committed") as (process, _):
             process.wait(60)
-        said = f"{shop.outbox!r} {AsyncOutbox.over(shop.outbox)!r}"
+        said = f"{shop.outbox!r} {AsyncHalfOutbox.over(shop.outbox)!r}"
     with site.connect() as connection, connection.transaction():
         message_rows.publish(connection, site, ORDERS, ["row"])
     site.wait_visible(3, ORDERS)
@@ -157,7 +157,7 @@ def test_library_with_a_wrong_password_shows_none(site: SecuredSite, caplog: pyt
     with site.acting(site.user(Role.APPLICATION, **_names(site))):
         kafka: dict[str, Any] = {**site.kafka(), "sasl.password": WRONG}
         with Shop(site, 20.0) as shop:
-            outbox = type(shop.outbox)("orders", kafka, mode="half", channel=site.name, tables=site.tables)
+            outbox = type(shop.outbox)("orders", kafka, channel=site.name, tables=site.tables)
             with pytest.raises(OutboxError, match="Authentication failed") as refused, shop.session() as session:
                 outbox.publish(session, Message(site.topic(ORDERS), b"v"))
             outbox.close(0)

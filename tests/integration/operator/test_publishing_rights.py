@@ -14,7 +14,7 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.database_checks import examine_database
 from outbox.operator.commands.doctor import app
-from relay.tables.source_table import SourceTable
+from relay.table.source_table import SourceTable
 from tests.support.commands import call_command
 from tests.support.harness import Site
 

@@ -13,13 +13,12 @@ import pytest
 from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
-from outbox.errors import TransactionFenced
+from outbox import HalfOutbox, Message
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase
-from outbox.errors import KafkaUnreachable
+from outbox.errors import KafkaUnreachable, TransactionFenced
 from outbox.operator.commands.resolve import app
 from outbox.operator.deciding.decisions import send_decisions
 from outbox.operator.reading.database_view import DatabaseView
@@ -53,17 +52,17 @@ def still(servers: Servers) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def outbox(still: Site) -> Outbox:
-    return still.outbox(publish_timeout_seconds=20.0)
+def outbox(still: Site) -> HalfOutbox:
+    return still.half_outbox(publish_timeout_seconds=20.0)
 
 
-def _undecided(site: Site, outbox: Outbox) -> OpEntry:
+def _undecided(site: Site, outbox: HalfOutbox) -> OpEntry:
     """A transaction whose halves are stored, and nothing else."""
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", uuid.uuid4().hex)])
     return entry
 
 
-def _committed(site: Site, outbox: Outbox) -> str:
+def _committed(site: Site, outbox: HalfOutbox) -> str:
     """A transaction of which nobody has told that it committed."""
     message = Message(site.topic("orders"), "v", uuid.uuid4().hex)
     return publish_bulk(site, outbox, [message], ops=False)[0].partition("/")[0]
@@ -99,7 +98,9 @@ def _execute(site: Site, query: str, *values: object) -> None:
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("--commit", OpKind.COMMIT), ("--rollback", OpKind.ROLLBACK)])
-def test_a_decision_becomes_the_row_and_then_an_op_marker(still: Site, outbox: Outbox, verb: str, kind: OpKind) -> None:
+def test_a_decision_becomes_the_row_and_then_an_op_marker(
+    still: Site, outbox: HalfOutbox, verb: str, kind: OpKind
+) -> None:
     entry = _undecided(still, outbox)
     code, document = call_for_json(app, still, entry.transaction_id, verb, *AT_ONCE)
     assert (code, document["outcome"], document["row_placed"]) == (Exit.OK, "decided", True)
@@ -117,7 +118,7 @@ def test_a_decision_becomes_the_row_and_then_an_op_marker(still: Site, outbox: O
 
 def test_what_an_operator_decides_is_what_a_relay_does(site: Site) -> None:
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     wanted, unwanted = _undecided(site, outbox), _undecided(site, outbox)
     assert call_command(app, site, wanted.transaction_id, "--commit", *AT_ONCE)[0] == Exit.OK
     assert call_command(app, site, unwanted.transaction_id, "--rollback", *AT_ONCE)[0] == Exit.OK
@@ -129,7 +130,7 @@ def test_what_an_operator_decides_is_what_a_relay_does(site: Site) -> None:
     assert "it is settled, or none of its halves was ever stored" in " ".join(printed.split())
 
 
-def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: Outbox) -> None:
+def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     words = (id_, "--rollback", "--min-age-ms", "0", "--reason", "r")
     code, printed = call_command(app, still, *words, typed="n\n")
@@ -143,7 +144,7 @@ def test_it_asks_and_a_no_decides_nothing(still: Site, outbox: Outbox) -> None:
 def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
     """The row is the decision: check-back finds it."""
     site.create("orders", partitions=1)
-    id_ = _undecided(site, site.outbox(publish_timeout_seconds=20.0)).transaction_id
+    id_ = _undecided(site, site.half_outbox(publish_timeout_seconds=20.0)).transaction_id
     died = run_command(site, "resolve", id_, "--commit", *AT_ONCE, environ={FAILPOINT: "resolve.marking"})
     assert died.returncode == -signal.SIGKILL
     assert (site.rows()[id_], _said(site, id_)) == ("C", [])
@@ -153,7 +154,7 @@ def test_a_kill_between_row_and_op_marker_is_harmless(site: Site) -> None:
 
 
 def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
-    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise KafkaUnreachable("Kafka does not answer")
@@ -224,7 +225,7 @@ def test_an_open_local_transaction_decides_by_itself(site: Site, verb: str, monk
 
 
 def test_who_commits_between_the_look_and_the_decision_is_seen(
-    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The row is read after the operator's own was tried, in a statement of its own (R8)."""
     entry = _undecided(still, outbox)
@@ -244,7 +245,7 @@ def test_who_commits_between_the_look_and_the_decision_is_seen(
 
 @pytest.mark.parametrize("kind", [OpKind.COMMIT, OpKind.ROLLBACK])
 def test_an_open_local_transaction_is_left_alone_at_the_last_moment_too(
-    still: Site, outbox: Outbox, kind: OpKind
+    still: Site, outbox: HalfOutbox, kind: OpKind
 ) -> None:
     """It may have been opened, or have taken its lock again, after the look."""
     entry = _undecided(still, outbox)
@@ -273,7 +274,7 @@ def _request(site: Site, entry: OpEntry) -> CheckRequest:
     ids=["a purge passes it", "it leaves the discard topic"],
 )
 def test_what_may_be_purged_at_this_moment_is_not_decided(
-    still: Site, outbox: Outbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
+    still: Site, outbox: HalfOutbox, monkeypatch: pytest.MonkeyPatch, purged: list[bool], alive: list[bool]
 ) -> None:
     entry, looks, reads = _undecided(still, outbox), iter(purged), iter(alive)
     monkeypatch.setattr("outbox.operator.reading.database_view._is_purged", lambda *_: next(looks))
@@ -284,7 +285,7 @@ def test_what_may_be_purged_at_this_moment_is_not_decided(
     assert entry.transaction_id not in still.rows()
 
 
-def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -> None:
+def test_what_is_young_is_left_to_its_application(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     assert "so young" in _refused(still, id_, "--commit", "--min-age-ms", "60000")["why"]
 
@@ -292,14 +293,14 @@ def test_what_is_young_is_left_to_its_application(still: Site, outbox: Outbox) -
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
-def test_what_has_committed_is_not_rolled_back(still: Site, outbox: Outbox) -> None:
+def test_what_has_committed_is_not_rolled_back(still: Site, outbox: HalfOutbox) -> None:
     id_ = _committed(still, outbox)
     assert "it has committed" in _refused(still, id_, "--rollback")["why"]
     code, document = call_for_json(app, still, id_, "--commit", *AT_ONCE)
     assert (code, document["row_placed"], document["op_sent"]) == (Exit.OK, False, True)
 
 
-def test_a_rollback_row_is_not_overruled(still: Site, outbox: Outbox) -> None:
+def test_a_rollback_row_is_not_overruled(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     assert call_command(app, still, id_, "--rollback", *AT_ONCE)[0] == Exit.OK
     code, document = call_for_json(app, still, id_, "--commit", *AT_ONCE)
@@ -308,7 +309,7 @@ def test_a_rollback_row_is_not_overruled(still: Site, outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("verb", ["--commit", "--rollback"])
-def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: Outbox, verb: str) -> None:
+def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: HalfOutbox, verb: str) -> None:
     entry = _undecided(still, outbox)
     key = f"purged/{entry.topic_id}/{entry.partition}"
     _execute(still, f"INSERT INTO {still.tables.meta} VALUES (%s, %s)", key, str(entry.last_offset + 1))
@@ -318,7 +319,7 @@ def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: Outbo
         _execute(still, f"DELETE FROM {still.tables.meta} WHERE key = %s", key)
 
 
-def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox: Outbox) -> None:
+def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox: HalfOutbox) -> None:
     entry, today = _undecided(still, outbox), str(uuid.uuid4())
     query = f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'"
     document = call_for_json(
@@ -337,7 +338,7 @@ def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox
         _execute(still, query, before)
 
 
-def test_a_service_without_a_database_is_refused(still: Site, outbox: Outbox, tmp_path: Path) -> None:
+def test_a_service_without_a_database_is_refused(still: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
     config = tmp_path / "checker.toml"
     config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\ngroups = ["others"]\n')
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)}
@@ -345,7 +346,7 @@ def test_a_service_without_a_database_is_refused(still: Site, outbox: Outbox, tm
     assert "no database is configured for its service" in refusal["why"]
 
 
-def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: Outbox) -> None:
+def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: HalfOutbox) -> None:
     entry = _undecided(still, outbox)
     manifest = Manifest(
         entry.transaction_id,
@@ -396,7 +397,7 @@ def test_an_id_that_does_not_exist_is_one_sentence(still: Site, id_: str, code: 
     assert (found, says in printed) == (code, True), printed
 
 
-def test_without_its_database_nothing_is_decided(still: Site, outbox: Outbox) -> None:
+def test_without_its_database_nothing_is_decided(still: Site, outbox: HalfOutbox) -> None:
     id_ = _undecided(still, outbox).transaction_id
     environ = {"OUTBOX_POSTGRES_URL": "postgresql://nobody@127.0.0.1:1/none"}
     code, printed = call_command(app, still, id_, "--commit", *AT_ONCE, environ=environ)
@@ -409,7 +410,7 @@ def test_without_its_database_nothing_is_decided(still: Site, outbox: Outbox) ->
 
 def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
     site.create("orders", partitions=1)
-    producer = TransactionalProducer(site.outbox(), Scripted(UNKNOWN), serve_checks=False)
+    producer = TransactionalProducer(site.half_outbox(), Scripted(UNKNOWN), serve_checks=False)
     sent = [producer.send_message_in_transaction(Message(site.topic("orders"), "v", "k")) for _ in range(2)]
     told, wanted = (result.transaction_id for result in sent)
     channel = verify_channel(site.admin, site.channel)
@@ -433,7 +434,7 @@ def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
 def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     """Its row is never purged while it lies in the discard topic."""
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     entries = [_undecided(site, outbox) for _ in range(2)]
     relay = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
     site.relay(extra=relay)
@@ -454,7 +455,7 @@ def test_what_is_parked_is_decided_below_the_watermark_too(site: Site) -> None:
     assert site.rows() == {wanted: "C", unwanted: "R"}
 
 
-def test_a_refusal_says_the_same_to_people_and_to_programs(still: Site, outbox: Outbox) -> None:
+def test_a_refusal_says_the_same_to_people_and_to_programs(still: Site, outbox: HalfOutbox) -> None:
     id_ = _committed(still, outbox)
     refusal = _refused(still, id_, "--rollback")
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
@@ -475,7 +476,8 @@ def _of_group(site: Site, service: str, count: int) -> list[str]:
     """Ids of undecided transactions of a service."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
     return [
-        entry.transaction_id for entry in send_halves(site, site.outbox(service, publish_timeout_seconds=20.0), messages)
+        entry.transaction_id
+        for entry in send_halves(site, site.half_outbox(service, publish_timeout_seconds=20.0), messages)
     ]
 
 
@@ -483,11 +485,14 @@ def _all_of(service: str, *words: str) -> tuple[str, ...]:
     return ("--all", "--service", service, "--rollback", *AT_ONCE, *words)
 
 
-def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: Outbox) -> None:
+def test_resolve_all_rolls_back_what_has_no_row(still: Site, outbox: HalfOutbox) -> None:
     ids = _of_group(still, "dead", 30)
     other = _undecided(still, outbox).transaction_id
     committed = publish_bulk(
-        still, still.outbox("dead", publish_timeout_seconds=20.0), [Message(still.topic("orders"), "v", "k")], ops=False
+        still,
+        still.half_outbox("dead", publish_timeout_seconds=20.0),
+        [Message(still.topic("orders"), "v", "k")],
+        ops=False,
     )
     code, document = call_for_json(app, still, *_all_of("dead", "--dry-run"))
     assert (code, document["found"], document["possible"], document["decided"]) == (Exit.FINDINGS, 31, 30, 0)
@@ -554,7 +559,7 @@ def test_resolve_all_rolls_back_what_is_parked_below_the_watermark(site: Site) -
 
 
 def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
-    outbox = still.outbox("silent", publish_timeout_seconds=20.0)
+    outbox = still.half_outbox("silent", publish_timeout_seconds=20.0)
     producer = TransactionalProducer(outbox, Scripted(UNKNOWN), serve_checks=False)
     result = producer.send_message_in_transaction(Message(still.topic("orders"), "v", "k"))
     code, document = call_for_json(app, still, *_all_of("silent"))
@@ -568,7 +573,7 @@ def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
     [
         (("--all", "--rollback"), "name one transaction, or give --all and --service"),
         (("--rollback",), "name one transaction, or give --all and --service"),
-        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "name one transaction, or give --all and --service"),
+        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "or give --all and --service"),
         ((str(uuid.uuid4()), "--rollback", "--service", "g"), "name one transaction, or give --all and --service"),
         (("--all", "--service", "g", "--commit"), "--all takes --rollback only"),
     ],

@@ -11,10 +11,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox import Message
-from outbox.errors import KafkaUnreachable
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.errors import KafkaUnreachable
 from outbox.operator.commands import channel, doctor, resolve, table
 from stack import Stack
 from tests.support.async_shop import AsyncShop
@@ -73,7 +73,7 @@ def test_loop_runs_with_each_login(site: SecuredSite) -> None:
     assert {record.value for record in site.wait_visible(3, ORDERS)} == {b"sync", b"async", b"1"}
     site.wait_settled()
     assert [service.terminate() for service in site.services] == [Exit.OK, Exit.OK]
-    with site.acting(application), site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.acting(application), site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (open_one,) = send_halves(site, outbox, [Message(site.topic(ORDERS), "by hand", "k")])
     _decide(site, open_one.transaction_id)
 

@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 
 from outbox import Message
-from outbox.errors import ConfigurationError, PublishFailed
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
+from outbox.errors import ConfigurationError, PublishFailed
 from outbox.operator.commands import channel, discarded, doctor, pending, resolve, table, trace
 from outbox.protocol.discard import DiscardReason
 from outbox.transactional_producer import TransactionalProducer
@@ -125,7 +125,7 @@ def _look_and_decide(site: SecuredSite, discarded_id: str) -> None:
 
 
 def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
-    with site.acting(_application(site)), site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.acting(_application(site)), site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     operator = site.user(Role.OPERATOR, **_names(site))
     with site.acting(operator):
@@ -198,7 +198,7 @@ def test_an_application_names_each_right_that_is_taken_away(
 def _publish(site: SecuredSite, shop: Shop, caplog: pytest.LogCaptureFixture) -> str:
     """Publish with a new outbox; the error, or else the log: an op marker that is refused fails nothing."""
     try:
-        with site.outbox() as outbox, shop.session() as session:
+        with site.half_outbox() as outbox, shop.session() as session:
             outbox.publish(session, Message(site.topic("orders"), b"v"))
     except (ConfigurationError, PublishFailed) as error:
         return str(error)

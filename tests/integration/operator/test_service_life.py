@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpKind, OpSource
 from tests.integration.relay.test_kill_relay import is_serving, numbered
@@ -27,18 +27,18 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "20
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
 # --- settings -----------------------------------------------------------------------------------------------------
 
 
-def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: Outbox, tmp_path: Path) -> None:
-    assert outbox.settings.group == "orders"
+def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
+    assert outbox.settings.service == "orders"
     port, other = free_port(), free_port()
     file = tmp_path / "outbox.toml"
     file.write_text(
@@ -57,7 +57,7 @@ def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: 
 # --- --check --------------------------------------------------------------------------------------------------------
 
 
-def test_a_check_of_the_relay_shows_the_contract_and_each_checkpoint(site: Site, outbox: Outbox) -> None:
+def test_a_check_of_the_relay_shows_the_contract_and_each_checkpoint(site: Site, outbox: HalfOutbox) -> None:
     send_halves(site, outbox, numbered(site, 0, 20))
     result = run_command(site, "relay", "--check")
     assert result.returncode == Exit.OK, result.stdout
@@ -71,7 +71,9 @@ def test_a_check_of_the_relay_shows_the_contract_and_each_checkpoint(site: Site,
     assert f"topic {site.channel.half_topic} has replication 1" in refused.stdout
 
 
-def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_topic(site: Site, outbox: Outbox) -> None:
+def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_topic(
+    site: Site, outbox: HalfOutbox
+) -> None:
     send_halves(site, outbox, [*numbered(site, 0, 40)])
     (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 1, 2)]).values()
     future.result(20)
@@ -81,11 +83,11 @@ def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_top
     site.admin.delete_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(20)
     gone = run_command(site, "relay", "--check")
     assert gone.returncode == Exit.FINDINGS
-    assert gone.stdout.count("has no checkpoint in group") == 2
+    assert gone.stdout.count("has no checkpoint in service") == 2
 
 
-def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: Outbox) -> None:
-    assert outbox.settings.group == "orders"
+def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: HalfOutbox) -> None:
+    assert outbox.settings.service == "orders"
     fine = run_command(site, "checker", "--check")
     assert fine.returncode == Exit.OK, fine.stdout
     assert "database default" in fine.stdout
@@ -108,9 +110,9 @@ def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> 
 
 
 @pytest.mark.long
-def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox) -> None:
+def test_standby_relay_without_partitions_is_ready(site: Site, outbox: HalfOutbox) -> None:
     """It has joined its group, and was assigned nothing (R43)."""
-    assert outbox.settings.group == "orders"
+    assert outbox.settings.service == "orders"
     ports = [free_port() for _ in range(3)]
     for port in ports:
         site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
@@ -122,7 +124,7 @@ def test_standby_relay_without_partitions_is_ready(site: Site, outbox: Outbox) -
 
 
 @pytest.mark.long
-def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site: Site, outbox: Outbox) -> None:
+def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site: Site, outbox: HalfOutbox) -> None:
     site.checker()  # a decision that was read and not yet carried out is asked for again
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
     for _ in range(2):
@@ -142,8 +144,8 @@ def test_signals_that_follow_each_other_end_the_relay_once_and_harm_nothing(site
 
 
 @pytest.mark.parametrize("name", ["relay", "checker"])
-def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site, outbox: Outbox, name: str) -> None:
-    assert outbox.settings.group == "orders"
+def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site, outbox: HalfOutbox, name: str) -> None:
+    assert outbox.settings.service == "orders"
     for word in ("Relay started" if name == "relay" else "Checker started", ""):
         service = site.start(name, extra=QUICK)
         wait_until(lambda started=word, process=service: started in process.output(), explain=site.logs)  # type: ignore[misc]
@@ -153,8 +155,8 @@ def test_a_service_that_starts_or_stops_may_be_signalled_at_any_time(site: Site,
         assert "Traceback" not in service.output()
 
 
-def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(site: Site, outbox: Outbox) -> None:
-    assert outbox.settings.group == "orders"
+def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(site: Site, outbox: HalfOutbox) -> None:
+    assert outbox.settings.service == "orders"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
         relay = site.relay(extra=message_rows.relay_settings(site, {"dsn": url}))
@@ -168,7 +170,7 @@ def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(
 # --- logs ---------------------------------------------------------------------------------------------------------
 
 
-def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(site: Site, outbox: Outbox) -> None:
+def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(site: Site, outbox: HalfOutbox) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
     verbose = {**QUICK, "OUTBOX_LOG_LEVEL": "debug", "OUTBOX_LOG_FORMAT": "json", "OUTBOX_UNDECIDED_MAX_AGE_MS": "3000"}
     secrets = {"OUTBOX_KAFKA": json.dumps({"sasl.password": "marked-password", "sasl.username": "marked-user"})}
@@ -224,7 +226,7 @@ def _becomes(port: int, expected: float, name: str, **labels: str) -> None:
     )
 
 
-def test_metrics_say_what_was_delivered_rolled_back_pending_and_asked(site: Site, outbox: Outbox) -> None:
+def test_metrics_say_what_was_delivered_rolled_back_pending_and_asked(site: Site, outbox: HalfOutbox) -> None:
     _, port = _measured(site)
     publish_bulk(site, outbox, numbered(site, 0, 50))
     rolled_back = send_halves(site, outbox, numbered(site, 50, 3))
@@ -250,7 +252,7 @@ def test_metrics_say_what_was_delivered_rolled_back_pending_and_asked(site: Site
     _becomes(port, 2, "partitions", state="served")
 
 
-def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox: Outbox) -> None:
+def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox: HalfOutbox) -> None:
     relay, port = _measured(site, OUTBOX_UNDECIDED_MAX_AGE_MS="400")
     parked = send_halves(site, outbox, numbered(site, 0, 4))
     _becomes(port, 4, "discards_total", reason="UNDECIDED")
@@ -273,7 +275,7 @@ def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox:
 
 
 @pytest.mark.long
-def test_a_transaction_of_somebody_else_that_hangs_on_a_real_topic_is_told(site: Site, outbox: Outbox) -> None:
+def test_a_transaction_of_somebody_else_that_hangs_on_a_real_topic_is_told(site: Site, outbox: HalfOutbox) -> None:
     _, port = _measured(site)
     publish_bulk(site, outbox, numbered(site, 0, 50))
     _becomes(port, 50, "messages_total")

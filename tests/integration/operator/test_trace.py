@@ -68,7 +68,9 @@ def test_the_story_of_a_delivered_transaction_and_of_one_message_of_it(shop: Sho
 
 def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:
     site.create("orders", partitions=2)
-    (entry,) = send_halves(site, site.outbox(publish_timeout_seconds=20.0), [Message(site.topic("orders"), "v", "k")])
+    (entry,) = send_halves(
+        site, site.half_outbox(publish_timeout_seconds=20.0), [Message(site.topic("orders"), "v", "k")]
+    )
     assert _trace(site, entry.transaction_id)["state"] == "undecided"
     site.relay(extra=QUICK)
     site.checker()
@@ -101,7 +103,7 @@ def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
 
 def test_what_was_not_read_is_never_called_empty(site: Site) -> None:
     site.create("orders", partitions=1)
-    outbox = site.outbox(publish_timeout_seconds=20.0)
+    outbox = site.half_outbox(publish_timeout_seconds=20.0)
     entries = send_halves(site, outbox, [Message(site.topic("orders"), "v", f"k{number}") for number in range(30)])
     last = entries[-1].transaction_id
     cut = _trace(site, last, "--records", "10", code=Exit.FINDINGS)

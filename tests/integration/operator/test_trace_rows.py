@@ -134,6 +134,6 @@ def test_a_discarded_row_is_found_with_its_reason(shop: Site) -> None:
 
 
 def test_halves_are_traced_beside_tables(shop: Site) -> None:
-    with shop.outbox() as outbox:
+    with shop.half_outbox() as outbox:
         (entry,) = send_halves(shop, outbox, [Message(shop.topic("orders"), "v", "k")])
     assert _trace(shop, entry.transaction_id)["state"] == "undecided"

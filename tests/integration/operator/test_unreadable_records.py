@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from outbox import Message, Outbox
-from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
+from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
+from outbox.listener import HalfMessage, LocalTransactionState, TransactionCheck, TransactionListener
 from outbox.operator.commands import pending, resolve, trace
 from outbox.operator.commands.discarded import app as discarded
 from outbox.protocol.op import OpEntry
@@ -26,12 +26,12 @@ AT_ONCE = ("--min-age-ms", "0", "--reason", "the test says so", "--yes")
 
 
 @pytest.fixture
-def outbox(site: Site) -> Outbox:
+def outbox(site: Site) -> HalfOutbox:
     site.create("orders", partitions=2)
-    return site.outbox(publish_timeout_seconds=20.0)
+    return site.half_outbox(publish_timeout_seconds=20.0)
 
 
-def _undecided(site: Site, outbox: Outbox) -> list[OpEntry]:
+def _undecided(site: Site, outbox: HalfOutbox) -> list[OpEntry]:
     """Send one undecided half to each of the two half partitions."""
     entries = [
         entry for n in range(2) for entry in send_halves(site, outbox, [Message(site.topic("orders"), "x", key_of(n))])
@@ -54,7 +54,7 @@ def _places(document: Any) -> set[str]:
     return {left["place"] for left in document["not_read"]}
 
 
-def test_pending_names_newer_records_and_lists_the_others(site: Site, outbox: Outbox) -> None:
+def test_pending_names_newer_records_and_lists_the_others(site: Site, outbox: HalfOutbox) -> None:
     entries = _undecided(site, outbox)
     _write_newer(site)
     code, document = call_for_json(pending.app, site)
@@ -67,7 +67,7 @@ def test_pending_names_newer_records_and_lists_the_others(site: Site, outbox: Ou
     assert f"not read: {names.half_topic}/0 offset 1" in call_command(pending.app, site)[1]
 
 
-def test_pending_with_a_damaged_checkpoint_lists_the_other_partition(site: Site, outbox: Outbox) -> None:
+def test_pending_with_a_damaged_checkpoint_lists_the_other_partition(site: Site, outbox: HalfOutbox) -> None:
     first, _ = _undecided(site, outbox)
     commit_damaged(site, 1)
     code, document = call_for_json(pending.app, site)
@@ -76,7 +76,7 @@ def test_pending_with_a_damaged_checkpoint_lists_the_other_partition(site: Site,
     assert _places(document) == {f"{site.channel.half_topic}/1"}
 
 
-def test_pending_with_damaged_checkpoints_only_is_unsafe(site: Site, outbox: Outbox) -> None:
+def test_pending_with_damaged_checkpoints_only_is_unsafe(site: Site, outbox: HalfOutbox) -> None:
     _undecided(site, outbox)
     commit_damaged(site, 0)
     commit_damaged(site, 1)
@@ -84,7 +84,7 @@ def test_pending_with_damaged_checkpoints_only_is_unsafe(site: Site, outbox: Out
     assert (code, f"{site.channel.half_topic}/0 cannot be read" in printed) == (Exit.UNSAFE, True), printed
 
 
-def test_resolve_beside_a_damaged_checkpoint_decides(site: Site, outbox: Outbox) -> None:
+def test_resolve_beside_a_damaged_checkpoint_decides(site: Site, outbox: HalfOutbox) -> None:
     first, second = _undecided(site, outbox)
     commit_damaged(site, 1)
     code, printed = call_command(resolve.app, site, second.transaction_id, "--rollback", *AT_ONCE)
@@ -95,7 +95,7 @@ def test_resolve_beside_a_damaged_checkpoint_decides(site: Site, outbox: Outbox)
     assert (code, site.rows()) == (Exit.OK, {first.transaction_id: "R"})
 
 
-def test_trace_beside_newer_records_shows_a_transaction(site: Site, outbox: Outbox) -> None:
+def test_trace_beside_newer_records_shows_a_transaction(site: Site, outbox: HalfOutbox) -> None:
     first, _ = _undecided(site, outbox)
     _write_newer(site)
     newer: Headers = [("outbox-op", b"3;producer"), ("of", first.transaction_id.encode())]
@@ -108,7 +108,7 @@ def test_trace_beside_newer_records_shows_a_transaction(site: Site, outbox: Outb
     assert f"{site.channel.op_topic}/0 offset 1" in printed
 
 
-def test_discarded_list_names_a_newer_manifest(site: Site, outbox: Outbox) -> None:
+def test_discarded_list_names_a_newer_manifest(site: Site, outbox: HalfOutbox) -> None:
     del outbox
     _write_newer(site)
     code, printed = call_command(discarded, site, "list")
@@ -128,7 +128,9 @@ class _Listener(TransactionListener):
         raise NotImplementedError
 
 
-def test_check_server_passes_by_a_newer_request(site: Site, outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
+def test_check_server_passes_by_a_newer_request(
+    site: Site, outbox: HalfOutbox, caplog: pytest.LogCaptureFixture
+) -> None:
     client = Producer(site.kafka())
     with outbox.serve_checks(_Listener()) as server:
         client.produce(site.channel.check_topic, b'{"version":2}', b"orders", 0)
@@ -142,14 +144,14 @@ def _write_bomb(site: Site) -> None:
     write_packed(site, site.channel.check_topic, 90_000_000, b"orders")
 
 
-def _check_back_goes_on(site: Site, outbox: Outbox, port: int, passed: int) -> None:
+def _check_back_goes_on(site: Site, outbox: HalfOutbox, port: int, passed: int) -> None:
     """Wait until so many batches were passed by, and a request behind them is answered."""
     wait_until(lambda: metric(port, "outbox_checker_dropped_total", reason="unreadable") >= passed, explain=site.logs)
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "x", key_of(0))])
     wait_until(lambda: site.rows().get(entry.transaction_id) == "R", explain=site.logs)
 
 
-def test_check_back_goes_on_behind_an_unreadable_batch(site: Site, outbox: Outbox) -> None:
+def test_check_back_goes_on_behind_an_unreadable_batch(site: Site, outbox: HalfOutbox) -> None:
     """One that lies before the checker starts, and one that comes while it runs, are passed by (R54)."""
     store_compressed(site, site.channel.check_topic)
     port = free_port()
@@ -162,7 +164,7 @@ def test_check_back_goes_on_behind_an_unreadable_batch(site: Site, outbox: Outbo
 
 
 def test_check_server_goes_on_behind_an_unreadable_batch(
-    site: Site, outbox: Outbox, caplog: pytest.LogCaptureFixture
+    site: Site, outbox: HalfOutbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     store_compressed(site, site.channel.check_topic)
     _write_bomb(site)

@@ -17,7 +17,7 @@ from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.probes import free_port, metric
 from tests.support.raw import RawLog, RawMessage
 
-REMEDIES = ("list the topics of each producer group", 'set allowed_topics = { "*" = ["*"] }')
+REMEDIES = ("list the topics of each service", 'set allowed_topics = { "*" = ["*"] }')
 
 
 def test_in_production_a_relay_without_a_list_is_refused(site: Site) -> None:
@@ -45,7 +45,7 @@ def test_check_and_doctor_report_a_missing_list_and_doctor_prints_a_list(site: S
 
 
 class _Relay:
-    """A relay with a file, under load of a group whose topic never changes."""
+    """A relay with a file, under load of a service whose topic never changes."""
 
     def __init__(self, site: Site, file: Path) -> None:
         self.site, self.file, self.port = site, file, free_port()
@@ -54,9 +54,9 @@ class _Relay:
         self._lock, self._stop, self.steady = threading.Lock(), threading.Event(), 0
         self._load = threading.Thread(target=self._run_load)
 
-    def allow(self, **groups: Sequence[str]) -> None:
-        """Write the file: topics by group."""
-        lists = {**groups, "steady": ["steady"]}
+    def allow(self, **services: Sequence[str]) -> None:
+        """Write the file: topics by service."""
+        lists = {**services, "steady": ["steady"]}
         lines = [f"{name} = {json.dumps([self.site.topic(one) for one in topics])}" for name, topics in lists.items()]
         self.file.write_text("\n".join(["[allowed_topics]", *lines, ""]))
 
@@ -79,14 +79,14 @@ class _Relay:
         self._stop.set()
         self._load.join()
 
-    def commit(self, group: str, topic: str, value: str) -> None:
+    def commit(self, service: str, topic: str, value: str) -> None:
         """Commit a half message."""
         with self._lock:
-            self._log.commit(RawMessage(self.site.topic(topic), b"k", value.encode()), group=group)
+            self._log.commit(RawMessage(self.site.topic(topic), b"k", value.encode()), service=service)
             self._log.flush()
 
     def insert(self, value: str) -> None:
-        """Insert a row of the group `orders`."""
+        """Insert a row of the service `orders`."""
         with self.site.connect() as connection:
             message_rows.insert_message(connection, self.site, "rows", "k", value)
 
@@ -119,7 +119,7 @@ def _logged(relay: Service, event: str) -> list[Mapping[str, object]]:
 
 
 def test_a_relay_under_load_takes_a_new_list_and_refuses_a_wrong_file(site: Site, tmp_path: Path) -> None:
-    """What one group loses is FORBIDDEN from its next message on, what another gains is delivered."""
+    """What one service loses is FORBIDDEN from its next message on, what another gains is delivered."""
     running = _Relay(site, tmp_path / "relay.toml")
     running.allow(orders=["a", "rows"], stock=["b"])
     relay = running.start()
@@ -148,8 +148,8 @@ def test_a_relay_under_load_takes_a_new_list_and_refuses_a_wrong_file(site: Site
     assert [record.value for record in site.read("a")] == [b"1", b"3", b"5"]
     assert [record.value for record in site.read("rows")] == [b"1"]
     a = site.topic("a")
-    assert running.forbidden() == [f"producer group {group} may not write to {a}" for group in ("stock", "orders")]
-    assert running.refused_rows() == [f"producer group orders may not write to {site.topic('rows')}"]
+    assert running.forbidden() == [f"service {service} may not write to {a}" for service in ("stock", "orders")]
+    assert running.refused_rows() == [f"service orders may not write to {site.topic('rows')}"]
     assert not doubled([*site.read("a", "rows"), *steady])
     (refused,) = _logged(relay, "New configuration refused")
     assert "'a*b' is neither a name nor a prefix" in str(refused["problem"])

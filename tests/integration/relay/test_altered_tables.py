@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from outbox.errors import TableError
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import UnsafeError
 from outbox._settings.declared import TableSettings
-from relay.tables.owned_table import open_session
-from relay.tables.source_table import SourceTable
+from outbox.errors import TableError
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
 from tests.integration.relay.test_table_source import relay, run
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings

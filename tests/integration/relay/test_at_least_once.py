@@ -40,7 +40,7 @@ def test_a_relay_that_dies_loses_nothing_and_each_owner_keeps_the_order(site: Si
     site.create("orders")
     site.checker()
     relay = site.relay(extra=PLAIN, failpoint=f"{failpoint}:3")
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         ids = publish_bulk(site, outbox, _numbered(site, 0, 2_000))
         assert relay.wait() == -signal.SIGKILL
         ids += publish_bulk(site, outbox, _numbered(site, 2_000, 2_500))
@@ -57,7 +57,7 @@ def test_at_least_once_without_crash_duplicates_nothing(site: Site) -> None:
     """A transaction that is committed late leaves the discard topic."""
     site.create("orders", partitions=1)
     relay = site.relay(extra={**PLAIN, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400", "OUTBOX_TRANSACTION_TIMEOUT_MS": "200"})
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         parked = send_halves(site, outbox, _numbered(site, 0, 3))
         wait_until(lambda: "Undecided transactions parked" in relay.output(), explain=site.logs)
         ids = publish_bulk(site, outbox, _numbered(site, 3, 1_000))
@@ -77,7 +77,7 @@ def test_at_least_once_without_crash_duplicates_nothing(site: Site) -> None:
 def test_two_relays_share_out_and_hand_over_without_loss(site: Site) -> None:
     site.create("orders")
     site.checker()
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         first = site.relay(extra=PLAIN)
         wait_until(lambda: "Partitions assigned" in first.output(), explain=site.logs)
         ids = publish_bulk(site, outbox, _numbered(site, 0, 1_000))

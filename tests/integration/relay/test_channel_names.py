@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox import ConfigurationError, Message, MessageRefused
+from outbox import Message, MessageRefused
 from outbox._kafka.channel import create_channel
+from outbox.errors import ConfigurationError
 from outbox.protocol.discard import DiscardReason, parse_manifest
 from outbox.protocol.names import Channel
 from outbox.testing import read_committed

@@ -48,7 +48,7 @@ def test_both_channels_are_served_and_labelled(platform: Platform) -> None:
         assert_exactly(site, ids[site.name])
         assert site.rows()[orphans[site.name]] == "R"
         assert metric(platform.port, "outbox_relay_messages_total", channel=site.name) >= 25
-        assert metric(platform.port, "outbox_relay_delivery_seconds_count", channel=site.name, group="orders") >= 25
+        assert metric(platform.port, "outbox_relay_delivery_seconds_count", channel=site.name, service="orders") >= 25
         assert metric(platform.checker_port, "outbox_checker_verdicts_total", channel=site.name, verdict="FENCED") == 1
     one.wait_visible(1, "rows")
     assert metric(platform.port, "outbox_relay_table_sources", channel=one.name, state="owned") == 1
@@ -185,7 +185,7 @@ def test_a_relay_killed_under_load_of_both_loses_nothing(platform: Platform) -> 
 
 
 def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform) -> None:
-    """Only the database of the channel answers: a group that is mapped in another channel is not."""
+    """Only the database of the channel answers: a service that is mapped in another channel is not."""
     one, other = platform.sites
     for site in platform.sites:
         site.create("orders")
@@ -193,9 +193,9 @@ def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform
     platform.write()
     text = platform.file.read_text()
     database = f'[channels.{{}}.databases.shop]\ndsn = "{one.postgres_url}"\ntable_prefix = "{{}}"\ngroups = ["{{}}"]\n'
-    for site, group in ((one, "orders"), (other, "stock")):
+    for site, service in ((one, "orders"), (other, "stock")):
         own = f'{mapped}\ntable_prefix = "{site.name}"'
-        text = text.replace(own, "") + database.format(site.name, site.name, group)
+        text = text.replace(own, "") + database.format(site.name, site.name, service)
     platform.file.write_text(text)
     fenced, unmapped, stock = orphan(one), orphan(other), orphan(other, "stock")
     platform.relay()

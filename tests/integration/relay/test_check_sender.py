@@ -8,7 +8,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from outbox.protocol.positions import Positions
-from relay.kafka.check_sender import CheckSender
+from relay.half.serving.check_back import CheckSender
 from tests.support.harness import Site, wait_until
 
 REQUEST = CheckRequest("id", "orders", Truth.ROW, "half", 0, Positions.first(1), 7, 7, 1, None)

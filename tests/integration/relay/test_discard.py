@@ -71,7 +71,7 @@ def test_a_transaction_whose_topic_was_deleted_is_discarded_whole_and_others_go_
         manifest = _wait_for_manifest(site)
         assert manifest.reason is DiscardReason.TOPIC_MISSING
         assert gone in manifest.detail
-        assert (manifest.transaction_id, manifest.group) == (first.transaction_id, "orders")
+        assert (manifest.transaction_id, manifest.service) == (first.transaction_id, "orders")
         assert (manifest.decision, manifest.positions) == (OpKind.COMMIT, Positions.first(2))
         site.wait_settled()
         records = {record.key: record for record in _discarded(site)}
@@ -101,7 +101,7 @@ def test_a_topic_that_is_deleted_while_the_relay_knows_it_stops_nobody_for_long(
         assert _wait_for_manifest(site).transaction_id == discarded.transaction_id
 
 
-HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-group": "orders;row"}
+HALF = {"outbox-target": "t:-1", "outbox-transaction": f"1;{uuid.uuid4()}/0", "outbox-service": "orders;row"}
 
 
 MALFORMED: list[dict[str, str]] = [
@@ -169,8 +169,8 @@ def _ends(relay: Service, *words: str, code: Exit = Exit.UNSAFE) -> bool:
 
 def _checkpoints(site: Site) -> list[TopicPartition]:
     places = [TopicPartition(topic, 0) for topic in (site.channel.half_topic, site.channel.op_topic)]
-    with_group = {**site.kafka(), "group.id": site.channel.relay_group}
-    consumer = Consumer(with_group)
+    with_service = {**site.kafka(), "group.id": site.channel.relay_group}
+    consumer = Consumer(with_service)
     committed = consumer.committed(places, 10)
     consumer.close()
     return committed

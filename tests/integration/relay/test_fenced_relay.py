@@ -1,4 +1,4 @@
-"""A relay whose producer was fenced: somebody else has the partition, until the group says otherwise."""
+"""A relay whose producer was fenced: somebody else has the partition, until the service says otherwise."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from confluent_kafka import KafkaException, Producer
 
 from outbox import Message
 from outbox.protocol.record import Record
-from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, wait_until
 
@@ -33,20 +33,20 @@ class _NewOwner:
 
 
 def test_a_relay_that_was_fenced_leaves_the_new_owner_alone(site: Site) -> None:
-    """Or the two would fence each other for ever; it asks its group first."""
+    """Or the two would fence each other for ever; it asks its service first."""
     site.create("orders", "others", partitions=1)
     relay = site.relay()
     wait_until(lambda: '"serving": [0]' in relay.output(), explain=site.logs)
     owner = _NewOwner(site, site.topic("others"))
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")])
     refused = []
 
-    def asked_its_group() -> bool:
+    def asked_its_service() -> bool:
         refused.extend([] if owner.can_write() else ["the relay took the partition back"])
         return "Rejoining the consumer group" in relay.output() or bool(refused)
 
-    wait_until(asked_its_group, 25, explain=site.logs)
+    wait_until(asked_its_service, 25, explain=site.logs)
     assert "Rejoining the consumer group" in relay.output(), refused
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]
 

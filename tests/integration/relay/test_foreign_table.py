@@ -18,8 +18,9 @@ from outbox._rules.qualified_name import QualifiedName
 from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from outbox.testing import VisibleRecord, read_committed
-from relay.tables.foreign.foreign_table import ForeignTable
-from relay.tables.owned_table import open_session
+from relay.table.foreign.foreign_table import ForeignTable
+from relay.table.owned_table import open_session
+from relay.table.rows import RowId
 from tests.support.foreign_tables import KINDS, Kind, relay_settings, run, variables
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import SOURCE, Writers, assert_exactly, create_numbers, publish
@@ -88,10 +89,12 @@ def test_rows_that_wait_are_found_by_whatever_a_header_has(shop: Site, kind: Kin
     settings = TableSettings(**kind.settings(shop))
     with closing(ForeignTable(SOURCE, settings, open_session(settings))) as table:
         table.progress()
-        first, second = table.window(10, 1_000_000, ()).rows
+        first, second = (row.id for row in table.window(10, 1_000_000, ()).rows)
+        assert isinstance(first, RowId)
+        assert isinstance(second, RowId)
         strange = ["", "9" * 30, "x'", '"', "\\", "\0", "{}", str(uuid.uuid4())]
-        assert table.transaction_ids([str(first.id), *strange]) == {str(first.id): {first.message}}
-        assert table.transaction_ids([str(second.id)]) == {str(second.id): {second.message}}
+        assert table.transaction_ids([str(first), *strange]) == {str(first): {first.message}}
+        assert table.transaction_ids([str(second)]) == {str(second): {second.message}}
         assert table.transaction_ids([]) == {}
 
 

@@ -68,7 +68,7 @@ def _values(site: Site, topic: str) -> list[bytes]:
 
 
 def _bad(site: Site) -> list[tuple[DiscardReason, list[RawMessage], str, int]]:
-    """Reason, messages, producer group and number of listed messages of a transaction of each kind."""
+    """Reason, messages, service and number of listed messages of a transaction of each kind."""
     now = time.time_ns() // 1_000_000
     good = RawMessage(site.topic("a"), b"bad", b"of a bad transaction")
 
@@ -140,8 +140,8 @@ def test_one_bad_transaction_of_each_kind_among_thousands_keeps_nobody(own: Site
     for number in range(GOOD):
         log.commit(*_good(own, number))
         if number % (GOOD // len(bad)) == 0 and len(expected) < len(bad):
-            reason, messages, group, listed = bad[len(expected)]
-            expected[log.commit(*messages, group=group, listed=listed)] = (reason, messages)
+            reason, messages, service, listed = bad[len(expected)]
+            expected[log.commit(*messages, service=service, listed=listed)] = (reason, messages)
     log.flush()
     assert len(expected) == len(bad)
     allowed = {"OUTBOX_ALLOWED_TOPICS": json.dumps({"orders": ["*"]}), "OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "500"}
@@ -278,7 +278,7 @@ def test_service_without_a_right_ends_and_names_it(
 
 
 @pytest.mark.long
-def test_describe_on_the_relays_group_is_enough_to_look(own: Site) -> None:
+def test_describe_on_the_relays_service_is_enough_to_look(own: Site) -> None:
     """With READ a client could join the group, and move a checkpoint (R36)."""
     own.create(partitions=1)
     with Shop(own) as shop:

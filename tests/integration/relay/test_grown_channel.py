@@ -13,7 +13,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.channel import app as channel_app
 from outbox.operator.commands.resume import app
@@ -35,7 +35,7 @@ class Application(threading.Thread):
         self._site, self._name = site, name
         self._stopping = threading.Event()
         self._engine: Engine = site.engine()
-        self.outbox: Outbox = site.outbox(publish_timeout_seconds=20.0)
+        self.outbox: HalfOutbox = site.half_outbox(publish_timeout_seconds=20.0)
         self.committed: list[bytes] = []
         self.failure: BaseException | None = None
 

@@ -17,15 +17,15 @@ from tests.support.harness import Service, Site, wait_until
 from tests.support.probes import free_port, get, metric
 
 
-def key_of(partition: int, partitions: int = 2, group: str = "orders") -> str:
+def key_of(partition: int, partitions: int = 2, service: str = "orders") -> str:
     """Return an ordering key whose halves go to a half partition."""
     keys = (f"key{number}" for number in range(1_000))
-    return next(key for key in keys if half_partition(group, key.encode(), b"", partitions) == partition)
+    return next(key for key in keys if half_partition(service, key.encode(), b"", partitions) == partition)
 
 
 def publish(site: Site, values: Sequence[str], partition: int) -> None:
     """Publish and commit messages through one half partition."""
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         key = key_of(partition)
         publish_bulk(site, outbox, [Message(site.topic("orders"), value, key) for value in values])
 
@@ -76,7 +76,7 @@ def test_newer_half_halts_only_its_partition(site: Site) -> None:
     headers = {
         "outbox-target": f"{site.topic('orders')}:-1",
         "outbox-transaction": f"2;{uuid.uuid4()}/0;more",
-        "outbox-group": "orders;row",
+        "outbox-service": "orders;row",
     }
     producer.produce(site.channel.half_topic, b"x", None, 0, headers=list(headers.items()))
     assert producer.flush(10) == 0

@@ -13,9 +13,9 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 
 from outbox import Message
 from outbox._kafka.groups import committed_checkpoints
-from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.recovery.held_back import HELD_BACK
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.recovery.hanging_checkpoint import HELD_BACK
 from relay.recovery.transaction_state import partition_of
 from stack import Stack
 from tests.integration.relay.test_kill_relay import QUICK, is_stopped

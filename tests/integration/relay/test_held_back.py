@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox import Message
-from relay.recovery.held_back import HELD_BACK
+from relay.recovery.hanging_checkpoint import HELD_BACK
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, doubled, wait_until
 from tests.support.probes import free_port, metric
@@ -35,7 +35,7 @@ def _open_transaction(site: Site, number: int) -> Iterator[None]:
 def test_a_checkpoint_that_is_held_back_holds_up_its_own_partition_only(site: Site) -> None:
     site.create("orders", partitions=2)
     port = free_port()
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), str(n), f"key{n}") for n in range(COUNT)])
     with _open_transaction(site, 0):
         relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})

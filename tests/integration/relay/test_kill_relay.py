@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._service.membership import generation
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
 from outbox.testing import VisibleRecord
@@ -29,10 +29,10 @@ QUICK = {
 
 
 @pytest.fixture
-def outbox(site: Site) -> Iterator[Outbox]:
+def outbox(site: Site) -> Iterator[HalfOutbox]:
     """The library on a site whose channel has two partitions, with one real topic."""
     site.create("orders")
-    with site.outbox(publish_timeout_seconds=20.0) as made:
+    with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
@@ -57,7 +57,7 @@ def is_serving(relay: Service) -> bool:
 
 
 @pytest.mark.long
-def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: Outbox) -> None:
+def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site, outbox: HalfOutbox) -> None:
     chance = random.Random(7)
     rounds = [name for name in FAILPOINTS for _ in range(3)] + [""] * 5
     chance.shuffle(rounds)
@@ -80,7 +80,7 @@ def test_a_relay_killed_twenty_times_in_twenty_thousand_transactions(site: Site,
 @pytest.mark.long
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("seed", range(2))
-def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: Outbox, seed: int) -> None:
+def test_a_relay_killed_forty_times_anywhere(site: Site, outbox: HalfOutbox, seed: int) -> None:
     chance = random.Random(seed)
     site.checker()
     ids: list[str] = []
@@ -109,7 +109,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
         with shop.buyer(topic, number, "outbox.sealed:1:stop") as (process, pinned):
             wait_until(lambda: len(site.halves()) == 1)
             messages = [Message(site.topic(topic), str(index), f"key{index % 9}") for index in range(1_000)]
-            with site.outbox() as outbox:
+            with site.half_outbox() as outbox:
                 ids = publish_bulk(site, outbox, messages)
                 _assert_exactly(site.wait_visible(1_000, topic), ids)
                 wait_until(lambda: _checkpoint(site, description.half.id, 0) == HalfCheckpoint(0, 1_001, runs_of([0])))
@@ -130,7 +130,7 @@ def test_an_undecided_half_pins_the_checkpoint_and_holds_up_nobody(site: Site) -
     ["relay.flushed", *(pytest.param(name, marks=pytest.mark.long) for name in FAILPOINTS if name != "relay.flushed")],
 )
 def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
-    site: Site, outbox: Outbox, place: str
+    site: Site, outbox: HalfOutbox, place: str
 ) -> None:
     site.checker()
     zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
@@ -164,7 +164,7 @@ def _serves_one(relay: Service) -> bool:
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_static", [False, True], ids=["classic", "static"])
-def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, *, is_static: bool) -> None:
+def test_relays_that_come_and_go_under_load(site: Site, outbox: HalfOutbox, *, is_static: bool) -> None:
     site.checker()
     first = site.relay(extra=_member("a", is_static=is_static))
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
@@ -184,7 +184,7 @@ def test_relays_that_come_and_go_under_load(site: Site, outbox: Outbox, *, is_st
 
 
 @pytest.mark.long
-def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: Outbox) -> None:
+def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: HalfOutbox) -> None:
     """Static membership (KIP-345): whoever comes back within the session time-out finds what it had."""
     names = {"OUTBOX_KAFKA": '{"session.timeout.ms": "30000", "heartbeat.interval.ms": "300"}'}
     relays = {}
@@ -203,7 +203,7 @@ def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox
     _assert_exactly(site.read("orders"), ids)
 
 
-def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: Outbox) -> None:
+def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: HalfOutbox) -> None:
     """For Kafka the later relay is the earlier one, started again: the earlier one is fenced."""
     named = {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": "a"}
     site.checker()  # a decision that a relay has read and not obeyed yet ends with it
@@ -218,7 +218,7 @@ def test_a_name_that_is_given_twice_doubles_nothing(site: Site, outbox: Outbox) 
     _assert_exactly(site.read("orders"), ids)
 
 
-def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbox) -> None:
+def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: HalfOutbox) -> None:
     idle = site.relay()
     wait_until(lambda: is_serving(idle), explain=site.logs)
     began = time.monotonic()
@@ -236,14 +236,14 @@ def test_a_relay_that_is_asked_to_stop_does_so_at_once(site: Site, outbox: Outbo
 @pytest.mark.long
 def test_a_backlog_larger_than_the_inbox_is_read_in_turns(site: Site) -> None:
     site.create("orders", partitions=1)
-    with site.outbox(publish_timeout_seconds=30.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox:
         ids = publish_bulk(site, outbox, numbered(site, 0, 30_000))
         site.relay()
         site.wait_settled()
     _assert_exactly(site.read("orders"), ids)
 
 
-def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Site) -> None:
+def test_the_generation_of_the_service_is_read_where_librdkafka_writes_it(site: Site) -> None:
     """Without a generation the relay's commits would fence nobody; misread, it would commit nothing at all."""
     site.create("orders")
     generations = []
@@ -253,7 +253,7 @@ def test_the_generation_of_the_group_is_read_where_librdkafka_writes_it(site: Si
         wait_until(lambda member=consumer: member.poll(0.1) is None and bool(member.assignment()))  # type: ignore[misc]
         generations.append(generation(consumer.consumer_group_metadata()))
         consumer.close()
-    # How many generations an empty group takes is the broker's affair; bytes read in the wrong order would be huge.
+    # How many generations an empty service takes is the broker's affair; bytes read in the wrong order would be huge.
     assert generations == sorted(set(generations))
     assert 1 <= generations[0] < generations[-1] < 100
     consumer = Consumer({**site.kafka(), "group.id": site.name})

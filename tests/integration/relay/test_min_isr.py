@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from outbox import Message
 from outbox._kafka.admin import admin_client, describe_topics
 from outbox.errors import KafkaUnreachable
-from relay.batching.topic_gate import METADATA_MAX_AGE_MS
+from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Site, doubled, wait_until
@@ -54,7 +54,7 @@ def _publish(site: Site, healthy: range, sick: range) -> None:
     messages = [Message(site.topic("healthy"), str(n), f"healthy{n % KEYS}") for n in healthy]
     for place, n in enumerate(sick):
         messages.insert(place * 4, Message(site.topic("sick"), str(n), f"sick{n % KEYS}"))
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, messages)
 
 

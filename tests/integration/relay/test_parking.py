@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
+from outbox._half.check_server import CheckServer
 from outbox._kafka.channel import ChannelDescription
-from outbox._listener.server import CheckServer
 from outbox.listener import LocalTransactionState, TransactionCheck
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import Truth
@@ -67,7 +67,7 @@ def _wait_for_manifests(site: Site, count: int) -> list[Manifest]:
     return _manifests(site)
 
 
-def _send(outbox: Outbox, kind: OpKind, entries: Iterable[OpEntry]) -> None:
+def _send(outbox: HalfOutbox, kind: OpKind, entries: Iterable[OpEntry]) -> None:
     """Send op markers on what these entries name."""
     for entry in entries:
         place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
@@ -82,9 +82,9 @@ def _assert_late(found: Iterable[VisibleRecord], entries: Iterable[OpEntry], rea
 
 
 @pytest.mark.long
-def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbox) -> None:
-    site.relay(extra={**QUICK, "OUTBOX_GROUP_PENDING_MAX": "20"})
-    with site.outbox("dead") as dead:
+def test_one_dead_service_is_parked_and_the_others_go_on(site: Site, outbox: HalfOutbox) -> None:
+    site.relay(extra={**QUICK, "OUTBOX_SERVICE_PENDING_MAX": "20"})
+    with site.half_outbox("dead") as dead:
         lost = send_halves(site, dead, _messages(site, range(100)))
         ids = publish_bulk(site, outbox, _messages(site, range(100, 400)))
         lost += send_halves(site, dead, _messages(site, range(400, 500)))
@@ -96,16 +96,16 @@ def test_one_dead_group_is_parked_and_the_others_go_on(site: Site, outbox: Outbo
     manifests = _manifests(site)
     oldest_first = [entry.transaction_id for entry in lost]
     assert {manifest.transaction_id for manifest in manifests} == set(oldest_first[: len(manifests)])
-    assert {(manifest.group, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
+    assert {(manifest.service, manifest.reason) for manifest in manifests} == {("dead", DiscardReason.UNDECIDED)}
 
 
 @pytest.mark.long
-def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: Outbox) -> None:
+def test_flood_of_a_service_is_deferred_and_others_go_on(site: Site, outbox: HalfOutbox) -> None:
     """More than may pend in the half partition: all of it would have to be parked before the other is even read."""
     port = free_port()
-    limits = {"OUTBOX_GROUP_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
+    limits = {"OUTBOX_SERVICE_PENDING_MAX": "10", "OUTBOX_PENDING_MAX": "20", "OUTBOX_HTTP_PORT": str(port)}
     first = site.relay(extra={**QUICK, **limits})
-    flooding = site.outbox("flood", publish_timeout_seconds=20.0)
+    flooding = site.half_outbox("flood", publish_timeout_seconds=20.0)
     send_halves(site, flooding, [Message(site.topic("orders"), "undecided", "same") for _ in range(200)])
     wanted = publish_bulk(site, outbox, _messages(site, ["other"]))
     assert [record.message_id for record in site.wait_visible(1, "orders")] == wanted
@@ -120,12 +120,12 @@ def test_flood_of_a_group_is_deferred_and_others_go_on(site: Site, outbox: Outbo
 
 
 @pytest.mark.long
-def test_a_dead_group_never_fills_its_partition(site: Site, outbox: Outbox) -> None:
+def test_a_dead_service_never_fills_its_partition(site: Site, outbox: HalfOutbox) -> None:
     """More halves than may pend, and the others' among them and behind them."""
     small = {**QUICK, "OUTBOX_PENDING_MAX": "16000"}
     relay = site.relay(extra=small)
     ids: list[str] = []
-    with site.outbox("dead", publish_timeout_seconds=20.0) as dead:
+    with site.half_outbox("dead", publish_timeout_seconds=20.0) as dead:
         for start in range(0, 24_000, 4_000):
             send_halves(site, dead, _messages(site, range(start, start + 4_000)))
             ids += publish_bulk(site, outbox, _messages(site, range(start, start + 100)))
@@ -133,14 +133,14 @@ def test_a_dead_group_never_fills_its_partition(site: Site, outbox: Outbox) -> N
     assert sorted(record.message_id for record in found) == sorted(ids)
     assert not any(LATE_HEADER in dict(record.headers) for record in found)
     wait_until(lambda: len(_manifests(site)) >= 4_000, explain=site.logs)
-    assert {manifest.group for manifest in _manifests(site)} == {"dead"}
+    assert {manifest.service for manifest in _manifests(site)} == {"dead"}
     relay.kill()
     site.relay(extra=small)
     ids += publish_bulk(site, outbox, _messages(site, ["after the restart"]))
     assert {record.message_id for record in site.wait_visible(601, "orders")} == set(ids)
 
 
-def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: Outbox) -> None:
+def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: HalfOutbox) -> None:
     key = Message(site.topic("orders"), "first", "same")
     (first,) = send_halves(site, outbox, [key])
     (second,) = publish_bulk(site, outbox, [Message(site.topic("orders"), "second", "same")])
@@ -152,8 +152,8 @@ def test_a_parked_transaction_frees_those_behind_it(site: Site, outbox: Outbox) 
     site.wait_settled()
 
 
-def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: Outbox) -> None:
-    """No instance of the group runs that could answer. The age of rows is a day (R45)."""
+def test_dead_listener_frees_its_key_after_its_own_age(site: Site, outbox: HalfOutbox) -> None:
+    """No instance of the service runs that could answer. The age of rows is a day (R45)."""
     producer = TransactionalProducer(outbox, Scripted(execute=UNKNOWN), serve_checks=False)
     first = producer.send_message_in_transaction(Message(site.topic("orders"), "first", "same", check_immunity=0))
     (second,) = publish_bulk(site, outbox, [Message(site.topic("orders"), "second", "same")])
@@ -174,7 +174,9 @@ DEATHS = [
 
 @pytest.mark.parametrize("failpoint", DEATHS)
 @pytest.mark.long
-def test_a_late_commit_is_delivered_once_wherever_the_relay_dies(site: Site, outbox: Outbox, failpoint: str) -> None:
+def test_a_late_commit_is_delivered_once_wherever_the_relay_dies(
+    site: Site, outbox: HalfOutbox, failpoint: str
+) -> None:
     relay = site.relay(extra=BY_AGE)
     parked = send_halves(site, outbox, _messages(site, range(3)))
     _wait_for_manifests(site, 3)
@@ -192,7 +194,7 @@ def test_a_late_commit_is_delivered_once_wherever_the_relay_dies(site: Site, out
     assert _alive(site) == {}
 
 
-def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, outbox: Outbox) -> None:
+def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, outbox: HalfOutbox) -> None:
     """Base64 makes it a third larger, and nothing of it may get stuck."""
     value = bytes(range(256)) * 4_070
     site.relay(extra=BY_AGE)
@@ -204,7 +206,7 @@ def test_a_half_of_the_largest_size_is_parked_and_delivered_whole(site: Site, ou
     assert (found.value, found.key, found.headers[0]) == (value, b"k", ("a", b"1"))
 
 
-def test_a_rollback_removes_a_parked_transaction(site: Site, outbox: Outbox) -> None:
+def test_a_rollback_removes_a_parked_transaction(site: Site, outbox: HalfOutbox) -> None:
     site.relay(extra=BY_AGE)
     parked = send_halves(site, outbox, _messages(site, range(2)))
     _wait_for_manifests(site, 2)
@@ -215,7 +217,7 @@ def test_a_rollback_removes_a_parked_transaction(site: Site, outbox: Outbox) -> 
     assert site.read("orders") == []
 
 
-def test_the_checker_decides_what_is_parked(site: Site, outbox: Outbox) -> None:
+def test_the_checker_decides_what_is_parked(site: Site, outbox: HalfOutbox) -> None:
     committed = publish_bulk(site, outbox, _messages(site, range(3)), ops=False)
     send_halves(site, outbox, _messages(site, range(3, 6)))
     site.relay(extra=BY_AGE)
@@ -226,7 +228,7 @@ def test_the_checker_decides_what_is_parked(site: Site, outbox: Outbox) -> None:
     assert sorted(site.rows().values()) == ["C"] * 3 + ["R"] * 3
 
 
-def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Site, outbox: Outbox) -> None:
+def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     refused = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     for future in site.admin.delete_topics([site.topic("orders")]).values():
         future.result(20)
@@ -244,7 +246,7 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
     wait_until(lambda: _alive(site) == {})
 
 
-def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: Outbox) -> None:
+def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: HalfOutbox) -> None:
     refused = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     for future in site.admin.delete_topics([site.topic("orders")]).values():
         future.result(20)
@@ -260,7 +262,7 @@ def _send_half(site: Site, transaction_id: str, position: int) -> None:
     headers: Mapping[str, str] = {
         "outbox-target": f"{site.topic('orders')}:-1",
         "outbox-transaction": f"1;{transaction_id}/{position}",
-        "outbox-group": "orders;row",
+        "outbox-service": "orders;row",
     }
     producer = Producer(site.kafka())
     producer.produce(site.channel.half_topic, str(position), b"k", 0, headers=list(headers.items()))
@@ -268,7 +270,7 @@ def _send_half(site: Site, transaction_id: str, position: int) -> None:
 
 
 def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(
-    site: Site, channel: ChannelDescription, outbox: Outbox
+    site: Site, channel: ChannelDescription, outbox: HalfOutbox
 ) -> None:
     id_ = str(uuid.uuid4())
     relay = site.relay(extra=BY_AGE)
@@ -288,7 +290,7 @@ def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(
     site.wait_settled()
 
 
-def test_a_listener_that_does_not_know_is_asked_on_after_the_limit(site: Site, outbox: Outbox) -> None:
+def test_a_listener_that_does_not_know_is_asked_on_after_the_limit(site: Site, outbox: HalfOutbox) -> None:
     knows = False
 
     def check(_check: TransactionCheck) -> LocalTransactionState:
@@ -315,7 +317,7 @@ def test_a_listener_that_does_not_know_is_asked_on_after_the_limit(site: Site, o
     wait_until(lambda: _alive(site) == {}, explain=site.logs)
 
 
-def test_another_relay_takes_a_hundred_parked_transactions_over(site: Site, outbox: Outbox) -> None:
+def test_another_relay_takes_a_hundred_parked_transactions_over(site: Site, outbox: HalfOutbox) -> None:
     first = site.relay(extra=BY_AGE)
     parked = send_halves(site, outbox, _messages(site, range(100)))
     _wait_for_manifests(site, 100)

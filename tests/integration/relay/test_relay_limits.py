@@ -19,7 +19,7 @@ def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
     small = NewTopic(site.topic("small"), num_partitions=3, replication_factor=1, config={"max.message.bytes": "20000"})
     site.admin.create_topics([small])[small.topic].result(20)
     with (
-        site.outbox() as outbox,
+        site.half_outbox() as outbox,
         site.connect() as connection,
         outbox.transaction(connection) as transaction,
     ):
@@ -49,7 +49,7 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
     )
     wait_until(lambda: "Partition restored" in relay.output(), explain=site.logs)
     messages = [Message(site.topic("orders"), f"value {number}", f"key {number}") for number in range(50)]
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         entries = send_halves(site, outbox, messages)
         wait_until(lambda: _head(site) == 50, explain=site.logs)
         for entry in entries[::2]:
@@ -79,7 +79,7 @@ def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_k
     site.create("orders", partitions=1)
     slow = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "60000"}
     relay = site.relay(extra=slow)
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (first,) = send_halves(site, outbox, [Message(site.topic("orders"), "first", "same")])
         publish_bulk(site, outbox, [Message(site.topic("orders"), str(number), str(number)) for number in range(3_000)])
         assert len(site.wait_visible(3_000, "orders")) == 3_000

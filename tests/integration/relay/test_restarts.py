@@ -20,8 +20,9 @@ from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]  # pu
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from outbox import CommitOutcomeUnknown, Message, OutboxError
-from relay.recovery.held_back import HELD_BACK
+from outbox import Message, OutboxError
+from outbox.errors import CommitOutcomeUnknown
+from relay.recovery.hanging_checkpoint import HELD_BACK
 from stack import Stack
 from tests.integration.relay.test_kill_relay import is_serving, is_stopped, numbered
 from tests.support.bulk import publish_bulk, send_halves
@@ -173,7 +174,7 @@ def test_both_are_killed_again_and_again(own: Stack, site: Site) -> None:
 
 @pytest.mark.long
 def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Site) -> None:
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         _, checker = _services(site)
         committed = publish_bulk(site, outbox, numbered(site, 0, 5), ops=False)
         orphans = send_halves(site, outbox, numbered(site, 5, 5))
@@ -191,7 +192,7 @@ def test_without_its_database_the_checker_gives_no_verdict(own: Stack, site: Sit
 @pytest.mark.long
 def test_a_service_stops_when_it_is_asked_to_though_kafka_is_down(own: Stack, site: Site) -> None:
     services = _services(site)
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         publish_bulk(site, outbox, numbered(site, 0, 2_000))
     own.kafka.kill()
     try:
@@ -249,7 +250,7 @@ def test_a_relay_whose_transaction_timed_out_goes_on_by_itself(site: Site) -> No
     shorter = {"message.timeout.ms": "1500", "socket.timeout.ms": "1500"}
     extra = {"OUTBOX_KAFKA": json.dumps({**patient, **shorter}), "OUTBOX_BATCH_MESSAGES": "100"}
     relay, _ = site.relay(failpoint="relay.flushed:2:stop", extra=extra), site.checker()
-    with site.outbox(publish_timeout_seconds=20.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
         wait_until(lambda: is_stopped(relay), explain=site.logs)
         wait_until(lambda: not _has_open_transactions(site))  # the coordinator aborted them

@@ -12,8 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outbox import Message, Outbox
-from outbox.settings import Mode
+from outbox import HalfOutbox, Message, Outbox
 from stack import Stack
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
@@ -63,15 +62,15 @@ def loops() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mode", ["half", "table"])
-def test_an_owner_does_not_wait_for_a_coordinator_that_has_left(own: Stack, site: Site, mode: Mode) -> None:
+def test_an_owner_does_not_wait_for_a_coordinator_that_has_left(own: Stack, site: Site, mode: str) -> None:
     """Its producer has asked for the group's coordinator before, and would take the broker that is away for it."""
     site.checker()
     site.relay(extra=relay_settings(site))
-    group = site.channel.relay_group if mode == "half" else site.channel.table_group(SOURCE)
-    with site.outbox(mode=mode) as outbox:
+    service = site.channel.relay_group if mode == "half" else site.channel.table_group(SOURCE)
+    with site.half_outbox() if mode == "half" else site.outbox() as outbox:
         _publish(site, outbox)
         site.wait_visible(1, "halves")
-        node = site.admin.describe_consumer_groups([group])[group].result(20.0).coordinator.id - 1
+        node = site.admin.describe_consumer_groups([service])[service].result(20.0).coordinator.id - 1
         own.kafka.stop(node)
         try:
             _publish(site, outbox)
@@ -80,7 +79,7 @@ def test_an_owner_does_not_wait_for_a_coordinator_that_has_left(own: Stack, site
             own.kafka.start(node)
 
 
-def _publish(site: Site, outbox: Outbox) -> None:
+def _publish(site: Site, outbox: HalfOutbox | Outbox) -> None:
     with psycopg.connect(site.postgres_url) as connection, outbox.transaction(connection) as transaction:
         transaction.publish(Message(site.topic("halves"), "tea", "key"))
 

@@ -7,8 +7,8 @@ import pytest
 
 from outbox._postgres.message_table import MessageTable
 from outbox._settings.declared import TableSettings
-from relay.tables.owned_table import open_session
-from relay.tables.source_table import SourceTable
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
 from tests.support.harness import Site
 
 MEGABYTE = 1_000_000

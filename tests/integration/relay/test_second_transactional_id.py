@@ -19,7 +19,7 @@ from tests.support.harness import wait_until
 pytestmark = pytest.mark.long
 LAST = 2
 """The node that is killed."""
-GROUP, PLACE = "source", "progress"
+SERVICE, PLACE = "source", "progress"
 SECONDS = 30.0
 
 
@@ -30,7 +30,7 @@ class Owner:
         self.producer = Producer(
             {**kafka, "transactional.id": transactional_id, "message.timeout.ms": 30_000, "log_level": 0}
         )
-        self.consumer = Consumer({**kafka, "group.id": GROUP, "isolation.level": "read_committed", "log_level": 0})
+        self.consumer = Consumer({**kafka, "group.id": SERVICE, "isolation.level": "read_committed", "log_level": 0})
         self._again(self.producer.init_transactions)
 
     def write(self, number: int, *topics: str) -> None:

@@ -68,7 +68,7 @@ def _publish(site: Site, counts: Counter[str]) -> None:
         messages[mode] = messages.get(mode, []) + _messages(site, mode, topic, range(first, first + count))
         counts[mode + topic] += count
     insert_rows(site, messages["table"])
-    with site.outbox(publish_timeout_seconds=30.0) as outbox:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox:
         publish_bulk(site, outbox, messages["half"])
 
 
@@ -147,7 +147,7 @@ def _writing(site: Site, counts: Counter[str]) -> Iterator[None]:
             counts[mode + topic] += 1
             counts[mode] += 1
 
-    with site.outbox(publish_timeout_seconds=30.0) as outbox, ThreadPoolExecutor(2) as pool:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox, ThreadPoolExecutor(2) as pool:
         threads = [
             pool.submit(write, "table", partial(insert_rows, site)),
             pool.submit(write, "half", partial(publish_bulk, site, outbox)),

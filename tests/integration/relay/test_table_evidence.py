@@ -54,14 +54,14 @@ def test_a_row_of_evidence_has_the_messages_of_one_transaction_on_one_topic(shop
     with psycopg.connect(shop.postgres_url) as connection:
         for topic, timestamp in (("orders", None), ("stock", 5), ("orders", 7), ("orders", 6)):
             connection.execute(
-                f"INSERT INTO {names.message} (producer_group, topic, timestamp) VALUES ('g', %s, %s)".encode(),
+                f"INSERT INTO {names.message} (service, topic, timestamp) VALUES ('g', %s, %s)".encode(),
                 (shop.topic(topic), timestamp),
             )
     relay(shop)
     wait_empty(shop)
     with shop.connect() as connection:
         rows = connection.execute(
-            f"SELECT topic, ids::text, partition, producer_group, earliest, batch, delivered_at > created_at"
+            f"SELECT topic, ids::text, partition, service, earliest, batch, delivered_at > created_at"
             f" FROM {names.delivered} ORDER BY topic".encode()
         ).fetchall()
         (first,) = connection.execute(f"SELECT min(lower(ids)) FROM {names.delivered}".encode()).fetchone() or (0,)

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from outbox.protocol.identifiers import table_transaction_id
-from relay.tables.id_floor import LOOK_SECONDS, WHOLE_SECONDS
+from relay.table.id_floor import LOOK_SECONDS, WHOLE_SECONDS
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
     SOURCE,
@@ -68,7 +68,7 @@ def test_rows_become_records_with_the_ids_of_their_transaction(shop: Site) -> No
     with shop.connect() as connection, connection.transaction():
         for number in range(2):
             connection.execute(
-                f"INSERT INTO {names.message} (producer_group, topic, partition, timestamp, key, value, header_names,"
+                f"INSERT INTO {names.message} (service, topic, partition, timestamp, key, value, header_names,"
                 " header_values) VALUES ('orders', %s, 1, 1700000000000, %s, %s, %s, %s)".encode(),
                 (shop.topic("orders"), b"k\0", str(number).encode(), ["a", "a"], [b"1", None]),
             )
@@ -104,7 +104,7 @@ def test_row_that_commits_long_after_higher_ids_is_delivered(shop: Site) -> None
         late.commit()
     wait_empty(shop, WHOLE_SECONDS / 3)
     assert_exactly(shop, "orders")
-    seconds = partial(metric, port, channel=shop.name, group="orders")
+    seconds = partial(metric, port, channel=shop.name, service="orders")
     assert seconds("outbox_relay_delivery_seconds_count") == 31
     assert seconds("outbox_relay_delivery_seconds_sum") > 30 * LOOK_SECONDS / 10, "one was open for so long"
 
@@ -201,7 +201,7 @@ def test_many_missing_topics_do_not_hold_up_the_others(shop: Site) -> None:
     """As an application may have that names a topic for each of its customers."""
     with shop.connect() as connection:
         statement = (
-            f"INSERT INTO {shop.tables.message} (producer_group, topic) SELECT 'g', %s || n"
+            f"INSERT INTO {shop.tables.message} (service, topic) SELECT 'g', %s || n"
             f" FROM generate_series(1, {MISSING_TOPICS}) AS n"
         )
         connection.execute(statement.encode(), (shop.topic("missing"),))
@@ -221,7 +221,7 @@ def test_what_cannot_be_delivered_is_discarded_whole(shop: Site) -> None:
         publish(connection, shop, "orders", ["fine"])
         publish(connection, shop, "nowhere", ["lost"])
     with shop.connect() as connection:
-        statement = f"INSERT INTO {shop.tables.message} (producer_group, topic, header_names) VALUES ('g', %s, %s)"
+        statement = f"INSERT INTO {shop.tables.message} (service, topic, header_names) VALUES ('g', %s, %s)"
         connection.execute(statement.encode(), (shop.topic("orders"), ["a"]))
     relay(shop, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="500")
     wait_empty(shop)
@@ -255,8 +255,8 @@ def test_discarded_rows_are_in_a_gauge_until_somebody_decides(shop: Site) -> Non
 
 
 def _committed(site: Site) -> int:
-    group = site.channel.table_group(SOURCE)
-    consumer = Consumer({**site.kafka(), "group.id": group, "isolation.level": "read_committed"})
+    service = site.channel.table_group(SOURCE)
+    consumer = Consumer({**site.kafka(), "group.id": service, "isolation.level": "read_committed"})
     (place,) = consumer.committed([TopicPartition(site.channel.half_topic, 0)], 10)
     consumer.close()
     return int(place.offset)

@@ -11,9 +11,9 @@ import pytest
 from outbox._postgres.message_table import MessageTable
 from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
-from relay.tables.owned_table import Refusal, open_session
-from relay.tables.rows import transactions
-from relay.tables.source_table import SourceTable
+from relay.table.owned_table import Refusal, open_session
+from relay.table.row_transactions import transactions
+from relay.table.source_table import SourceTable
 from tests.integration.relay.test_halts import publish, values
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, insert_message, relay_settings
@@ -57,16 +57,16 @@ def test_a_row_without_topic_or_service_is_no_message_and_fails_no_statement(sho
     settings = TableSettings(dsn=shop.postgres_url, table_prefix=shop.name)
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         progress, window = source.progress(), source.window(10, 10_000, ())
-        halves = [half for found in transactions(window.rows) for half in found.halves.values()]
-        assert [half.error for half in halves] == [
+        found = transactions(window.rows)
+        assert [message.error for one in found for message in one.messages] == [
             "topic '' is not a topic name",
             "service '' is not allowed: use 1 to 200 letters, digits, '.', '_' and '-'",
             "",
         ]
-        refused = [Refusal(row.local, row.id, "MALFORMED", "why") for row in window.rows[:2]]
+        refused = [Refusal(one.local, id_, "MALFORMED", "why") for one in found[:2] for id_ in one.ids()]
         source.move(progress, progress, (), refused)
-    found = run(shop, "SELECT service, topic, reason FROM {discarded} ORDER BY id")
-    assert found == [("orders", "", "MALFORMED"), ("", "orders", "MALFORMED")]
+    discarded = run(shop, "SELECT service, topic, reason FROM {discarded} ORDER BY id")
+    assert discarded == [("orders", "", "MALFORMED"), ("", "orders", "MALFORMED")]
 
 
 def test_a_table_that_lost_not_null_halts_its_source_alone(shop: Site) -> None:

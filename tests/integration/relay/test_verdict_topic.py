@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outbox import Message, Outbox
+from outbox import HalfOutbox, Message
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._service.exit_codes import Exit
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -24,14 +24,14 @@ def channel(site: Site) -> ChannelDescription:
     return site.create("orders", partitions=1)
 
 
-def _forge(outbox: Outbox, entry: OpEntry) -> None:
+def _forge(outbox: HalfOutbox, entry: OpEntry) -> None:
     """Claim to be the checker, then an operator, with what every application has: WRITE on the op topic."""
     for source in FORGERS:
         outbox._sender.send_op(entry, source)
     assert outbox._sender._live_producer().flush(10) == 0
 
 
-def test_a_forged_rollback_drops_no_message(site: Site, outbox: Outbox) -> None:
+def test_a_forged_rollback_drops_no_message(site: Site, outbox: HalfOutbox) -> None:
     (committed,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     _forge(outbox, replace(committed, kind=OpKind.ROLLBACK))
     outbox._sender.send_op(committed)
@@ -44,7 +44,7 @@ def test_a_forged_rollback_drops_no_message(site: Site, outbox: Outbox) -> None:
     assert metric(port, "outbox_relay_ops_total", kind="rollback", source="checker") == 0
 
 
-def test_a_forged_commit_shows_no_message_and_is_shown_by_trace(site: Site, outbox: Outbox) -> None:
+def test_a_forged_commit_shows_no_message_and_is_shown_by_trace(site: Site, outbox: HalfOutbox) -> None:
     (uncommitted,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
     _forge(outbox, uncommitted)
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
@@ -71,7 +71,7 @@ def test_a_channel_from_before_the_verdict_topic_gets_it(site: Site) -> None:
     created = run_command(site, "channel", "create")
     assert created.returncode == Exit.OK, created.stdout + created.stderr
     assert verify_channel(site.admin, site.channel).verdict.partitions == 3
-    with site.outbox() as outbox:
+    with site.half_outbox() as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
     site.checker()
@@ -79,7 +79,7 @@ def test_a_channel_from_before_the_verdict_topic_gets_it(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_verdicts_and_ops_go_on_where_a_killed_relay_was(site: Site, outbox: Outbox) -> None:
+def test_verdicts_and_ops_go_on_where_a_killed_relay_was(site: Site, outbox: HalfOutbox) -> None:
     """The verdict of a half that is read by the next relay only."""
     relay = site.relay()
     first, second = send_halves(site, outbox, [Message(site.topic("orders"), value, "k") for value in "ab"])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from outbox.protocol.record import Record
-from relay.kafka.producer import SETTINGS
-from relay.kafka.transactional_delivery import take_over
+from relay.delivery.producer import SETTINGS
+from relay.delivery.transactional_delivery import take_over
 from tests.support.harness import Site, wait_until
 
 

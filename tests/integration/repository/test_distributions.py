@@ -141,7 +141,7 @@ INSTALL = "pip install 'kafka-transactional-outbox[binary]', or install the syst
 
 
 def test_import_without_libpq_says_what_to_install(tmp_path: Path) -> None:
-    done = _run(sys.executable, "-c", "from outbox import Outbox", path=tmp_path, environ=NO_LIBPQ)
+    done = _run(sys.executable, "-c", "from outbox import HalfOutbox", path=tmp_path, environ=NO_LIBPQ)
     assert done.stderr.splitlines()[-1].startswith("ImportError: psycopg cannot load libpq (")
     assert done.stderr.splitlines()[-1].endswith(INSTALL)
 

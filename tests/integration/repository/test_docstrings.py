@@ -25,13 +25,19 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 import outbox
 from outbox.cloudevents import event_message
 from outbox.prometheus import PrometheusRecorder
-from outbox.testing import InMemoryOutbox, assert_published, read_committed
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, assert_published, read_committed
 from tests.support.harness import Site, wait_until
 from tests.support.schemas import new_registry
 from tests.support.servers import Servers
 
 ADDRESS = "localhost:9092"
 """As the examples have it; the real one takes its place."""
+
+MODULES = [
+    importlib.import_module(f"outbox.{name}")
+    for name in ("errors", "half_outbox", "inbox", "listener", "outbox", "serialization", "transactional_producer")
+]
+"""Their names are those that the examples import."""
 
 ELSEWHERE = {"outbox.testing.kill_point.KillPoint.__call__", "outbox.testing.site.Site"}
 """The examples of fixtures stand in a user's project: `test_plugin.py` has one."""
@@ -100,7 +106,7 @@ def newcomer(servers: Servers) -> Iterator[Site]:
 def _wait_for_relay(site: Site) -> None:
     """Wait until a message comes through: the examples' own time limits are for a relay that runs."""
     kafka = {"bootstrap.servers": site.bootstrap_servers}
-    with outbox.Outbox("orders", kafka, mode="half") as made, Session(site.engine()) as session:
+    with outbox.HalfOutbox("orders", kafka) as made, Session(site.engine()) as session:
         receipt = made.publish(session, outbox.Message("orders", "first"))
         session.commit()
     wait_until(lambda: receipt.message_id in {one.message_id for one in read_committed(kafka, ["orders"])})
@@ -114,12 +120,13 @@ def _names(site: Site) -> Iterator[dict[str, Any]]:
     kafka = {"bootstrap.servers": site.bootstrap_servers}
     registry = new_registry()
     schema = '{"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}'
-    with outbox.Outbox("orders", kafka, mode="half") as made, site.engine().connect() as core, Session(core) as session:
+    with outbox.HalfOutbox("orders", kafka) as made, site.engine().connect() as core, Session(core) as session:
         session.begin()
         yield {
-            **{name: getattr(outbox, name) for name in outbox.__all__},
+            **{name: value for module in MODULES for name, value in vars(module).items() if name[0].isupper()},
             **{one.__name__: one for one in (AsyncSession, AvroSerializer, CloudEvent, Decimal, Session)},
             **{one.__name__: one for one in (InMemoryOutbox, PrometheusRecorder, assert_published, event_message)},
+            "ddl": outbox.ddl,
             "insert": insert,
             "select": select,
             "kafka": kafka,
@@ -151,16 +158,16 @@ async def _run_async(site: Site, code: str, names: dict[str, Any]) -> None:
     engine = create_async_engine(url)
     wrapped = f"async def example():\n{textwrap.indent(code, '    ')}"
     async with await psycopg.AsyncConnection.connect(site.postgres_url) as connection:
-        more = {"engine": engine, "connection": connection, "outbox": outbox.AsyncOutbox.over(names["outbox"])}
+        more = {"engine": engine, "connection": connection, "outbox": outbox.AsyncHalfOutbox.over(names["outbox"])}
         scope = {**names, **more}
         exec(wrapped, scope)  # noqa: S102 - as above
         await scope["example"]()
     await engine.dispose()
 
 
-def _one_in_memory(site: Site) -> InMemoryOutbox:
+def _one_in_memory(site: Site) -> InMemoryHalfOutbox:
     """An outbox in memory through which one message was published."""
-    made = InMemoryOutbox(mode="half")
+    made = InMemoryHalfOutbox()
     with Session(site.engine()) as session, session.begin():
         made.publish(session, outbox.Message("orders", '{"id": 42}', "42", {"type": "created"}))
     return made

@@ -29,10 +29,10 @@ _MORE = (
     " WHERE xid::text = %s AND topic = %s"
 )
 _COPY = (
-    " SELECT CAST(%s AS xid8), created_at, partition, producer_group, topic, {columns}"
+    " SELECT CAST(%s AS xid8), created_at, partition, service, topic, {columns}"
     " FROM {{site.delivered}}, CAST(%s AS bigint) AS row WHERE xid::text = %s LIMIT 1"
 )
-_NAMES = "(xid, created_at, partition, producer_group, topic, "
+_NAMES = "(xid, created_at, partition, service, topic, "
 _COPIES = {
     Verdict.LOST: f"INSERT INTO {{site.delivered}} {_NAMES} batch, first_id, ids)"
     + _COPY.format(columns="batch, row, int8multirange(int8range(row, row, '[]'))"),

@@ -18,12 +18,13 @@ from outbox._rules.source_progress import Progress
 from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.tables.owned_table import Refusal, open_session
-from relay.tables.rows import Row, transactions
-from relay.tables.source_table import SourceTable
-from spark_jobs.auditing.service_databases import MessageTables
+from relay.table.owned_table import Refusal, open_session
+from relay.table.row_transactions import transactions
+from relay.table.rows import Row, id_of, local_of, which
+from relay.table.source_table import SourceTable
 from spark_jobs.auditing.inputs import Search
 from spark_jobs.auditing.row_snapshot import open_snapshot
+from spark_jobs.auditing.service_databases import MessageTables
 from spark_jobs.auditing.table_snapshot import read_progress, write_table_rows
 from spark_jobs.auditing.window import TableProgress, Window
 from tests.support.auditing import now
@@ -63,8 +64,8 @@ def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
 
 def name(source: SourceTable, before: Progress, rows: Sequence[Row], refused: Sequence[Refusal] = ()) -> Progress:
     """Name the next batch."""
-    after = before.named(str(uuid4()), tuple(row.id for row in rows))
-    return source.move(before, after, transactions(rows), refused)
+    after = before.named(str(uuid4()), tuple(map(id_of, rows)))
+    return source.move(before, after, rows, refused)
 
 
 def progress(site: Site, window: Window = WINDOW) -> tuple[TableProgress, list[Search]] | None:
@@ -89,8 +90,8 @@ def test_only_what_was_delivered_before_is_settled(place: tuple[Site, SourceTabl
     insert(site, "dead")
     insert(site, "waits", timestamp=now() + 1_000_000)
     window = source.window(100, 1_000_000, ())
-    early, second, late, dead, waits = (row.id for row in window.rows)
-    refused = Refusal(window.rows[3].local, dead, "TOPIC_MISSING", "no topic")
+    early, second, late, dead, waits = map(id_of, window.rows)
+    refused = Refusal(local_of(which(window.rows[3])), dead, "TOPIC_MISSING", "no topic")
     step = name(source, source.progress(), window.rows[:2])
     step = name(source, step, window.rows[2:3], [refused])
     found, topics = progress(site) or (TableProgress("", "", 0), [])

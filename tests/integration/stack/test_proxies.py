@@ -16,8 +16,8 @@ from outbox._kafka.admin import admin_client
 from outbox._service.exit_codes import Exit
 from outbox.protocol.record import Record
 from outbox.testing import read_committed
-from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from stack import Stack
 from tests.proxies.fault import Armed, Fault, FaultKind
 from tests.proxies.kafka import KafkaProxies
@@ -241,7 +241,7 @@ def test_relay_that_waits_for_a_transaction_coordinator_ends_when_asked(proxied:
 def test_batch_larger_than_the_line_carries_is_halved(proxied: Proxied, thin: Site) -> None:
     """Without that it times out, the partition is taken over, and the same batch follows."""
     count = 200
-    with thin.outbox() as outbox:
+    with thin.half_outbox() as outbox:
         publish_bulk(thin, outbox, [Message(thin.topic("orders"), BODY, f"key{n % 7}") for n in range(count)])
     relay = _relay(thin, proxied.proxies)
     found = thin.wait_visible(count, "orders")
@@ -253,7 +253,7 @@ def test_batch_larger_than_the_line_carries_is_halved(proxied: Proxied, thin: Si
 @pytest.mark.long
 def test_single_transaction_too_large_for_the_line_gets_time(proxied: Proxied, thin: Site) -> None:
     """It cannot be halved; its time-outs grow instead."""
-    with thin.outbox() as outbox:
+    with thin.half_outbox() as outbox:
         messages = [Message(thin.topic("orders"), BODY, "key") for _ in range(90)]
         publish_bulk(thin, outbox, messages, each=len(messages))
     _relay(thin, proxied.proxies)

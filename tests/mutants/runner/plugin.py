@@ -41,9 +41,9 @@ def child_environment(name: str) -> dict[str, str]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Which mutant, and where the report goes."""
-    group = parser.getgroup("mutants")
-    group.addoption("--mutant", metavar="NAME", help="the mutant under which the tests run")
-    group.addoption("--mutant-report", type=Path, metavar="FILE", help="where to write how each test ended, as JSON")
+    service = parser.getgroup("mutants")
+    service.addoption("--mutant", metavar="NAME", help="the mutant under which the tests run")
+    service.addoption("--mutant-report", type=Path, metavar="FILE", help="where to write how each test ended, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -18,7 +18,7 @@ from outbox.protocol.names import OPTIONS_HEADER, TARGET_HEADER, TRANSACTION_HEA
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from tests.support.harness import Site
-from tests.torture.hostile.channel import GROUP, PARTITIONS, HostileChannel
+from tests.torture.hostile.channel import PARTITIONS, SERVICE, HostileChannel
 from tests.torture.hostile.mark import MARK, marked_id
 
 FLOOD = 1_000
@@ -60,9 +60,9 @@ class Attacker:
         options = HalfOptions(
             immunity=how.pop("immunity", None), incarnation=how.pop("incarnation", self.channel.incarnation)
         )
-        group, target = how.pop("group", GROUP), topic or self.site.topic("own")
+        service, target = how.pop("service", SERVICE), topic or self.site.topic("own")
         truth, partition = how.pop("truth", Truth.ROW), how.pop("partition", ANY_PARTITION)
-        control = HalfControl(target, partition, id_, 0, group, truth, options).encode()
+        control = HalfControl(target, partition, id_, 0, service, truth, options).encode()
         self.send(self.site.channel.half_topic, value, [*how.pop("before", []), *control], place, **how)
         return id_, place
 
@@ -99,7 +99,7 @@ class Attacker:
 
     def row(self, **columns: Any) -> None:
         """Insert a row into its message table."""
-        given = {"producer_group": GROUP, "topic": self.site.topic("own"), "key": _VALUE, "value": _VALUE, **columns}
+        given = {"service": SERVICE, "topic": self.site.topic("own"), "key": _VALUE, "value": _VALUE, **columns}
         places = ", ".join(["%s"] * len(given))
         self.sql(f"INSERT INTO {self.site.tables.message} ({', '.join(given)}) VALUES ({places})", *given.values())
 
@@ -116,10 +116,10 @@ def _target(attacker: Attacker, suffixes: tuple[str, ...]) -> str:
 def _claim(attacker: Attacker, id_: str, place: int, positions: str, offset: int) -> None:
     half_id = attacker.channel.description.half.id
     attacker.sql(
-        f"INSERT INTO {attacker.site.tables.transaction} (transaction_id, producer_group, state, channel,"
+        f"INSERT INTO {attacker.site.tables.transaction} (transaction_id, service, state, channel,"
         " half_topic_id, half_partition, first_offset, last_offset, positions)"
         " VALUES (%s, %s, 'C', %s, %s, %s, %s, %s, %s)",
-        *(id_, GROUP, attacker.site.name, half_id, place, offset, offset, positions),
+        *(id_, SERVICE, attacker.site.name, half_id, place, offset, offset, positions),
     )
 
 
@@ -127,13 +127,13 @@ def _foreign_targets(attacker: Attacker) -> None:
     """Commit halves for topics that it must not reach, by op marker and in its callback table; some of its own, too."""
     for _ in range(5):
         attacker.committed_half(_target(attacker, ("a", "b")))
-    entry = attacker.committed_half(_target(attacker, ("a", "b")), group="orders")
+    entry = attacker.committed_half(_target(attacker, ("a", "b")), service="orders")
     attacker.committed_half()
     _claim(attacker, entry.transaction_id, entry.partition, str(entry.positions), entry.first_offset)
 
 
 def _malformed(attacker: Attacker) -> None:
-    good = HalfControl(attacker.site.topic("own"), -1, marked_id(1, attacker.chance), 0, GROUP, Truth.ROW).encode()
+    good = HalfControl(attacker.site.topic("own"), -1, marked_id(1, attacker.chance), 0, SERVICE, Truth.ROW).encode()
     spoil = {
         TARGET_HEADER: [b"", b"../a:0", b"a:99999999999", b"\xff"],
         TRANSACTION_HEADER: [b"nonsense", b"1;x/0", b""],
@@ -157,9 +157,9 @@ def _huge(attacker: Attacker) -> None:
     attacker.half(before=[(f"h{number}", bytes(20_000)) for number in range(40)])
 
 
-def _many_groups(attacker: Attacker) -> None:
+def _many_services(attacker: Attacker) -> None:
     for _ in range(FLOOD // 2):
-        attacker.half(group=f"{MARK}-{attacker.chance.randrange(1_000_000)}")
+        attacker.half(service=f"{MARK}-{attacker.chance.randrange(1_000_000)}")
 
 
 def _without_op(attacker: Attacker) -> None:
@@ -224,14 +224,14 @@ def _poison_rows(attacker: Attacker) -> None:
     for columns in attacker.chance.sample(_POISON, 3):
         attacker.row(**columns)
     attacker.row(topic=_target(attacker, ("a", "b")))
-    attacker.row(topic=f"{attacker.channel.victim.name}.a", producer_group="orders")
+    attacker.row(topic=f"{attacker.channel.victim.name}.a", service="orders")
 
 
 def _flood_of_rows(attacker: Attacker) -> None:
     attacker.sql(
-        f"INSERT INTO {attacker.site.tables.message} (producer_group, topic, key, value)"
+        f"INSERT INTO {attacker.site.tables.message} (service, topic, key, value)"
         " SELECT %s, %s, %s, %s FROM generate_series(1, %s)",
-        *(GROUP, attacker.site.topic("own"), _VALUE, _VALUE, FLOOD),
+        *(SERVICE, attacker.site.topic("own"), _VALUE, _VALUE, FLOOD),
     )
 
 
@@ -277,7 +277,7 @@ ATTACKS: Mapping[str, tuple[Callable[[Attacker], None], float]] = {
     "halves of a newer format": (_newer_format, 0.7),
     "op markers of a newer format": (_newer_op, 0.5),
     "huge bodies and headers": (_huge, 3),
-    "floods of producer groups": (_many_groups, 2),
+    "floods of services": (_many_services, 2),
     "floods of halves without op marker": (_without_op, 2),
     "op markers that contradict each other": (_contradicting_ops, 4),
     "verdicts forged in the op topic": (_forged_verdicts, 4),

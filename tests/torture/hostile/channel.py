@@ -20,7 +20,7 @@ from tests.support.harness import Site
 from tests.torture.evidence import SOURCE as VICTIM_SOURCE
 from tests.torture.hostile.mark import MARK
 
-GROUP = "hostile-shop"
+SERVICE = "hostile-shop"
 SOURCE = "hostile-rows"
 PARTITIONS = 2
 TOPICS = ("own", "more")
@@ -70,7 +70,7 @@ class HostileChannel:
                 _table(self.victim.name, self._victim_url, self._relay_url, VICTIM_SOURCE),
                 _table(site.name, self.proxy.url, self.proxy.url, SOURCE),
                 f"[channels.{site.name}.allowed_topics]",
-                f"{GROUP} = {allowed}",
+                f"{SERVICE} = {allowed}",
             )
         )
         new = self.file.with_suffix(".new")

@@ -1,4 +1,4 @@
-"""The circuit breaker: at most so many are fenced that are all newer than the group's newest committed row."""
+"""The circuit breaker: at most so many are fenced that are all newer than the service's newest committed row."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from outbox._kafka.range_reader import Span
 from outbox.errors import UsageError
 from outbox.operator.context import parse_duration
 from outbox.operator.reading.channel_reader import NEAR, _spans
-from outbox.operator.state.unsettled_transactions import Choice, Gathering, ServiceSum, Half, RecordedDecision
+from outbox.operator.state.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, ServiceSum
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest

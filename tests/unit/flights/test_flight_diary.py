@@ -12,7 +12,7 @@ import pytest
 from examples.flights.crash import Crash
 from examples.flights.diary import Diary, diaries_of, diary_of
 from examples.flights.modes import Mode
-from outbox import PublishFailed, TransactionFenced
+from outbox.errors import PublishFailed, TransactionFenced
 
 
 def test_diary_of_a_process_without_one_is_empty(tmp_path: Path) -> None:

@@ -82,9 +82,9 @@ def test_kills_come_before_half_of_a_share_is_done(processes: _Processes, tmp_pa
 def test_table_mode_gets_neither_address_nor_login_of_kafka(processes: _Processes, tmp_path: Path) -> None:
     _run(_application(tmp_path))
     for name in ("OUTBOX_BOOTSTRAP_SERVERS", "OUTBOX_KAFKA"):
-        modes = {env["OUTBOX_MODE"]: name in env for env in processes.started}
-        assert modes == {"half": True, "table": False}
-    assert {env["OUTBOX_GROUP"] for env in processes.started} == {mode.group for mode in Mode}
+        modes = {env["OUTBOX_SERVICE"]: name in env for env in processes.started}
+        assert modes == {Mode.HALF.service: True, Mode.TABLE.service: False}
+    assert {env["OUTBOX_SERVICE"] for env in processes.started} == {mode.service for mode in Mode}
 
 
 def test_process_that_fails_ends_the_demo(processes: _Processes, tmp_path: Path) -> None:

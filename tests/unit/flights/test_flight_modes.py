@@ -53,7 +53,7 @@ def test_strange_id_names_no_mode(id_: str) -> None:
 
 def test_only_half_mode_needs_kafka() -> None:
     assert [mode for mode in Mode if mode.needs_kafka] == [Mode.HALF]
-    assert len({mode.group for mode in Mode}) == len(Mode)
+    assert len({mode.service for mode in Mode}) == len(Mode)
 
 
 @pytest.mark.parametrize(("delay", "topics"), [(None, [DEPARTURES]), (0, [DEPARTURES]), (45, [DEPARTURES, DELAYS])])

@@ -16,8 +16,8 @@ from outbox.testing import VisibleRecord
 OUTAGE = Span(start=1_000.0, stop=1_010.0, back=1_014.0)
 
 
-def _record(group: str, origin: str) -> VisibleRecord:
-    headers = (("outbox-group", group.encode()), ("outbox-origin", origin.encode()))
+def _record(service: str, origin: str) -> VisibleRecord:
+    headers = (("outbox-service", service.encode()), ("outbox-origin", origin.encode()))
     return VisibleRecord("flights.departures", 0, 0, None, None, headers, 0)
 
 
@@ -54,7 +54,7 @@ def test_ways_are_counted_by_origin() -> None:
 
 def test_figures_count_only_what_belongs_to_the_mode() -> None:
     told = ["table/a/0", "table/a/1", "table/b/0", "half/c/0"]
-    ways = Counter({(Mode.TABLE.group, False): 2, (Mode.TABLE.group, True): 1, (Mode.HALF.group, False): 1})
+    ways = Counter({(Mode.TABLE.service, False): 2, (Mode.TABLE.service, True): 1, (Mode.HALF.service, False): 1})
     places = [Reconciliation(lost=["table/a/0"], doubled=["half/c/0"]), Reconciliation(phantom=["table/e/0", "x"])]
     activity = Activity(3, [], Counter(PublishFailed=2), 7)
     found = figures_of(Mode.TABLE, 9, activity, Messages(told, ways, places), None)

@@ -10,14 +10,14 @@ from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox.async_outbox import AsyncOutbox
-from outbox.testing import InMemoryOutbox, VisibleRecord, assert_published
+from outbox.async_outbox import AsyncHalfOutbox
+from outbox.testing import InMemoryHalfOutbox, VisibleRecord, assert_published
 
 
 @pytest.fixture
-def outbox() -> InMemoryOutbox:
+def outbox() -> InMemoryHalfOutbox:
     """With four messages."""
-    made = InMemoryOutbox(mode="half")
+    made = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session, session.begin():
         made.publish_many(
             session,
@@ -48,11 +48,11 @@ def outbox() -> InMemoryOutbox:
         ("refunds", {"count": 0}),
     ],
 )
-def test_what_fits(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, Any]) -> None:
+def test_what_fits(outbox: InMemoryHalfOutbox, topic: str, expected: Mapping[str, Any]) -> None:
     found = assert_published(outbox, topic, **expected)
     assert all(record.topic == topic for record in found)
     assert len(found) == expected.get("count", len(found))
-    assert assert_published(AsyncOutbox.over(outbox), topic, **expected) == found
+    assert assert_published(AsyncHalfOutbox.over(outbox), topic, **expected) == found
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,12 @@ def test_what_fits(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, An
         ("payments", {"count": 0}),
     ],
 )
-def test_what_does_not_fit(outbox: InMemoryOutbox, topic: str, expected: Mapping[str, Any]) -> None:
+def test_what_does_not_fit(outbox: InMemoryHalfOutbox, topic: str, expected: Mapping[str, Any]) -> None:
     with pytest.raises(AssertionError, match=f"topic '{topic}'"):
         assert_published(outbox, topic, **expected)
 
 
-def test_the_failure_shows_what_was_published_and_what_is_different(outbox: InMemoryOutbox) -> None:
+def test_the_failure_shows_what_was_published_and_what_is_different(outbox: InMemoryHalfOutbox) -> None:
     with pytest.raises(AssertionError) as caught:
         assert_published(outbox, "orders", value={"id": 42}, key="41", headers={"type": "a"}, count=2)
     assert str(caught.value).splitlines() == [
@@ -87,14 +87,14 @@ def test_the_failure_shows_what_was_published_and_what_is_different(outbox: InMe
     ]
 
 
-def test_the_failure_says_what_fits_when_there_are_too_many(outbox: InMemoryOutbox) -> None:
+def test_the_failure_says_what_fits_when_there_are_too_many(outbox: InMemoryHalfOutbox) -> None:
     with pytest.raises(AssertionError, match=r"0 message\(s\) on topic 'payments' expected, 1 published") as caught:
         assert_published(outbox, "payments", count=0)
     assert "'payments' value b'\\xff' key None: matches" in str(caught.value)
 
 
 def test_the_failure_names_transactions_that_are_open() -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session:
         outbox.publish(session, Message("orders", "v"))
         with pytest.raises(AssertionError, match=r"still open: 1\. Commit them"):
@@ -103,7 +103,7 @@ def test_the_failure_names_transactions_that_are_open() -> None:
 
 
 def test_the_failure_stays_readable() -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session, session.begin():
         outbox.publish_many(session, [Message("orders", "x" * 10_000)] * 100)
     with pytest.raises(AssertionError) as caught:
@@ -115,7 +115,7 @@ def test_the_failure_stays_readable() -> None:
 
 
 def test_records_of_a_reader_are_compared_without_the_relays_headers() -> None:
-    headers = (("type", b"created"), ("outbox-id", b"1/0"), ("outbox-group", b"orders"))
+    headers = (("type", b"created"), ("outbox-id", b"1/0"), ("outbox-service", b"orders"))
     record = VisibleRecord("orders", 0, 7, b"42", b"v", headers, 1_000)
     assert assert_published([record], "orders", headers={"type": "created"}, count=1) == [record]
     with pytest.raises(AssertionError) as caught:

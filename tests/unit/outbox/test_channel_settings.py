@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from checker.settings import CheckerSettings
-from outbox.settings import Settings
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._settings.channels import load_all, load_channel
 from outbox._settings.declared import PostgresSettings
 from outbox._settings.layers import LayeredSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import DoctorSettings, TableCommandSettings
+from outbox.settings import Settings
 from relay.settings import RelaySettings
 
 TOP = """

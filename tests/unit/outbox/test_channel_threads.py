@@ -61,7 +61,7 @@ class Process:
     def restarts(self, name: str) -> float:
         """How often a channel was started again."""
         return (
-            self.registry.get_sample_value("outbox_channel_restarts_total", {"channel": name, "service": "relay"})
+            self.registry.get_sample_value("outbox_channel_restarts_total", {"channel": name, "program": "relay"})
             or 0.0
         )
 

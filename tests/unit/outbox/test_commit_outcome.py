@@ -9,11 +9,12 @@ import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
 
-from outbox import CommitOutcomeUnknown, Message, Receipt, UsageError
-from outbox._publish.draft import Draft
+from outbox import Message, Receipt
+from outbox._half.draft import Draft
 from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement
 from outbox._publish.sqlalchemy_session import PublishedTransaction
 from outbox._publish.waiting import BLOCKING
+from outbox.errors import CommitOutcomeUnknown, UsageError
 
 LOST = psycopg.OperationalError("the connection is lost")
 
@@ -54,21 +55,26 @@ class Connection(LocalConnection):
 class Part:
     """What an outbox is told of the end of its part."""
 
-    writes_rows = False
+    transaction_id = "0190b8c2-0000-7000-8000-000000000001"
 
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
-        self.draft = Draft("0190b8c2-0000-7000-8000-000000000001")
+        self._draft = Draft(self.transaction_id)
         self.told: list[str] = []
+        self.has_ended = False
         self._row = row
 
-    def publish(self, message: Message, *, eager: bool) -> Receipt:
-        """Add a message."""
-        del eager
-        return self.draft.add(message)
+    def __len__(self) -> int:
+        """The number of messages."""
+        return len(self._draft)
 
-    def acknowledged_half(self) -> tuple[int, int]:
-        """None is eager."""
-        raise NotImplementedError
+    def strike(self, keep: int) -> None:
+        """Remove messages."""
+        self._draft.strike(keep)
+
+    def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
+        """Add messages."""
+        del eager
+        return self._draft.add(messages)
 
     def seal(self, *, marked: bool = False) -> None:
         """Sealed."""
@@ -84,7 +90,7 @@ class Part:
         self.told.append("committed")
         return True
 
-    def rolled_back(self, _reason: str) -> None:
+    def rolled_back(self) -> None:
         """Told so."""
         self.told.append("rolled back")
 
@@ -111,7 +117,7 @@ class Starter:
 def sealed(connection: Connection, row: bool | None = None) -> tuple[PublishedTransaction, Part]:  # noqa: FBT001 - three values
     """A transaction that was published in and sealed; COMMIT comes next."""
     starter, published = Starter(row), PublishedTransaction(connection)
-    published.publish(starter, Message("orders", b"v"), 0, eager=False)
+    published.publish(starter, [Message("orders", b"v")], 0, eager=False)
     published.seal()
     return published, starter.part
 
@@ -175,7 +181,7 @@ def test_what_is_outside_its_transaction_or_in_a_failed_one_is_not_sealed(status
     """The row would begin another transaction, and commit without what belongs to it (R5)."""
     connection = Connection()
     starter, published = Starter(row=None), PublishedTransaction(connection)
-    published.publish(starter, Message("orders", b"v"), 0, eager=False)
+    published.publish(starter, [Message("orders", b"v")], 0, eager=False)
     connection.status = status
     with pytest.raises(UsageError):
         published.seal()

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 import checker.cli
 import relay.cli
-from outbox.errors import ConfigurationError
 from outbox._postgres.dsn import unverified_hosts
-from outbox.errors import KafkaUnreachable
+from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks import checks
 from outbox.operator.checks.channel_checks import examine_encryption
 from outbox.operator.checks.finding import Finding

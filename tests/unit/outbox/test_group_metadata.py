@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from outbox._service.membership import generation
-from relay.kafka.producer import DeliveryError
-from relay.serving.group_metadata import GroupMetadata
+from relay.delivery.producer import DeliveryError
+from relay.half.serving.commits import GroupMetadata
 
 
 def metadata(number: int) -> bytes:

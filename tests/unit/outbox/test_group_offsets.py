@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, KafkaException
 from outbox._kafka import groups
 from outbox._kafka.groups import committed_offsets
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from relay.recovery import held_back
-from relay.recovery.held_back import HeldBackError, why_unreadable
+from relay.recovery import hanging_checkpoint
+from relay.recovery.hanging_checkpoint import HeldBackError, why_unreadable
 
 PLACE = ("shop.half", 0)
 SILENT = KafkaException(KafkaError(KafkaError._TIMED_OUT))
@@ -44,7 +44,7 @@ class _Silent:
 
 
 def _use(monkeypatch: pytest.MonkeyPatch, consumer: _Silent) -> None:
-    for module in (groups, held_back):
+    for module in (groups, hanging_checkpoint):
         monkeypatch.setattr(module, "Consumer", lambda _properties: consumer)
 
 

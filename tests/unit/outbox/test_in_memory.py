@@ -9,7 +9,6 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
@@ -20,27 +19,25 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from outbox import (
+from outbox import Message, MessageRefused
+from outbox.async_outbox import AsyncHalfOutbox
+from outbox.errors import (
     CommitOutcomeUnknown,
-    ConfigurationError,
-    Message,
-    MessageRefused,
-    Outcome,
     PublishFailed,
     TransactionFenced,
     TransactionsRejected,
     UsageError,
 )
-from outbox.async_outbox import AsyncOutbox
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder
-from outbox.settings import Settings
-from outbox.testing import InMemoryOutbox, PublishedMessage
+from outbox.settings import HalfSettings
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
 from outbox.testing._memory.any_connection import commit_now
 from outbox.testing._memory.participant import MemoryStarter
-from outbox.testing._memory.sender import MemorySender
+from outbox.testing._memory.sender import DeclaredTopics, MemorySender
 from outbox.testing._memory.state import Memory
+from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer
 from tests.support.listeners import Scripted
 
@@ -66,7 +63,7 @@ def _rows(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM things")).scalar_one())
 
 
-def _commit_one(engine: Engine, outbox: InMemoryOutbox, message: Message = MESSAGE) -> str:
+def _commit_one(engine: Engine, outbox: InMemoryHalfOutbox, message: Message = MESSAGE) -> str:
     """Insert a row and publish; the transaction's id."""
     with Session(engine) as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
@@ -79,7 +76,7 @@ def _commit_one(engine: Engine, outbox: InMemoryOutbox, message: Message = MESSA
 
 
 def test_a_record_says_all_of_a_message(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     id_ = _commit_one(engine, outbox, Message("orders", "v", b"k", [("a", "1"), ("a", None)], 3, 1_000))
     headers = (("a", b"1"), ("a", None))
     assert outbox.published == [PublishedMessage("orders", b"k", b"v", headers, 3, 1_000, id_, f"{id_}/0")]
@@ -88,7 +85,7 @@ def test_a_record_says_all_of_a_message(engine: Engine) -> None:
 
 
 def test_what_is_open_is_seen_apart_and_a_test_suite_that_rolls_back_can_look_at_it(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with engine.connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             outbox.publish(session, Message("orders", "kept"))
@@ -104,7 +101,7 @@ def test_what_is_open_is_seen_apart_and_a_test_suite_that_rolls_back_can_look_at
 
 
 def test_clear_forgets_what_was_published_and_what_was_to_fail(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     _commit_one(engine, outbox)
     outbox.fail_next_publish()
     outbox.fail_next_commit()
@@ -118,7 +115,7 @@ def test_clear_forgets_what_was_published_and_what_was_to_fail(engine: Engine) -
 
 
 def test_the_list_is_a_copy(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     _commit_one(engine, outbox)
     outbox.published.clear()
     assert len(outbox.published) == 1
@@ -128,7 +125,7 @@ def test_the_list_is_a_copy(engine: Engine) -> None:
 
 
 def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(engine) as session, session.begin():
         with session.begin_nested():
             outbox.publish(session, Message("orders", "1"))
@@ -140,7 +137,7 @@ def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> Non
 
 
 def test_a_commit_that_fails_for_good_is_known_to_have_failed(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE parents (id int PRIMARY KEY)"))
         reference = "parent int REFERENCES parents (id) DEFERRABLE INITIALLY DEFERRED"
@@ -158,7 +155,7 @@ def _raise(_connection: Connection) -> None:
     raise ZeroDivisionError
 
 
-def _work_in_a_session(connection: Connection, outbox: InMemoryOutbox) -> None:
+def _work_in_a_session(connection: Connection, outbox: InMemoryHalfOutbox) -> None:
     connection.begin()
     with Session(connection, join_transaction_mode="control_fully") as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
@@ -166,7 +163,7 @@ def _work_in_a_session(connection: Connection, outbox: InMemoryOutbox) -> None:
         session.commit()
 
 
-def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> None:
+def _work_in_a_transaction(connection: Connection, outbox: InMemoryHalfOutbox) -> None:
     with outbox.transaction(connection) as tx:
         connection.execute(text("INSERT INTO things VALUES (1)"))
         tx.publish(MESSAGE)
@@ -174,9 +171,9 @@ def _work_in_a_transaction(connection: Connection, outbox: InMemoryOutbox) -> No
 
 @pytest.mark.parametrize("work", [_work_in_a_session, _work_in_a_transaction])
 def test_a_listener_of_the_users_that_raises_after_the_seal(
-    engine: Engine, work: Callable[[Connection, InMemoryOutbox], None]
+    engine: Engine, work: Callable[[Connection, InMemoryHalfOutbox], None]
 ) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with engine.connect() as connection:
         work(connection, outbox)
         event.listen(connection, "commit", _raise)
@@ -186,7 +183,7 @@ def test_a_listener_of_the_users_that_raises_after_the_seal(
 
 
 def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(engine) as session:
         for raises in (False, True, False):
             session.execute(text("INSERT INTO things VALUES (1)"))
@@ -205,7 +202,7 @@ def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
 
 
 def test_topics_that_are_declared(engine: Engine) -> None:
-    outbox = InMemoryOutbox(topics={"orders": 3}, mode="half")
+    outbox = InMemoryHalfOutbox(topics={"orders": 3})
     with Session(engine) as session:
         with pytest.raises(MessageRefused, match="'payments' does not exist"):
             outbox.publish(session, Message("payments", "v"))
@@ -215,37 +212,37 @@ def test_topics_that_are_declared(engine: Engine) -> None:
 
 def test_topics_may_be_names_and_without_any_all_exist(engine: Engine) -> None:
     with Session(engine) as session:
-        InMemoryOutbox(topics=["orders"], mode="half").publish(session, Message("orders", "v"))
-        InMemoryOutbox(mode="half").publish(session, Message("anything", "v", partition=700))
+        InMemoryHalfOutbox(topics=["orders"]).publish(session, Message("orders", "v"))
+        InMemoryHalfOutbox().publish(session, Message("anything", "v", partition=700))
         with pytest.raises(MessageRefused):
-            InMemoryOutbox(topics=[], mode="half").publish(session, Message("orders", "v"))
+            InMemoryHalfOutbox(topics=[]).publish(session, Message("orders", "v"))
 
 
 def test_declared_topic_of_declared_channel_is_refused(engine: Engine) -> None:
     with Session(engine) as session:
-        InMemoryOutbox(topics=["shop.check"], mode="half").publish(session, Message("shop.check", "v"))
+        InMemoryHalfOutbox(topics=["shop.check"]).publish(session, Message("shop.check", "v"))
         with pytest.raises(MessageRefused, match=r"'shop.check' is an internal topic"):
-            InMemoryOutbox(topics=["shop.check", "shop.half"], mode="half").publish(session, Message("shop.check", "v"))
+            InMemoryHalfOutbox(topics=["shop.check", "shop.half"]).publish(session, Message("shop.check", "v"))
         with pytest.raises(MessageRefused, match=r"'outbox.half' is an internal topic"):
-            InMemoryOutbox(mode="half").publish(session, Message("outbox.half", "v"))
+            InMemoryHalfOutbox().publish(session, Message("outbox.half", "v"))
 
 
 def test_transactions_are_rejected(engine: Engine) -> None:
-    rejecting = InMemoryOutbox.from_env({"OUTBOX_GROUP": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
+    rejecting = InMemoryOutbox.from_env({"OUTBOX_SERVICE": "billing", "OUTBOX_REJECT_TRANSACTIONS": "true"})
     with Session(engine) as session, pytest.raises(TransactionsRejected):
         rejecting.publish(session, MESSAGE)
 
 
 def test_it_is_made_from_the_environment_like_the_real_one(engine: Engine) -> None:
-    environment = {"OUTBOX_GROUP": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092", "OUTBOX_MODE": "half"}
-    with InMemoryOutbox.from_env(environment) as outbox:
+    environment = {"OUTBOX_SERVICE": "billing", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"}
+    with InMemoryHalfOutbox.from_env(environment) as outbox:
         _commit_one(engine, outbox)
-        assert outbox.settings.group == "billing"
+        assert outbox.settings.service == "billing"
         assert len(outbox.published) == 1
 
 
 def test_after_close_it_refuses_and_still_shows(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     _commit_one(engine, outbox)
     outbox.ping()
     outbox.close()
@@ -259,11 +256,11 @@ def test_after_close_it_refuses_and_still_shows(engine: Engine) -> None:
 
 def test_it_serves_no_checks() -> None:
     with pytest.raises(UsageError, match="check_local_transaction"):
-        InMemoryOutbox(mode="half").serve_checks(Scripted())
+        InMemoryHalfOutbox().serve_checks(Scripted())
 
 
 def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
 
     def execute(half: HalfMessage) -> LocalTransactionState:
         assert half.value == "v"
@@ -281,7 +278,7 @@ def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
 
 
 def test_the_next_publish_fails(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     outbox.fail_next_publish()
     with Session(engine) as session:
         with pytest.raises(PublishFailed):
@@ -292,19 +289,19 @@ def test_the_next_publish_fails(engine: Engine) -> None:
     assert len(outbox.published) == 1
 
 
-def _fail(outbox: InMemoryOutbox) -> None:
+def _fail(outbox: InMemoryHalfOutbox) -> None:
     outbox.fail_next_commit()
 
 
-def _fence(outbox: InMemoryOutbox) -> None:
+def _fence(outbox: InMemoryHalfOutbox) -> None:
     outbox.fence_next_commit()
 
 
 @pytest.mark.parametrize(("ask", "error"), [(_fail, PublishFailed), (_fence, TransactionFenced)])
 def test_the_next_commit_fails_and_all_is_rolled_back(
-    engine: Engine, ask: Callable[[InMemoryOutbox], None], error: type[Exception]
+    engine: Engine, ask: Callable[[InMemoryHalfOutbox], None], error: type[Exception]
 ) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     ask(outbox)
     with Session(engine) as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
@@ -318,7 +315,7 @@ def test_the_next_commit_fails_and_all_is_rolled_back(
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     outbox.lose_next_commit(committed=committed)
     with pytest.raises(CommitOutcomeUnknown) as caught:
         _commit_one(engine, outbox)
@@ -328,7 +325,7 @@ def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool
 
 
 def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engine) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
     with Session(engine) as session:
         receipt = outbox.publish(session, MESSAGE)
         assert outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
@@ -339,7 +336,7 @@ def test_who_asks_for_the_outcome_of_an_open_transaction_fences_it(engine: Engin
 
 @pytest.mark.parametrize("committed", [True, False])
 def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
-    outbox = InMemoryOutbox(mode="half")
+    outbox = InMemoryHalfOutbox()
 
     async def body() -> None:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'async.db'}")
@@ -350,7 +347,7 @@ def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
         for error in (PublishFailed, CommitOutcomeUnknown):
             async with AsyncSession(engine) as session:
                 await session.execute(text("INSERT INTO things VALUES (1)"))
-                await AsyncOutbox.over(outbox).publish(session, MESSAGE)
+                await AsyncHalfOutbox.over(outbox).publish(session, MESSAGE)
                 with pytest.raises(error):
                     await session.commit()
         async with engine.connect() as connection:
@@ -370,15 +367,15 @@ class _Ears(NoRecorder):
     def __init__(self) -> None:
         self.outcomes: list[CommitOutcome] = []
 
-    def transaction_ended(self, group: str, outcome: CommitOutcome) -> None:
+    def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
         """Remember."""
-        del group
+        del service
         self.outcomes.append(outcome)
 
 
 def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
     ears = _Ears()
-    outbox = InMemoryOutbox(recorder=ears, mode="half")
+    outbox = InMemoryHalfOutbox(recorder=ears)
     _commit_one(engine, outbox)
     with Session(engine) as session:
         outbox.publish(session, MESSAGE)
@@ -443,27 +440,22 @@ def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
         connection.execute(sql.SQL("SELECT 1"))
 
 
-def _parts() -> tuple[Settings, MemorySender, Memory]:
-    settings = Settings("test", {"bootstrap.servers": "localhost:0"}, mode="half")
-    return settings, MemorySender(settings), Memory(has_rows=False)
+def _parts() -> tuple[HalfSettings, MemorySender, Memory]:
+    settings = HalfSettings("test", kafka={"bootstrap.servers": "localhost:0"})
+    return settings, MemorySender(settings, None, DeclaredTopics(None)), Memory()
 
 
-def test_table_mode_in_memory_refuses_what_it_refuses_on_postgres() -> None:
-    with InMemoryOutbox(mode="table") as outbox, Session(create_engine("sqlite://")) as session, session.begin():
-        outbox.ping()
+def test_table_mode_in_memory_checks_all_messages_first() -> None:
+    with InMemoryOutbox() as outbox, Session(create_engine("sqlite://")) as session, session.begin():
         outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
-        with pytest.raises(UsageError, match="needs half messages"):
-            outbox.publish(session, Message("orders", b"3"), eager=True)
-        with pytest.raises(UsageError, match="needs half messages"):
-            outbox.store_half(session, Message("orders", b"3"))
+        with pytest.raises(MessageRefused, match=r"'outbox\.half' is an internal topic"):
+            outbox.publish_many(session, [Message("orders", b"3"), Message("outbox.half", b"4")])
         session.commit()
         assert [message.value for message in outbox.published] == [b"1", b"2"]
-    with pytest.raises(ConfigurationError, match="eager is on"):
-        InMemoryOutbox(mode="table", eager=True)
 
 
 def test_table_mode_in_memory_has_ids_of_rows() -> None:
-    with InMemoryOutbox(mode="table") as outbox, Session(create_engine("sqlite://")) as session, session.begin():
+    with InMemoryOutbox() as outbox, Session(create_engine("sqlite://")) as session, session.begin():
         receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
         id_ = receipts[0].transaction_id
         assert xid_of(id_) < 1 << 48
@@ -474,17 +466,3 @@ def test_table_mode_in_memory_has_ids_of_rows() -> None:
         assert len({one.message_id for one in receipts}) == 2
         with closing(sqlite3.connect(":memory:")) as driver, pytest.raises(UsageError, match="cannot follow the trans"):
             outbox.publish(driver, Message("orders"))
-
-
-@pytest.mark.parametrize(
-    "fail",
-    [
-        InMemoryOutbox.fail_next_publish,
-        InMemoryOutbox.fail_next_commit,
-        InMemoryOutbox.fence_next_commit,
-        partial(InMemoryOutbox.lose_next_commit, committed=True),
-    ],
-)
-def test_table_mode_raises_no_error_of_halves(fail: Callable[[InMemoryOutbox], None]) -> None:
-    with InMemoryOutbox() as outbox, pytest.raises(UsageError, match="Let the database fail"):
-        fail(outbox)

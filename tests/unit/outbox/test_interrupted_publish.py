@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 import outbox
 from outbox import Message, OutboxError
-from outbox.testing import InMemoryOutbox
+from outbox.testing import InMemoryHalfOutbox
 
 TRACED = str(outbox.__file__).removesuffix("__init__.py")
 
@@ -64,7 +64,7 @@ def publish_interrupted(line: int, *, in_savepoint: bool) -> tuple[int, bool, li
     Returns:
         How many lines there were, whether "second" was accepted, and what was published.
     """
-    with InMemoryOutbox(mode="half") as box, Session(create_engine("sqlite://")) as session:
+    with InMemoryHalfOutbox() as box, Session(create_engine("sqlite://")) as session:
         accepted = True
         session.execute(text("SELECT 1"))
         with suppress(Interruption), Interrupter(line) as interrupter:

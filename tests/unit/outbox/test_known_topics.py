@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from outbox._half.sender import Sender
 from outbox._kafka import topic_cache
 from outbox._kafka.topic_cache import FRESH_SECONDS, RETRY_SECONDS, USABLE_SECONDS, KnownTopics
-from outbox._publish.sender import Sender
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable, PublishFailed
-from outbox.settings import Settings
+from outbox.settings import HalfSettings
 from tests.support.harness import wait_until
 
 
@@ -97,7 +97,7 @@ def test_ends_of_what_is_described_beside_are_learned(known: KnownTopics) -> Non
 
 
 def test_publisher_never_waits_for_a_renewal(cluster: Cluster, known: KnownTopics) -> None:
-    sender = Sender(Settings("orders", {"bootstrap.servers": "127.0.0.1:9"}, mode="half"))
+    sender = Sender(HalfSettings("orders", kafka={"bootstrap.servers": "127.0.0.1:9"}))
     sender._topics, sender._producer = known, object()  # type: ignore[assignment]  # as if it were connected
     sender._channel = object()  # type: ignore[assignment]  # as above
     known.ask("a")

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from outbox import Message, MessageRefused, Outbox, UsageError
-from outbox._listener.answer import MAX_REASON, Question, read_question
+from outbox import HalfOutbox, Message, MessageRefused
+from outbox._half.check_answer import MAX_REASON, Question, read_question
+from outbox.errors import UsageError
 from outbox.listener import HalfMessage, TransactionListener
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.envelope import Envelope
@@ -45,7 +46,7 @@ def test_a_check_carries_the_whole_message() -> None:
     listener = Scripted(check=COMMIT)
     Question(REQUEST).answer(listener)
     (check,) = listener.checked
-    assert (check.transaction_id, check.message_id, check.group, check.check) == (ID, f"{ID}/0", "shop", 4)
+    assert (check.transaction_id, check.message_id, check.service, check.check) == (ID, f"{ID}/0", "shop", 4)
     assert (check.topic, check.partition, check.key, check.value) == ("orders", 2, b"42", b"secret body")
     assert check.headers == USER_HEADERS
     assert check.timestamp == 1_700_000_000_000
@@ -101,7 +102,7 @@ def test_an_answer_of_another_kind_decides_nothing(result: object) -> None:
     assert type(result).__name__ in entry.reason
 
 
-def test_a_request_of_this_group_is_read() -> None:
+def test_a_request_of_this_service_is_read() -> None:
     question = read_question(b"shop", REQUEST.encode(), "shop")
     assert question is not None
     assert question.request == REQUEST
@@ -110,11 +111,11 @@ def test_a_request_of_this_group_is_read() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        pytest.param(b"other", REQUEST.encode(), id="another group's"),
-        pytest.param(b"other", b"{broken", id="another group's, malformed"),
-        pytest.param(b"other", b'{"version":99}', id="another group's, of a newer format"),
+        pytest.param(b"other", REQUEST.encode(), id="another service's"),
+        pytest.param(b"other", b"{broken", id="another service's, malformed"),
+        pytest.param(b"other", b'{"version":99}', id="another service's, of a newer format"),
         pytest.param(None, REQUEST.encode(), id="without a key"),
-        pytest.param(b"shop", replace(REQUEST, group="other").encode(), id="keyed wrongly"),
+        pytest.param(b"shop", replace(REQUEST, service="other").encode(), id="keyed wrongly"),
         pytest.param(b"shop", replace(REQUEST, truth=Truth.ROW, message=None).encode(), id="answered by the checker"),
     ],
 )
@@ -143,8 +144,8 @@ def test_a_newer_format_is_an_error_of_its_own() -> None:
 
 def test_consumer_groups_of_listeners_are_apart_from_all_others() -> None:
     channels = [Channel(name) for name in ("a", "a-listeners", "a-relay", "b")]
-    groups = ["b", "b.c", "listeners.b", "relay", "-listeners.b"]
-    found = [channel.listener_group(group) for channel, group in itertools.product(channels, groups)]
+    services = ["b", "b.c", "listeners.b", "relay", "-listeners.b"]
+    found = [channel.listener_group(service) for channel, service in itertools.product(channels, services)]
     found += [name for channel in channels for name in (channel.relay_group, channel.checker_group)]
     assert len(set(found)) == len(found)
 
@@ -174,7 +175,7 @@ def test_a_producer_without_a_listener_is_refused() -> None:
 
 
 def test_an_outbox_brings_its_own_settings() -> None:
-    with Outbox("orders", {"bootstrap.servers": "127.0.0.1:1"}, mode="half") as outbox:
+    with HalfOutbox("orders", {"bootstrap.servers": "127.0.0.1:1"}) as outbox:
         with pytest.raises(UsageError, match="own settings"):
             TransactionalProducer(outbox, Scripted(), {"bootstrap.servers": "127.0.0.1:1"})
         with pytest.raises(UsageError, match="own settings"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox import Message, MessageRefused
-from outbox._publish.draft import Draft
+from outbox._half.draft import Draft
 from outbox.protocol.half import HalfControl, parse_half
 from tests.support.protocol_documents import TRANSACTION
 
@@ -24,7 +24,7 @@ class Queue(IntEnum):
 def _half(message: Message) -> HalfControl:
     """What a relay reads."""
     draft = Draft(TRANSACTION)
-    draft.add(message)
+    draft.add([message])
     ((_, half),) = draft.take_unsent("orders", INCARNATION, "shop.half", 0)
     return parse_half([(name, value if isinstance(value, bytes) else None) for name, value in half.headers])
 

@@ -18,8 +18,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.errors import ConfigurationError
 from outbox._security.own_principal import own_principal, recorded_name, subject_of
+from outbox.errors import ConfigurationError
 from outbox.operator.settings import SkipSettings
 
 NOW = dt.datetime.now(dt.UTC)

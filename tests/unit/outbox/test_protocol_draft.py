@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox import Message, MessageRefused
-from outbox._publish.draft import MAX_BYTES, Draft
+from outbox._half.draft import Draft
+from outbox._publish.acceptance import MAX_BYTES
 from outbox.protocol.half import MAX_MILLISECONDS, HalfControl, parse_half
 from outbox.protocol.record import Record
 from tests.support.protocol_documents import INCARNATION, TRANSACTION
@@ -15,7 +16,7 @@ from tests.support.protocol_strategies import consumed
 def draft(*messages: Message) -> Draft:
     found = Draft(TRANSACTION)
     for message in messages:
-        found.add(message)
+        found.add([message])
     return found
 
 
@@ -37,7 +38,7 @@ def test_halves_carry_what_the_user_wrote_and_where_it_goes() -> None:
     assert (half.key, half.value) == (b"42", "é".encode())
     assert half.headers[-2:] == [("a", b"1"), ("a", None)]
     found = control(half)
-    assert (found.topic, found.partition, found.position, found.group) == ("orders", 3, 0, "shop")
+    assert (found.topic, found.partition, found.position, found.service) == ("orders", 3, 0, "shop")
     assert (found.transaction_id, found.options.timestamp) == (TRANSACTION, 77)
     assert found.options.incarnation == INCARNATION
 
@@ -52,13 +53,13 @@ def test_all_halves_have_the_ordering_key_of_the_first(first: bytes | None, seco
 
 def test_receipts_name_the_position() -> None:
     found = Draft(TRANSACTION)
-    assert [found.add(Message("orders")).message_id for _ in range(3)] == [f"{TRANSACTION}/{n}" for n in range(3)]
+    assert [found.add([Message("orders")])[0].message_id for _ in range(3)] == [f"{TRANSACTION}/{n}" for n in range(3)]
 
 
 def test_a_struck_position_is_not_used_again() -> None:
     found = draft(Message("a"), Message("b"), Message("c"))
     found.strike(1)
-    assert found.add(Message("d")).position == 3
+    assert found.add([Message("d")])[0].position == 3
     assert str(found.positions) == "0,3"
     assert [(one.topic, one.position) for one in controls(found)] == [("a", 0), ("d", 3)]
     assert len(found) == 2
@@ -67,7 +68,7 @@ def test_a_struck_position_is_not_used_again() -> None:
 def test_after_a_strike_the_first_message_that_counts_gives_the_ordering_key() -> None:
     found = draft(Message("a", key=b"struck"))
     found.strike(0)
-    found.add(Message("b", key=b"42"))
+    found.add([Message("b", key=b"42")])
     assert found.ordering_key == b"42"
     assert controls(found)[0].options.ordering is None
 
@@ -83,21 +84,21 @@ def test_ten_thousand_messages_are_allowed_and_no_more() -> None:
     found = draft(*[Message("a")] * 10_000)
     assert str(found.positions) == "0-9999"
     with pytest.raises(MessageRefused, match="10000"):
-        found.add(Message("a"))
+        found.add([Message("a")])
     found.strike(5)
     with pytest.raises(MessageRefused, match="10000"):
-        found.add(Message("a"))
+        found.add([Message("a")])
 
 
 def test_a_transaction_has_a_limit_of_bytes_that_struck_messages_give_back() -> None:
     half = Message("a", value=bytes(MAX_BYTES // 2))
     found = draft(half, half)
     with pytest.raises(MessageRefused, match="bytes"):
-        found.add(Message("a", value=b"x"))
+        found.add([Message("a", value=b"x")])
     assert len(found) == 2, "a refused message leaves no trace"
     for _ in range(3):
         found.strike(1)
-        assert found.add(half).position > 1
+        assert found.add([half])[0].position > 1
 
 
 def test_a_timestamp_that_no_half_can_carry_is_refused_at_once() -> None:
@@ -105,4 +106,4 @@ def test_a_timestamp_that_no_half_can_carry_is_refused_at_once() -> None:
     found = draft(Message("a", timestamp=MAX_MILLISECONDS))
     assert controls(found)[0].options.timestamp == MAX_MILLISECONDS
     with pytest.raises(MessageRefused, match=r"is too large\. Give ms"):
-        found.add(Message("a", timestamp=1_751_000_000_000_000))
+        found.add([Message("a", timestamp=1_751_000_000_000_000)])

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import Message, MessageRefused
+from outbox._half.draft import Draft
+from outbox._half.sender import Sender
+from outbox._half.validation import PlannedHalf, refuse
 from outbox._kafka.channel import ChannelDescription
-from outbox._publish.draft import Draft
-from outbox._publish.sender import Sender
-from outbox._publish.validation import PlannedHalf, refuse
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox._rules.topic_description import TopicDescription
 from outbox.message import HeadersInput
@@ -24,11 +24,12 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from outbox.protocol.size import check_record_size, real_record_size, record_size
-from relay.batching.outgoing_records import deliver, discard
-from relay.batching.preflight import inspect, real_topic
-from relay.state.discard_index import ParkedHalves, to_manifest
-from relay.state.half_records import Half
-from relay.state.message_transaction import Finding, Transaction
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.preflight import inspect, real_topic
+from relay.half.batching.outgoing_records import deliver, discard
+from relay.half.state.discard_index import ParkedHalves, to_manifest
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import OP_TOPIC_ID, TOPIC_ID
 from tests.support.protocol_documents import INCARNATION, TRANSACTION
@@ -74,10 +75,10 @@ def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discar
 def accepted(draft: Draft, message: Message, to: Sender) -> bool:
     """Publish a message if it is not refused, and return whether it was accepted."""
     try:
-        refuse(message, draft.planned(message, "shop", "shop.half"), to, BUDGET)
+        refuse(message, draft.planned([message], "shop", "shop.half")[0], to, BUDGET)
     except MessageRefused:
         return False
-    draft.add(message)
+    draft.add([message])
     return True
 
 
@@ -127,7 +128,7 @@ def test_relay_discards_as_too_large_what_publish_refuses(message: Message, dist
     is_accepted = accepted(draft, message, sender(real))
     assert is_accepted is (distance >= 0)
     if not is_accepted:
-        draft.add(message)
+        draft.add([message])
     found = inspect(stored(draft), {"orders": real_topic(real)}, CHANNEL)
     assert (found is None) is is_accepted
     assert found is None or found.reason is DiscardReason.TOO_LARGE
@@ -140,8 +141,8 @@ def test_halves_of_accepted_messages_fit_internal_topics(
 ) -> None:
     real = topic("orders", AMPLE)
     draft = Draft(TRANSACTION)
-    draft.add(Message("orders", None, ordering_key))
-    half = draft.planned(message, "shop", "shop.half").make()
+    draft.add([Message("orders", None, ordering_key)])
+    half = draft.planned([message], "shop", "shop.half")[0].make()
     limit = record_size(half.key, half.value, half.headers) * (2 if which == "discard" else 1) + distance
     if not accepted(draft, message, sender(real, **{which: limit})):
         return
@@ -172,7 +173,7 @@ def test_refusal_names_size_and_limit_with_headers(number: int, size: int) -> No
     found = real_record_size(None, bytes(1_000), message.header_list(), "shop")
     draft = Draft(TRANSACTION)
     with pytest.raises(MessageRefused, match=f"would have {found} bytes.*at most {found - 1} "):
-        refuse(message, draft.planned(message, "shop", "shop.half"), sender(topic("orders", found - 1)), BUDGET)
+        refuse(message, draft.planned([message], "shop", "shop.half")[0], sender(topic("orders", found - 1)), BUDGET)
 
 
 def test_message_to_topic_of_channel_is_refused() -> None:

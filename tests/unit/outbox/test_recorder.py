@@ -18,7 +18,7 @@ from outbox.recorder import CommitOutcome, GuardedRecorder, NoRecorder, Recorder
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
     """A sample's value; 0 if it does not exist."""
-    return registry.get_sample_value(name, {"group": "orders", **labels}) or 0.0
+    return registry.get_sample_value(name, {"service": "orders", **labels}) or 0.0
 
 
 def tell_everything(recorder: Recorder) -> None:
@@ -70,19 +70,19 @@ def test_the_buckets_reach_from_1_ms_to_5_s() -> None:
     assert list(_BUCKETS) == sorted(set(_BUCKETS))
 
 
-def test_producer_groups_are_told_apart() -> None:
+def test_services_are_told_apart() -> None:
     registry = CollectorRegistry()
     PrometheusRecorder(registry).messages_published("orders", 1)
     PrometheusRecorder(registry).messages_published("billing", 5)
     assert value(registry, "outbox_messages_published_total") == 1
-    assert value(registry, "outbox_messages_published_total", group="billing") == 5
+    assert value(registry, "outbox_messages_published_total", service="billing") == 5
 
 
-def test_labels_are_the_group_and_bounded_names_only() -> None:
+def test_labels_are_the_service_and_bounded_names_only() -> None:
     registry = CollectorRegistry()
     tell_everything(PrometheusRecorder(registry))
     labels = {label for metric in registry.collect() for sample in metric.samples for label in sample.labels}
-    assert labels == {"group", "outcome", "state", "le"}
+    assert labels == {"service", "outcome", "state", "le"}
 
 
 def test_registries_are_apart() -> None:
@@ -141,8 +141,8 @@ def test_a_guarded_recorder_is_told_everything() -> None:
 
 def test_what_stops_the_program_is_not_swallowed() -> None:
     class Interrupted(NoRecorder):
-        def messages_published(self, group: str, count: int) -> None:
-            raise KeyboardInterrupt(group, count)
+        def messages_published(self, service: str, count: int) -> None:
+            raise KeyboardInterrupt(service, count)
 
     with pytest.raises(KeyboardInterrupt):
         guarded(Interrupted()).messages_published("orders", 1)
@@ -155,13 +155,13 @@ def test_no_recorder_hears_nothing() -> None:
     assert not isinstance(recorder, GuardedRecorder)
 
 
-def test_what_may_happen_is_counted_from_zero_once_a_group_publishes() -> None:
+def test_what_may_happen_is_counted_from_zero_once_a_service_publishes() -> None:
     """`increase()` does not see a series that begins at 1."""
     registry = CollectorRegistry()
     PrometheusRecorder(registry).messages_published("orders", 1)
 
     def value(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"outbox_{name}_total", {"group": "orders", **labels})
+        return registry.get_sample_value(f"outbox_{name}_total", {"service": "orders", **labels})
 
     assert [value("transactions", outcome=one.value) for one in CommitOutcome] == [0.0] * len(CommitOutcome)
     assert (value("ops_dropped"), value("messages_published")) == (0.0, 1.0)

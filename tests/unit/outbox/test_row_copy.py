@@ -17,7 +17,7 @@ def copied(*messages: Message) -> bytes:
 
 
 def test_copy_quotes_its_table() -> None:
-    assert COPY.text.startswith('COPY "app-1"."box_message" (producer_group, topic, ')
+    assert COPY.text.startswith('COPY "app-1"."box_message" (service, topic, ')
     assert COPY.last.parameters == ('"app-1"."box_message"',)
     assert COPY.after(7).parameters == (7,)
 

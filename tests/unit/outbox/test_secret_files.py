@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from outbox.errors import ConfigurationError
-from outbox.settings import HalfSettings, Settings
 from outbox._security.secret_files import SECRET_PROPERTIES, with_secrets
 from outbox._settings.of_jobs import JobSettings
+from outbox.errors import ConfigurationError
+from outbox.settings import HalfSettings
 from relay.settings import RelaySettings
 
 SECRET = "hush-hush-42"  # noqa: S105 - planted
@@ -65,9 +65,9 @@ def test_library_reads_the_files(file: Path, tmp_path: Path) -> None:
     assert HalfSettings("orders", kafka=kafka).kafka["sasl.password"] == SECRET
     config = tmp_path / "outbox.toml"
     config.write_text(
-        f'service = "orders"\nmode = "half"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
+        f'service = "orders"\nbootstrap_servers = "127.0.0.1:9"\n[kafka]\nsasl.password_file = "{file}"\n'
     )
-    assert Settings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
+    assert HalfSettings.from_env({"OUTBOX_CONFIG": str(config)}).kafka["sasl.password"] == SECRET
 
 
 def _service(**kafka: str) -> RelaySettings:

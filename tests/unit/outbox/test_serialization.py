@@ -24,7 +24,8 @@ from confluent_kafka.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox import Message, MessageRefused, UsageError
+from outbox import Message, MessageRefused
+from outbox.errors import UsageError
 from outbox.serialization import JsonSerializer, TypedTopic, to_json
 from tests.support.schemas import AVRO, JSON_SCHEMA, ORDER, SCHEMAS, Schema, new_registry
 

@@ -30,7 +30,7 @@ from outbox._settings.describe import describe_settings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
-from relay.figures import RelayProgress
+from relay.cli import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings

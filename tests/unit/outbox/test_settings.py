@@ -15,19 +15,19 @@ from confluent_kafka import KafkaException, Producer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox import Message, MessageRefused, HalfOutbox, Outbox, settings
-from outbox.errors import ConfigurationError
-from outbox.settings import HalfSettings, Settings
+from outbox import HalfOutbox, Message, MessageRefused, settings
 from outbox._kafka.admin import admin_client, checked_properties
 from outbox._settings import layers
 from outbox._settings.setting import READERS, flat_table, settings_of
+from outbox.errors import ConfigurationError
+from outbox.settings import HalfSettings, Settings
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 
 IDEMPOTENT = {"acks": "all", "enable.idempotence": True, "message.timeout.ms": 5_000, "log_level": 0}
 
 
-def made(**kafka: Any) -> Settings:
+def made(**kafka: Any) -> HalfSettings:
     """Settings with librdkafka properties; `__` in a name stands for a dot."""
     return HalfSettings(
         "orders", kafka={**SERVERS, **{name.replace("__", "."): value for name, value in kafka.items()}}
@@ -120,50 +120,13 @@ def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: objec
 # --- table mode -------------------------------------------------------------------------------------------------------
 
 
-def test_table_mode_is_the_default_and_needs_no_kafka() -> None:
-    assert Settings("orders").mode == "table"
-    with Outbox("orders") as outbox:
-        outbox.ping()
-
-
-def test_kafka_settings_without_a_mode_that_uses_them_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="Remove them, or set mode to 'half'"):
-        Outbox("orders", SERVERS)
-    with pytest.raises(ConfigurationError, match=r"\(bootstrap\.servers\), and no mode\. Set OUTBOX_MODE"):
-        Settings.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "localhost:9092"})
-
-
 def test_an_environment_that_is_shared_with_the_services_serves_table_mode() -> None:
-    found = Settings.from_env({**ENVIRON, "OUTBOX_MODE": "table"})
-    assert (found.mode, found.kafka) == ("table", {})
+    assert Settings.from_env(ENVIRON) == Settings("orders")
 
 
 def test_half_mode_needs_kafka() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
-        HalfOutbox("orders")
-
-
-def test_another_mode_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"mode is 'tables'\. Use 'half' or 'table'"):
-        Outbox("orders", SERVERS, mode="tables")  # type: ignore[arg-type]  # that is the point
-    with pytest.raises(ConfigurationError, match=r"mode .*: use half or table"):
-        Settings.from_env({**ENVIRON, "OUTBOX_MODE": "tables"})
-
-
-def test_table_mode_has_no_eager_halves() -> None:
-    with pytest.raises(ConfigurationError, match="eager is on in table mode"):
-        Outbox("orders", eager=True)
-    with pytest.raises(ConfigurationError, match="eager is on in table mode"):
-        Settings.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_MODE": "table", "OUTBOX_EAGER": "yes"})
-
-
-def test_the_mode_comes_from_the_environment_or_the_file(tmp_path: Path) -> None:
-    assert Settings.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_MODE": "table"}).mode == "table"
-    file = tmp_path / "outbox.toml"
-    file.write_text('service = "orders"\nmode = "table"\n')
-    assert Settings.from_env({"OUTBOX_CONFIG": str(file)}).mode == "table"
-    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
-        Settings.from_env({"OUTBOX_CONFIG": str(file), "OUTBOX_MODE": "half"})
+        HalfOutbox("orders", {})
 
 
 # --- what is passed on ------------------------------------------------------------------------------------------------
@@ -307,11 +270,11 @@ def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
 # --- environment and file ---------------------------------------------------------------------------------------------
 
 
-ENVIRON = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1", "OUTBOX_MODE": "half"}
+ENVIRON = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 
 def test_everything_from_the_environment() -> None:
-    found = Settings.from_env(
+    found = HalfSettings.from_env(
         {
             **ENVIRON,
             "OUTBOX_KAFKA": '{"sasl.mechanism": "PLAIN", "linger.ms": 2.5, "socket.keepalive.enable": true}',
@@ -342,12 +305,11 @@ def test_everything_from_the_environment() -> None:
 
 
 def test_what_nobody_says_is_the_default() -> None:
-    assert Settings.from_env(ENVIRON) == HalfSettings("orders", kafka=SERVERS)
+    assert HalfSettings.from_env(ENVIRON) == HalfSettings("orders", kafka=SERVERS)
 
 
 TOML = """
 service = "orders"
-mode = "half"
 eager = true
 reject_transactions = false
 eager_idle_timeout_seconds = 60
@@ -362,11 +324,11 @@ linger.ms = 2
 """
 
 
-def from_file(folder: Path, text: str, **environ: str) -> Settings:
+def from_file(folder: Path, text: str, **environ: str) -> HalfSettings:
     """Settings from a TOML file, under an environment."""
     file = folder / "outbox.toml"
     file.write_text(text)
-    return Settings.from_env({"OUTBOX_CONFIG": str(file), **environ})
+    return HalfSettings.from_env({"OUTBOX_CONFIG": str(file), **environ})
 
 
 def test_everything_from_a_file(tmp_path: Path) -> None:
@@ -388,19 +350,19 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "1", "yes", " Yes "])
 def test_true(text: str) -> None:
-    assert Settings.from_env({**ENVIRON, "OUTBOX_EAGER": text}).eager is True
+    assert HalfSettings.from_env({**ENVIRON, "OUTBOX_EAGER": text}).eager is True
 
 
 @pytest.mark.parametrize("text", ["false", "False", "0", "no"])
 def test_false(text: str) -> None:
-    assert Settings.from_env({**ENVIRON, "OUTBOX_REJECT_TRANSACTIONS": text}).reject_transactions is False
+    assert HalfSettings.from_env({**ENVIRON, "OUTBOX_REJECT_TRANSACTIONS": text}).reject_transactions is False
 
 
 @pytest.mark.parametrize("name", ["eager", "reject_transactions"])
 @pytest.mark.parametrize("text", ["", "on", "ja", "2", "none"])
 def test_neither_true_nor_false(name: str, text: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} .*: it is neither true nor false"):
-        Settings.from_env({**ENVIRON, f"OUTBOX_{name.upper()}": text})
+        HalfSettings.from_env({**ENVIRON, f"OUTBOX_{name.upper()}": text})
 
 
 def test_a_list_is_no_number_of_seconds(tmp_path: Path) -> None:
@@ -481,9 +443,10 @@ WRONG: list[tuple[dict[str, Any], dict[str, Any]]] = [
 @given(SECRETS, st.sampled_from(SECRET_PROPERTIES), st.sampled_from(WRONG))
 def test_no_secret_in_settings_and_outbox(secret: str, name: str, wrong: tuple[dict[str, Any], dict[str, Any]]) -> None:
     kafka = {**SERVERS, name: secret, **wrong[0]}
-    arguments = {"service": "orders", **wrong[1]}
-    assert secret not in told(lambda: HalfSettings(kafka=kafka, **arguments))
-    assert secret not in told(lambda: HalfOutbox(kafka=kafka, **arguments))
+    options = {"service": "orders", **wrong[1]}
+    service = options.pop("service")
+    assert secret not in told(lambda: HalfSettings(service, kafka=kafka, **options))
+    assert secret not in told(lambda: HalfOutbox(service, kafka, **options))
 
 
 @hypothesis.settings(deadline=None)  # a client starts threads
@@ -503,7 +466,7 @@ def test_no_secret_when_the_environment_is_wrong(secret: str) -> None:
         {"OUTBOX_PUBLISH_TIMEOUT_SECONDS": secret},
         {"OUTBOX_EAGER": secret},
     ):
-        assert secret not in told(lambda environ=environ: Settings.from_env({**ENVIRON, **environ}))  # type: ignore[misc]
+        assert secret not in told(lambda environ=environ: HalfSettings.from_env({**ENVIRON, **environ}))  # type: ignore[misc]
 
 
 @given(SECRETS, st.sampled_from([{}, {"partition": -2}, {"timestamp": 0}, {"headers": [("outbox-id", "x")]}]))

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.settings import HalfSettings, Settings
 from outbox._kafka.admin import checked_properties
 from outbox._security.token_provider import load_provider
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.settings import HalfSettings
 from relay.settings import RelaySettings
 
 NAME = "a_provider:provide"
@@ -46,8 +46,8 @@ def test_provider_is_called_by_library_and_services(providing: Callable[[Any], N
 
     providing(provide)
     kafka = json.dumps({"oauth_cb": NAME})
-    environ = {"OUTBOX_SERVICE": "orders", "OUTBOX_MODE": "half", "OUTBOX_BOOTSTRAP_SERVERS": SERVERS}
-    of_library = Settings.from_env({**environ, "OUTBOX_KAFKA": kafka}).kafka
+    environ = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": SERVERS}
+    of_library = HalfSettings.from_env({**environ, "OUTBOX_KAFKA": kafka}).kafka
     service = RelaySettings(bootstrap_servers=SERVERS, kafka=kafka)
     for properties in (of_library, service.connection(), service.polled_connection()):
         assert properties["oauth_cb"]("scope=kafka") == answer

@@ -21,7 +21,9 @@ MISSING = TopicState(0, Waits.TOPIC_MISSING, "topic gone does not exist")
 STATES = {"orders": OPEN, "gone": MISSING}
 
 
-def _row(xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, service: str = "g") -> WaitingRow:
+def _row(
+    xid: int, id_: int, topic: str, key: bytes | None = None, partition: int = -1, service: str = "g"
+) -> WaitingRow:
     return WaitingRow(xid, id_, 1_000 * xid, service, topic, partition, key)
 
 

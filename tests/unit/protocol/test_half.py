@@ -48,7 +48,7 @@ def test_the_real_record_carries_the_users_headers_and_three_more(control: HalfC
     assert found[: len(own)] == own
     assert dict(found[len(own) :]) == {
         "outbox-id": f"{control.transaction_id}/{control.position}".encode(),
-        "outbox-group": control.group.encode(),
+        "outbox-service": control.service.encode(),
         "outbox-origin": b"3/1234",
     }
 
@@ -58,7 +58,7 @@ def test_the_real_record_carries_the_users_headers_and_three_more(control: HalfC
     st.lists(
         st.tuples(
             st.sampled_from(
-                [names.TARGET_HEADER, names.TRANSACTION_HEADER, names.GROUP_HEADER, names.OPTIONS_HEADER, "own"]
+                [names.TARGET_HEADER, names.TRANSACTION_HEADER, names.SERVICE_HEADER, names.OPTIONS_HEADER, "own"]
             ),
             st.none() | st.binary(max_size=80) | st.sampled_from([value for _, value in CONTROL.encode()]),
         ),
@@ -88,7 +88,7 @@ def test_a_header_with_one_byte_changed_is_refused_or_means_what_it_says(
     assert dict(control.encode())[name] == damaged
 
 
-@pytest.mark.parametrize("name", [names.TARGET_HEADER, names.TRANSACTION_HEADER, names.GROUP_HEADER])
+@pytest.mark.parametrize("name", [names.TARGET_HEADER, names.TRANSACTION_HEADER, names.SERVICE_HEADER])
 def test_a_missing_header_is_named(name: str) -> None:
     stored = [header for header in CONTROL.encode() if header[0] != name]
     with pytest.raises(ProtocolError, match=name):
@@ -122,12 +122,12 @@ def test_a_doubled_header_is_refused(name: str) -> None:
         (names.TRANSACTION_HEADER, f"1;{TRANSACTION}/10000".encode()),
         (names.TRANSACTION_HEADER, f"1;{TRANSACTION}/01".encode()),
         (names.TRANSACTION_HEADER, f"1;{TRANSACTION}/-1".encode()),
-        (names.GROUP_HEADER, b"shop"),
-        (names.GROUP_HEADER, b"shop;"),
-        (names.GROUP_HEADER, b"shop;maybe"),
-        (names.GROUP_HEADER, b";row"),
-        (names.GROUP_HEADER, b"sh op;row"),
-        (names.GROUP_HEADER, b"s" * 201 + b";row"),
+        (names.SERVICE_HEADER, b"shop"),
+        (names.SERVICE_HEADER, b"shop;"),
+        (names.SERVICE_HEADER, b"shop;maybe"),
+        (names.SERVICE_HEADER, b";row"),
+        (names.SERVICE_HEADER, b"sh op;row"),
+        (names.SERVICE_HEADER, b"s" * 201 + b";row"),
         (names.OPTIONS_HEADER, b"timestamp"),
         (names.OPTIONS_HEADER, b"timestamp="),
         (names.OPTIONS_HEADER, b"timestamp=-1"),
@@ -158,7 +158,7 @@ def test_a_newer_format_is_told_apart_whatever_else_it_changed(version: bytes) -
         [newer],
         [newer, newer],
         [newer, (names.TARGET_HEADER, None), (names.TARGET_HEADER, b"?")],
-        [(names.GROUP_HEADER, b"shop;row;eu"), *CONTROL.encode()[:1], newer],
+        [(names.SERVICE_HEADER, b"shop;row;eu"), *CONTROL.encode()[:1], newer],
         changed(*newer),
     ):
         with pytest.raises(NewerFormatError, match="upgrade"):
@@ -170,7 +170,7 @@ def test_what_is_reserved_does_not_disturb() -> None:
     stored: list[Header] = [*CONTROL.encode(), ("outbox-shipped-by", b"checker")]
     control = parse_half(stored)
     assert control == CONTROL
-    assert [name for name, _ in real_headers(control, stored, 0, 0)] == ["outbox-id", "outbox-group", "outbox-origin"]
+    assert [name for name, _ in real_headers(control, stored, 0, 0)] == ["outbox-id", "outbox-service", "outbox-origin"]
 
 
 def test_reserved_header_finds_the_prefix() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import check_uuid, lock_number, make_transaction_id, message_id
-from outbox.protocol.names import Channel, check_group, is_internal_topic, is_topic_name, sibling_topic
+from outbox.protocol.names import Channel, check_service, is_internal_topic, is_topic_name, sibling_topic
 from outbox.protocol.partitioner import half_partition, murmur2, partition_for_key
 from tests.support import protocol_strategies as some
 from tests.support.protocol_documents import JAVA_MURMUR2
@@ -59,7 +59,7 @@ def test_message_id_is_transaction_and_position() -> None:
     assert message_id("a", 0) == "a/0"
 
 
-@pytest.mark.parametrize("name", ["", "Outbox", "-a", "_a", "a.b", "a b", "ä", "a" * 101, "a\n"])
+@pytest.mark.parametrize("name", ["", "HalfOutbox", "-a", "_a", "a.b", "a b", "ä", "a" * 101, "a\n"])
 def test_a_channel_name_that_could_confuse_topics_is_refused(name: str) -> None:
     with pytest.raises(ProtocolError):
         Channel(name)
@@ -78,8 +78,8 @@ def test_names_derive_from_the_channel() -> None:
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * 201, "a\n"])
 def test_a_group_name_that_headers_could_not_carry_is_refused(name: str) -> None:
     with pytest.raises(ProtocolError):
-        check_group(name)
-    assert check_group("Shop.eu_1-a") == "Shop.eu_1-a"
+        check_service(name)
+    assert check_service("Shop.eu_1-a") == "Shop.eu_1-a"
 
 
 def test_topic_names_are_those_of_kafka() -> None:
@@ -124,11 +124,11 @@ def test_every_key_has_a_partition(key: bytes, partitions: int) -> None:
 
 
 @some.relaxed
-@given(group=some.groups, key=st.binary(max_size=30), ids=st.tuples(st.uuids(), st.uuids()))
-def test_one_ordering_key_of_a_group_stays_in_one_half_partition(
-    group: str, key: bytes, ids: tuple[uuid.UUID, uuid.UUID]
+@given(service=some.services, key=st.binary(max_size=30), ids=st.tuples(st.uuids(), st.uuids()))
+def test_one_ordering_key_of_a_service_stays_in_one_half_partition(
+    service: str, key: bytes, ids: tuple[uuid.UUID, uuid.UUID]
 ) -> None:
-    first, second = (half_partition(group, key, id_.bytes, 12) for id_ in ids)
+    first, second = (half_partition(service, key, id_.bytes, 12) for id_ in ids)
     assert first == second
 
 

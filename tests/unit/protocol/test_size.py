@@ -80,8 +80,8 @@ def test_check_record_size_is_never_too_small(request: CheckRequest) -> None:
     half = request.message
     if half is None or len(request.positions) > 1:
         return
-    found = record_size(request.group.encode(), request.encode(), [])
-    assert found <= check_record_size(half.key, half.value, half.headers, request.group)
+    found = record_size(request.service.encode(), request.encode(), [])
+    assert found <= check_record_size(half.key, half.value, half.headers, request.service)
 
 
 @some.relaxed
@@ -91,7 +91,7 @@ def test_manifest_record_size_is_never_too_small(manifest: Manifest, key: bytes 
     found = replace(manifest, ordering=ordering)
     messages = max(len(found.positions), len(found.offsets))
     size = record_size(f"{found.transaction_id}/manifest".encode(), found.encode(), [])
-    assert size <= manifest_record_size(messages, key, found.group)
+    assert size <= manifest_record_size(messages, key, found.service)
 
 
 @some.relaxed
@@ -111,8 +111,8 @@ def test_largest_size_exceeds_all_others(
     half: tuple[bytes | None, bytes | None, list[Header]] = (key, value, [*control.encode(), *own])
     assert largest_size(content, len(own), ordering_key, messages) >= max(
         record_size(*half),
-        real_record_size(key, value, own, control.group),
+        real_record_size(key, value, own, control.service),
         discard_record_size(*half),
-        check_record_size(*half, control.group),
-        manifest_record_size(messages, ordering_key, control.group),
+        check_record_size(*half, control.service),
+        manifest_record_size(messages, ordering_key, control.service),
     )

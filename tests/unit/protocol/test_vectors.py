@@ -67,7 +67,7 @@ def control_of(fields: dict[str, Any]) -> HalfControl:
         fields["partition"],
         fields["transaction"],
         fields["position"],
-        fields["group"],
+        fields["service"],
         Truth(fields["truth"]),
         HalfOptions(
             fields["timestamp"],
@@ -220,5 +220,5 @@ def test_partition_of_a_key_is_what_the_vector_says(vector: dict[str, Any]) -> N
 @pytest.mark.parametrize("vector", FILE["half_partition"])
 def test_half_partition_is_what_the_vector_says(vector: dict[str, Any]) -> None:
     transaction = uuid.UUID(vector["transaction"]).bytes
-    found = half_partition(vector["group"], data(vector["ordering_key"]), transaction, vector["partitions"])
+    found = half_partition(vector["service"], data(vector["ordering_key"]), transaction, vector["partitions"])
     assert found == vector["partition"]

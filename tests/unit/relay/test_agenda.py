@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.state.timer_queue import Agenda
+from relay.half.state.check_schedule import Agenda
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 5), st.sampled_from("abcd")))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox.errors import ConfigurationError
-from relay.batching.allow_list import EVERYTHING, AllowList, compare
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList, compare
 from relay.settings import RelaySettings
 
 LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "orders-eu*": ("eu",), "admin": ("*",)})
@@ -30,7 +30,7 @@ def test_the_pattern_that_is_closest_to_a_service_counts_alone(service: str, top
     assert LIST.allows(service, topic) == allowed
 
 
-def test_without_a_list_every_service_may_write_everywhere_and_with_an_empty_one_none() -> None:
+def test_without_a_list_services_may_write_everywhere_and_with_an_empty_one_none() -> None:
     assert EVERYTHING.allows("orders", "any")
     assert not AllowList({}).allows("orders", "any")
 
@@ -45,7 +45,7 @@ def test_topics_of_other_platforms_are_protected_until_they_are_named(topic: str
     assert EVERYTHING.protects("orders", topic)
     assert AllowList({"orders": ("*",)}).protects("orders", topic)
     assert not AllowList({"orders": (topic,)}).protects("orders", topic)
-    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another service's entry names nothing for this one"
+    assert AllowList({"orders": (topic,)}).protects("stock", topic), "another service's entry names nothing for it"
 
 
 @pytest.mark.parametrize("topic", ["orders", "schemas_", "connect", "connections", "changelog", "a-changelog.b", "a_b"])

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 
-import relay.kafka.producer
-import relay.kafka.transactional_delivery
-from relay.batching.batch_size import OVERHEAD, WINDOW_SECONDS, BatchSize
-from relay.kafka.transactional_delivery import TransactionalDelivery
+import relay.delivery.producer
+import relay.delivery.transactional_delivery
+from relay.delivery.rules.volume import OVERHEAD, WINDOW_SECONDS, BatchSize
+from relay.delivery.transactional_delivery import TransactionalDelivery
 from tests.support.transaction_model import Coordinator, Producer
 
 LARGEST, SMALL = 1_000_000, 2_000
@@ -55,8 +55,8 @@ def test_tiny_topic_leaves_one_byte() -> None:
 def test_delivery_recovers_without_a_small_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two fresh producers in all: one for the small topic, and one when it is no longer written to."""
     coordinator = Coordinator()
-    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(Producer, coordinator))
-    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
+    monkeypatch.setattr(relay.delivery.producer, "Producer", partial(Producer, coordinator))
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "time", coordinator)
     delivery = TransactionalDelivery({}, "outbox-relay-0")
     delivery.limit_batches(SMALL)
     assert delivery._config["batch.size"] == SMALL - OVERHEAD

@@ -10,11 +10,11 @@ import pytest
 
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
-from relay.batching.batch import settle_batch, take_batch
-from relay.ledger.check_requests import first_half
-from relay.ledger.ledger import Ledger
-from relay.state.body_cache import BodyPolicy
-from relay.state.half_records import Half
+from relay.half.batching.batch import settle_batch, take_batch
+from relay.half.ledger.check_requests import first_half
+from relay.half.ledger.ledger import Ledger
+from relay.half.state.body_cache import BodyPolicy
+from relay.half.state.half_records import Half
 from tests.support.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op, taken_ready
 
 ALL = 1_000

@@ -14,10 +14,12 @@ import relay
 from outbox._service.channels.channel_context import in_channel
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
-from relay import telemetry as report
+from relay.half.serving import telemetry as report
 from tests.documents import metrics_of
 
-LEDGER = [path for folder in ("ledger", "state") for path in (Path(relay.__file__).parent / folder).glob("*.py")]
+LEDGER = [
+    path for folder in ("ledger", "state") for path in (Path(relay.__file__).parent / "half" / folder).glob("*.py")
+]
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.kafka.broker_watch import DISBELIEF_SECONDS, BrokerStates, BrokerView
+from relay.delivery.broker_watch import DISBELIEF_SECONDS, BrokerStates, BrokerView
 
 UP = {1: "UP", 2: "UP", 3: "UP"}
 

@@ -8,11 +8,11 @@ from unittest.mock import Mock
 import pytest
 from structlog.testing import capture_logs
 
-import relay.kafka.call_watch
-import relay.kafka.producer
+import relay.delivery.call_watch
+import relay.delivery.producer
 from outbox._service.channels.channel_context import in_channel
-from relay.kafka.call_watch import LONG_SECONDS, calling, look
-from relay.kafka.producer import SETTINGS, BatchProducer, DeliveryError
+from relay.delivery.call_watch import LONG_SECONDS, calling, look
+from relay.delivery.producer import SETTINGS, BatchProducer, DeliveryError
 from tests.unit.relay.test_partition_worker import Clock
 
 CHANNEL = "outbox"
@@ -22,7 +22,7 @@ CHANNEL = "outbox"
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     """The time of the calls."""
     made = Clock()
-    for module in (relay.kafka.call_watch, relay.kafka.producer):
+    for module in (relay.delivery.call_watch, relay.delivery.producer):
         monkeypatch.setattr(module, "time", made)
     with in_channel(CHANNEL):
         yield made
@@ -71,7 +71,7 @@ def _flush(clock: Clock, monkeypatch: pytest.MonkeyPatch, left: Iterator[int], l
         lines.extend(_logged())
         return next(left)
 
-    monkeypatch.setattr(relay.kafka.producer, "Producer", Mock(return_value=Mock(flush=flush)))
+    monkeypatch.setattr(relay.delivery.producer, "Producer", Mock(return_value=Mock(flush=flush)))
     BatchProducer(SETTINGS).flush()
 
 

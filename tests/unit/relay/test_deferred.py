@@ -1,4 +1,4 @@
-"""Halves that were read and are not kept: by producer group, and in the order of their offsets."""
+"""Halves that were read and are not kept: by service, and in the order of their offsets."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.state import deferred
-from relay.state.deferred import Deferred
+from relay.half.state import deferred
+from relay.half.state.deferred import Deferred
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(1, 3), st.integers(0, 2)), max_size=40))
-def test_deferred_is_a_queue_for_each_group(steps: list[tuple[str, int, int]]) -> None:
+def test_deferred_is_a_queue_for_each_service(steps: list[tuple[str, int, int]]) -> None:
     """Compared with plain lists; removed runs are dropped early, so that this is covered, too."""
     found, expected, offset = Deferred(), dict[str, list[int]](), 0
     with patch.object(deferred, "_MOST_REMOVED", 2):
-        for group, gap, removals in steps:
+        for service, gap, removals in steps:
             offset += gap
-            found.add(group, offset, 1_000 + offset)
-            expected.setdefault(group, []).append(offset)
+            found.add(service, offset, 1_000 + offset)
+            expected.setdefault(service, []).append(offset)
             for _ in range(removals):
-                if group in expected:
-                    found.remove_lowest(group)
-                    del expected[group][0]
+                if service in expected:
+                    found.remove_lowest(service)
+                    del expected[service][0]
                     expected = {name: left for name, left in expected.items() if left}
             _compare(found, expected, offset)
 
 
 def _compare(found: Deferred, expected: dict[str, list[int]], last: int) -> None:
-    assert sorted(found.groups()) == sorted(expected)
+    assert sorted(found.services()) == sorted(expected)
     assert (len(found), bool(found)) == (sum(map(len, expected.values())), bool(expected))
     every = {at for left in expected.values() for at in left}
     assert {at for at in range(last + 2) if at in found} == every
@@ -41,7 +41,7 @@ def _compare(found: Deferred, expected: dict[str, list[int]], last: int) -> None
             assert found.first(name, 2) == left[:2]
 
 
-def test_deferred_since_is_the_oldest_groups() -> None:
+def test_deferred_since_is_the_oldest_services() -> None:
     found = Deferred()
     assert found.since() is None
     found.add("a", 5, 2_000)

@@ -10,27 +10,27 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-import relay.kafka.call_watch
-import relay.kafka.producer
-import relay.kafka.transactional_delivery
+import relay.delivery.call_watch
+import relay.delivery.producer
+import relay.delivery.transactional_delivery
 from outbox._service.channels.channel_context import current_channel
 from outbox.protocol.record import Record
-from relay.kafka.call_watch import look
-from relay.kafka.producer import BatchProducer, DeliveryError
-from relay.kafka.transactional_delivery import TransactionalDelivery, rest_ms
+from relay.delivery.call_watch import look
+from relay.delivery.producer import BatchProducer, DeliveryError
+from relay.delivery.transactional_delivery import TransactionalDelivery, rest_ms
 from tests.support.transaction_model import Coordinator, Producer
 
 MESSAGES = [b"%d" % number for number in range(9)]
 BATCH = 3
-GROUP = "outbox-relay"
+SERVICE = "outbox-relay"
 SLOW = 1.5
 REQUESTS = range(1, 9)
 """A transaction of three messages is seven requests: two registrations, three messages, offsets, end."""
 
 
 def delivery(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> TransactionalDelivery:
-    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(Producer, coordinator))
-    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
+    monkeypatch.setattr(relay.delivery.producer, "Producer", partial(Producer, coordinator))
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "time", coordinator)
     return TransactionalDelivery({}, "outbox-relay-0")
 
 
@@ -97,7 +97,7 @@ def test_who_waits_for_the_groups_coordinator_is_woken(monkeypatch: pytest.Monke
     found._producer.client_log.broker_left = has_left
     woken: list[float] = []
     monkeypatch.setattr(BatchProducer, "wake", lambda *_: woken.append(coordinator.now))
-    monkeypatch.setattr(relay.kafka.call_watch, "time", coordinator)
+    monkeypatch.setattr(relay.delivery.call_watch, "time", coordinator)
 
     def wait(_epoch: int, offset: int) -> None:
         while not woken:
@@ -119,12 +119,12 @@ def test_slow_commit_whose_checkpoint_hangs_ends_the_worker(
     """The next transaction, if it is aborted, would take the checkpoint along (R51)."""
     delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
     committed = Mock(return_value=is_stable)
-    monkeypatch.setattr(relay.kafka.transactional_delivery, "is_committed", committed)
-    found = TransactionalDelivery({}, "outbox-relay-0", group=GROUP)
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "is_committed", committed)
+    found = TransactionalDelivery({}, "outbox-relay-0", group=SERVICE)
     with nullcontext() if is_stable else pytest.raises(DeliveryError, match="does not return it"):
         write(found, 0)
-    asked = [(group, [place.offset for place in places]) for (_, group, places), _ in committed.call_args_list]
-    assert asked == [(GROUP, [BATCH])]
+    asked = [(service, [place.offset for place in places]) for (_, service, places), _ in committed.call_args_list]
+    assert asked == [(SERVICE, [BATCH])]
 
 
 @pytest.mark.parametrize("masked", [True, False])
@@ -158,8 +158,8 @@ class _Fenced(Producer):
 
 def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = Coordinator()
-    monkeypatch.setattr(relay.kafka.producer, "Producer", partial(_Fenced, coordinator))
-    monkeypatch.setattr(relay.kafka.transactional_delivery, "time", coordinator)
+    monkeypatch.setattr(relay.delivery.producer, "Producer", partial(_Fenced, coordinator))
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "time", coordinator)
     with pytest.raises(DeliveryError) as caught:
         write(TransactionalDelivery({}, "outbox-relay-0"), 0)
     assert caught.value.fenced
@@ -168,7 +168,7 @@ def test_who_hears_only_that_an_error_is_fatal_asks_which(monkeypatch: pytest.Mo
 def test_a_delivery_whose_new_producer_cannot_be_had_is_closed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """The transaction has ended, late, and then the coordinator goes away."""
     found = delivery(Coordinator(late_at=3, delay=SLOW), monkeypatch)
-    monkeypatch.setattr(relay.kafka.transactional_delivery, "take_over", _unreachable)
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "take_over", _unreachable)
     with pytest.raises(DeliveryError, match="no coordinator"):
         write(found, 0)
     found.close()

@@ -1,4 +1,4 @@
-"""How long messages took until they were visible, by producer group."""
+"""How long messages took until they were visible, by service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from outbox._service.channels.channel_metrics import CHANNEL, ChannelHistogram
 from outbox.protocol.op import OpKind
-from relay import metrics, telemetry
+from relay import metrics
+from relay.delivery import telemetry
 from tests.support.ledger_model import entry, half, new_ledger, op, taken_ready
 
 
@@ -22,10 +23,10 @@ def _nothing_measured() -> Iterator[None]:
     metrics.DELIVERY_SECONDS.remove_by_labels({})
 
 
-def _measured(group: str) -> dict[str, float]:
-    """What the histogram of a group shows: each bucket by its bound, `count` and `sum`."""
+def _measured(service: str) -> dict[str, float]:
+    """What the histogram of a service shows: each bucket by its bound, `count` and `sum`."""
     (metric,) = metrics.DELIVERY_SECONDS.collect()
-    found = [sample for sample in metric.samples if sample.labels["group"] == group]
+    found = [sample for sample in metric.samples if sample.labels["service"] == service]
     return {sample.labels.get("le") or sample.name.rpartition("_")[2]: sample.value for sample in found}
 
 
@@ -47,7 +48,7 @@ def test_what_is_observed_at_once_is_what_is_observed_one_by_one() -> None:
     assert shown[0] == pytest.approx(shown[1])
 
 
-def test_each_message_counts_in_its_group() -> None:
+def test_each_message_counts_in_its_service() -> None:
     telemetry.became_visible([("shop", 1_000, 2), ("stock", 900, 1), ("shop", 1_950, 3), ("shop", 1_000, 1)], 2_000)
     shop, stock = _measured("shop"), _measured("stock")
     assert (shop["0.025"], shop["0.05"], shop["0.5"], shop["1.0"], shop["count"]) == (0, 3, 3, 6, 6)
@@ -60,8 +61,8 @@ def test_a_clock_that_is_slow_gives_no_negative_time() -> None:
     assert (_measured("shop")["sum"], _measured("shop")["0.005"]) == (0, 1)
 
 
-def test_groups_beyond_the_first_hundred_share_one_label() -> None:
-    telemetry.became_visible([(f"g{number}", 0, 1) for number in range(telemetry.MEASURED_GROUPS + 5)], 10)
+def test_services_beyond_the_first_hundred_share_one_label() -> None:
+    telemetry.became_visible([(f"g{number}", 0, 1) for number in range(telemetry.MEASURED_SERVICES + 5)], 10)
     telemetry.became_visible([("g1", 0, 1), ("late", 0, 1)], 10)
     assert _measured("g1")["count"] == 2
     assert _measured("late") == {}

@@ -12,16 +12,17 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.batching.batch import Batch, settle_batch, take_batch
-from relay.ledger.check_requests import first_half
-from relay.ledger.ledger import Ledger
-from relay.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
-from relay.state.message_transaction import Finding, State, Transaction
+from relay.delivery.rules.outgoing import Finding
+from relay.half.batching.batch import Batch, settle_batch, take_batch
+from relay.half.ledger.check_requests import first_half
+from relay.half.ledger.ledger import Ledger
+from relay.half.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
+from relay.half.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
     CHANNEL,
-    GROUP,
     PARTITION,
+    SERVICE,
     SOON,
     TOPIC_ID,
     TOPICS,
@@ -274,7 +275,7 @@ def test_a_deliver_op_does_not_deliver_what_is_undecided() -> None:
 
 
 def test_a_late_commit_that_cannot_be_delivered_stays_with_the_new_reason() -> None:
-    world = World(ordered=True, parking=SOON)
+    world = World(parking=SOON)
     local = world.begin(1, b"k")
     world.send(local)
     world.read_halves(1)
@@ -351,7 +352,7 @@ def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
 def test_a_manifest_says_all_that_the_index_needs(
     pairs: list[tuple[int, int]], key: bytes | None, reason: DiscardReason, answers: int
 ) -> None:
-    transaction = Transaction(transaction_id(1), GROUP, Truth.ROW, key, transaction_id(9), 0)
+    transaction = Transaction(transaction_id(1), SERVICE, Truth.ROW, key, transaction_id(9), 0)
     transaction.unknown_answers, transaction.last_answer = answers, "who knows"
     for position, offset in sorted(pairs, key=lambda pair: pair[1]):
         transaction.add(position, half(offset, 1, position))
@@ -365,7 +366,7 @@ def test_a_manifest_says_all_that_the_index_needs(
 
 def test_what_belongs_to_another_half_topic_is_left_alone() -> None:
     ledger = new_ledger()
-    transaction = Transaction(transaction_id(1), GROUP, Truth.ROW, None, None, 0)
+    transaction = Transaction(transaction_id(1), SERVICE, Truth.ROW, None, None, 0)
     transaction.add(0, half(0, 1))
     found = Finding(DiscardReason.UNDECIDED, "")
     foreign = [
@@ -394,7 +395,7 @@ def test_every_order_of_reading_parking_delivering_and_crashing_delivers_once() 
 
 
 def _run(steps: tuple[str, ...], crash: int, *, commits: bool) -> None:
-    world = World(ordered=True, parking=SOON)
+    world = World(parking=SOON)
     first, second = world.begin(2, b"k"), world.begin(1, b"k")
     for local in (first, second, first):
         world.send(local)

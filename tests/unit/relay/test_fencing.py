@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from relay.kafka.producer import DeliveryError
-from relay.kafka.transactional_delivery import Delivery
-from relay.serving.fencing import Fenced, Fencing
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import Delivery
+from relay.half.serving.fencing import Fenced, Fencing
 
 SECONDS = 10.0
 

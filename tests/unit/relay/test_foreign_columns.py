@@ -11,8 +11,8 @@ from outbox._rules.foreign_layout import Layout, make_layout
 from outbox._rules.qualified_name import QualifiedName
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
-from relay.tables.foreign.foreign_columns import TableFacts, check_fits, has_index, text_forms
-from relay.tables.foreign.foreign_statements import make_statements
+from relay.table.foreign.foreign_columns import TableFacts, check_fits, has_index, text_forms
+from relay.table.foreign.foreign_statements import make_statements
 
 COLUMNS = {"id": "id", "order": "at", "value": "body", "partition": "shard", "timestamp": "at"}
 LAYOUT = make_layout("mapping", COLUMNS, "orders", "", "kind:header")

@@ -10,11 +10,13 @@ import pytest
 from outbox._rules.foreign_layout import Layout, make_layout
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.names import Channel
-from relay.batching.preflight import RealTopic
-from relay.batching.topic_gate import Gate, GatePolicy
-from relay.tables.admission import Admission
-from relay.tables.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
-from relay.tables.rows import RowTransaction, ids, records, transactions
+from outbox.protocol.record import Record
+from relay.delivery.rules.preflight import RealTopic
+from relay.delivery.rules.topic_gate import Gate, GatePolicy
+from relay.table.admission import Admission
+from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
+from relay.table.row_transactions import transactions
+from relay.table.rows import Row, records, transactions_of
 
 INCARNATION = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"
 MS = 1_700_000_000_123
@@ -38,47 +40,50 @@ def _stored(value: object) -> object:
     return value.encode() if isinstance(value, str) else value
 
 
-def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[RowTransaction]:
-    """The transactions of rows."""
-    return transactions(RowReader(layout, "shop", {layout.columns["id"]: id_type}, INCARNATION).rows(rows))
+def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[Row]:
+    """Rows of a foreign table as rows of a message table."""
+    return list(RowReader(layout, "shop", {layout.columns["id"]: id_type}, INCARNATION).rows(rows))
+
+
+def written(rows: Sequence[Row]) -> list[Record]:
+    """The records of rows."""
+    return list(records(rows, transactions_of(rows), "shop"))
 
 
 def error(found: ForeignRow, layout: Layout = MAPPING) -> str:
     """Why a row is no message."""
-    return read([found], layout)[0].first().error
+    return transactions(read([found], layout))[0].messages[0].error
 
 
 def test_rows_of_one_local_transaction_are_one_transaction() -> None:
-    found = read([row("5", 1), row("9", 2), row("7", 1)])
-    assert [list(map(str, ids([one]))) for one in found] == [["5", "7"], ["9"]]
+    found = transactions(read([row("5", 1), row("9", 2), row("7", 1)]))
+    assert [list(map(str, one.ids())) for one in found] == [["5", "7"], ["9"]]
 
 
 def test_order_is_that_of_the_rows_whatever_their_ids_are() -> None:
     rows = [row(id_, number % 2, value=id_.encode()) for number, id_ in enumerate(UUIDS)]
-    assert [record.value for record in records(read(rows, id_type="uuid"), "shop")] == [id_.encode() for id_ in UUIDS]
+    assert [record.value for record in written(read(rows, id_type="uuid"))] == [id_.encode() for id_ in UUIDS]
 
 
 def test_message_id_is_that_of_the_row_alone() -> None:
     """It is the same if the row comes again in another local transaction, behind other rows."""
-    first = records(read([row("5"), row("6")]), "shop")
-    again = records(read([row("6", 3)]), "shop")
+    first = written(read([row("5"), row("6")]))
+    again = written(read([row("6", 3)]))
     assert dict(first[1].headers)["outbox-id"] == dict(again[0].headers)["outbox-id"]
     assert {dict(record.headers)["outbox-count"] for record in first} == {b"1"}, "each id is one transaction"
     assert dict(first[0].headers)["outbox-id"] == f"{uuid.uuid5(uuid.UUID(INCARNATION), '5')}/0".encode()
-    assert (
-        dict(records(read([row(UUIDS[0])], id_type="uuid"), "shop")[0].headers)["outbox-id"] == f"{UUIDS[0]}/0".encode()
-    )
+    assert dict(written(read([row(UUIDS[0])], id_type="uuid"))[0].headers)["outbox-id"] == f"{UUIDS[0]}/0".encode()
 
 
 def test_record_names_source_and_row() -> None:
-    (record,) = records(read([row("a/b")], id_type="text"), "shop")
+    (record,) = written(read([row("a/b")], id_type="text"))
     assert dict(record.headers)["outbox-origin"] == b"shop/a/b"
     assert dict(record.headers)["outbox-service"] == b"g"
     assert record.timestamp == MS
 
 
 def test_debezium_row_has_topic_key_and_headers_of_the_event_router() -> None:
-    (record,) = records(read([row(UUIDS[0], placed=["OrderMade"])], DEBEZIUM, "uuid"), "shop")
+    (record,) = written(read([row(UUIDS[0], placed=["OrderMade"])], DEBEZIUM, "uuid"))
     assert (record.topic, record.key, record.value, record.partition) == ("outbox.event.orders", b"k", b"v", -1)
     assert record.headers[:2] == [("id", UUIDS[0].encode()), ("eventType", b"OrderMade")]
     assert dict(record.headers)["outbox-service"] == b"shop"
@@ -86,7 +91,7 @@ def test_debezium_row_has_topic_key_and_headers_of_the_event_router() -> None:
 
 def test_mapped_row_has_what_its_columns_have() -> None:
     extra = '{"text": "ä", "none": null, "number": 1.5, "list": [1, "ü"]}'
-    (record,) = records(read([row(headers=extra, partition=2, timestamp=MS + 1, value=None, key=None)]), "shop")
+    (record,) = written(read([row(headers=extra, partition=2, timestamp=MS + 1, value=None, key=None)]))
     assert record.headers[:4] == [
         ("text", "ä".encode()),
         ("none", None),
@@ -129,10 +134,10 @@ def test_broken_row_is_discarded_with_its_transaction_and_no_other(found: Foreig
     gate.turn(0)
     gate.update({"orders"}, {"orders": RealTopic(3, 1_000_000)}, ())
     rows = [row("a", 2), found, row("b", found.xmin), row("c", 3)]
-    admitted = Admission(gate, Channel("outbox")).take(read(rows, id_type="text"), (), MS)
+    admitted = Admission(gate, Channel("outbox")).take(read(rows, id_type="text"), MS)
     apart = [] if found.service else ["b"]  # rows of another service are another transaction
-    assert [str(id_) for id_ in ids(admitted.ready)] == ["a", *apart, "c"]
-    assert [str(id_) for one, _ in admitted.refused for id_ in ids([one])] == [
+    assert [str(one.id) for one in admitted.rows] == ["a", *apart, "c"]
+    assert [str(id_) for one, _ in admitted.refused for id_ in one.ids()] == [
         found.id,
         *(["b"] if found.service else []),
     ]

@@ -14,20 +14,20 @@ from outbox.protocol.checkpoint import runs_of
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
-from relay.batching import topic_gate
-from relay.batching.allow_list import EVERYTHING, AllowList, CurrentAllowList
-from relay.batching.batch import take_ready
-from relay.batching.preflight import RealTopic, inspect
-from relay.batching.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
-from relay.ledger.ledger import Ledger
-from relay.state import parking, unsettled
-from relay.state.half_records import Half
-from relay.state.message_transaction import Transaction
-from relay.state.parking import ParkingPolicy
+from relay.delivery.rules import topic_gate
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList, CurrentAllowList
+from relay.delivery.rules.preflight import RealTopic, inspect
+from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
+from relay.half.batching.batch import take_ready
+from relay.half.ledger.ledger import Ledger
+from relay.half.state import parking, unsettled
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
+from relay.half.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     CHANNEL,
-    GROUP,
     PARTITION,
+    SERVICE,
     entry,
     new_ledger,
     op,
@@ -64,12 +64,12 @@ class GatedLedger:
         self.now = 0
         self.count = 0
 
-    def commit(self, *targets: str, key: bytes | None = None, partition: int = -1, group: str = GROUP) -> int:
+    def commit(self, *targets: str, key: bytes | None = None, partition: int = -1, service: str = SERVICE) -> int:
         """A transaction with a message to each of these topics, and its commit; its number."""
         number, first = self.count, self.ledger.half_checkpoint().head
         halves = []
         for position, topic in enumerate(targets):
-            control = HalfControl(topic, partition, transaction_id(number), position, group, Truth.ROW)
+            control = HalfControl(topic, partition, transaction_id(number), position, service, Truth.ROW)
             halves.append(Half(first + position, 1_000, key, b"value", tuple(control.encode()), control))
         self.halves += halves
         self.ledger.read_halves(halves)
@@ -199,8 +199,8 @@ def test_closed_topic_waits_then_gives_up(before: RealTopic | None, after: RealT
 
 
 def test_topic_without_leader_waits_while_space_is_left() -> None:
-    """The limit of the group is 4 halves."""
-    relay = GatedLedger("there", parking=ParkingPolicy(group_pending_max=4))
+    """The limit of the service is 4 halves."""
+    relay = GatedLedger("there", parking=ParkingPolicy(service_pending_max=4))
     relay.cluster["late"] = AWAY
     for _ in range(3):
         relay.commit("late")
@@ -221,7 +221,7 @@ def test_same_lane_waits_for_blocked_transaction() -> None:
     relay.commit("late", key=b"a")
     relay.commit("there", key=b"a")
     relay.commit("there", key=b"b")
-    relay.commit("there", key=b"a", group="stock")
+    relay.commit("there", key=b"a", service="stock")
     assert relay.turn() == [2, 3]
     relay.cluster["late"] = TOPIC
     assert relay.turn(2 * POLICY.pause) == [0, 1]
@@ -255,7 +255,7 @@ def test_transaction_waits_for_each_topic_in_turn() -> None:
 )
 def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> None:
     """Also beside a message that could wait; and its topic is not even described."""
-    relay = GatedLedger("orders", allowed=AllowList({GROUP: ("late", "orders", "c*")}))
+    relay = GatedLedger("orders", allowed=AllowList({SERVICE: ("late", "orders", "c*")}))
     relay.commit("late", target)
     (transaction,) = relay.take()
     assert relay.reason(transaction) is reason
@@ -263,9 +263,9 @@ def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> No
 
 
 def test_new_allow_list_counts_from_the_next_turn() -> None:
-    relay = GatedLedger("orders", allowed=AllowList({GROUP: ("orders",)}))
-    relay.in_force.value = AllowList({GROUP: ("late",)})
-    assert relay.gate.allowed.allows(GROUP, "orders"), "the batch of this turn goes on with the list that it began with"
+    relay = GatedLedger("orders", allowed=AllowList({SERVICE: ("orders",)}))
+    relay.in_force.value = AllowList({SERVICE: ("late",)})
+    assert relay.gate.allowed.allows(SERVICE, "orders"), "this turn goes on with the list that it began with"
     relay.turn()
     relay.commit("orders")
     (transaction,) = relay.take()
@@ -273,7 +273,7 @@ def test_new_allow_list_counts_from_the_next_turn() -> None:
 
 
 def test_transaction_still_waits_after_its_body_is_freed() -> None:
-    relay = GatedLedger(allowed=AllowList({GROUP: ("late",)}))
+    relay = GatedLedger(allowed=AllowList({SERVICE: ("late",)}))
     relay.commit("late")
     relay.commit("late", "secret")
     pending = [relay.ledger.pending.by_id[transaction_id(number)] for number in range(2)]
@@ -286,9 +286,9 @@ def test_transaction_still_waits_after_its_body_is_freed() -> None:
 
 def test_half_outside_positions_does_not_block() -> None:
     relay = GatedLedger("there")
-    control = HalfControl("late", -1, transaction_id(0), 1, GROUP, Truth.ROW)
+    control = HalfControl("late", -1, transaction_id(0), 1, SERVICE, Truth.ROW)
     struck = Half(1, 1_000, None, b"value", tuple(control.encode()), control)
-    there = HalfControl("there", -1, transaction_id(0), 0, GROUP, Truth.ROW)
+    there = HalfControl("there", -1, transaction_id(0), 0, SERVICE, Truth.ROW)
     relay.ledger.read_halves([Half(0, 1_000, None, b"value", tuple(there.encode()), there), struck])
     relay.ledger.read_ops([op(0, entry(OpKind.COMMIT, 0, "0", 0, 0))])
     assert relay.turn() == [0]
@@ -415,11 +415,11 @@ def test_repeated_commit_delivers_once() -> None:
 
 
 def test_transaction_that_exhausts_space_is_given_up() -> None:
-    """Before anybody is parked: the limit of the group is 3 halves."""
-    relay = GatedLedger("there", parking=ParkingPolicy(group_pending_max=3))
+    """Before anybody is parked: the limit of the service is 3 halves."""
+    relay = GatedLedger("there", parking=ParkingPolicy(service_pending_max=3))
     for _ in range(3):
         relay.commit("late")
-    relay.commit("late", group="stock")
+    relay.commit("late", service="stock")
     assert relay.turn() == []
     relay.commit("late")
     taken = relay.take()
@@ -428,7 +428,7 @@ def test_transaction_that_exhausts_space_is_given_up() -> None:
     ]
     assert relay.ledger.take_parked(10_000, ALL) == [], "nobody is undecided"
     assert relay.turn() == []
-    assert relay.ledger.deliveries.queue.held() == 2, "the other group, and the last one, are within their limit"
+    assert relay.ledger.deliveries.queue.held() == 2, "the other service, and the last one, are within their limit"
 
 
 def test_given_up_goes_once_checkpoint_can_encode_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,7 +439,7 @@ def test_given_up_goes_once_checkpoint_can_encode_it(monkeypatch: pytest.MonkeyP
     relay = GatedLedger("there")
     targets = ["there"] * 7 + ["late"] + ["there"] * 2
     controls = [
-        HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW) for number, topic in enumerate(targets)
+        HalfControl(topic, -1, transaction_id(number), 0, SERVICE, Truth.ROW) for number, topic in enumerate(targets)
     ]
     relay.ledger.read_halves(
         Half(offset, 1_000, None, b"value", tuple(control.encode()), control) for offset, control in enumerate(controls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.partitions.halts import Halts
+from relay.half.partitions.ownership import Halts
 
 
 def test_halts_of_some_partitions_leave_the_others() -> None:

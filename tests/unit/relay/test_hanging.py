@@ -16,8 +16,8 @@ from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
-from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.recovery.authors import CheckpointAuthor
+from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.half.serving.half_authors import CheckpointAuthor
 from relay.recovery.checkpoint_hold import Held, Hold
 from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, decided, end_hanging, refuse_undone_end
 from relay.recovery.transaction_state import (

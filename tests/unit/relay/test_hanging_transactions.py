@@ -14,18 +14,22 @@ import relay.recovery.hanging_transactions
 from outbox.errors import ConfigurationError
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.record import Record
-from relay.batching.delivered_record import parse_delivered
-from relay.kafka.half_reader import HalfReader
-from relay.kafka.transactional_delivery import TransactionalDelivery
-from relay.ledger.ledger import Ledger
-from relay.recovery.authors import HalfAuthor, backwards
+from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.half.kafka.half_reader import HalfReader
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving.half_authors import HalfAuthor, written_halves
+from relay.half.state.half_records import Half
+from relay.recovery.author import Found, backwards
 from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
-from relay.state.half_records import Half
-from tests.support.ledger_model import GROUP, PARTITION, half, transaction_id
+from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 
 TOPIC = "orders"
 SETTLED, OWED, AHEAD, LATER = 1, 2, 3, 4
-FAR: list[tuple[str, str | bytes | None]] = [("outbox-id", b"x/0"), ("outbox-origin", b"1/" + b"9" * 5_000)]
+OWN = b"%d/" % PARTITION
+FAR: list[tuple[str, str | bytes | None]] = [
+    ("outbox-id", b"x/0"),
+    ("outbox-origin", b"%d/" % PARTITION + b"9" * 5_000),
+]
 HEAD = 100
 DEFERRED = 30
 """A half that was read and is not kept."""
@@ -34,7 +38,7 @@ ELSEWHERE = 40
 
 
 def _record(offset: int, number: int, half_offset: int, partition: int = PARTITION, topic: str = TOPIC) -> Message:
-    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    control = HalfControl(topic, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
     headers = real_headers(control, (), partition, half_offset)
     return Message(TOPIC, 0, offset, b"key", b"value", headers, None, (1, 1_000))
 
@@ -72,7 +76,7 @@ class Cluster:
 
     def _half(self, offset: int) -> Half:
         topic, id_ = "stock" if offset == ELSEWHERE else TOPIC, transaction_id(self.halves[offset])
-        return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, GROUP, Truth.ROW))
+        return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, SERVICE, Truth.ROW))
 
     def reader(self, *_: object, isolation: str) -> Cluster:
         """Stands in for an `OffsetReader`."""
@@ -260,7 +264,7 @@ def test_spans_run_backwards_and_leave_nothing_out(start: int, stop: int, size: 
 
 
 @pytest.mark.parametrize(
-    "headers", [[], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", b"?")], FAR]
+    "headers", [[], [("outbox-id", b"x/0")], [("outbox-id", b"x/0"), ("outbox-origin", OWN + b"?")], FAR]
 )
 def test_a_record_that_no_relay_wrote(headers: list[tuple[str, str | bytes | None]]) -> None:
-    assert parse_delivered(Record(TOPIC, 0, None, None, headers, 1_000), 0) is None
+    assert written_halves([Found(Record(TOPIC, 0, None, None, headers, 1_000), 0)], PARTITION) == []

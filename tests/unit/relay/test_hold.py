@@ -8,17 +8,17 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Message
 
-import relay.recovery.authors
+import relay.half.serving.half_authors
 import relay.recovery.checkpoint_hold
 from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers
-from relay.recovery.authors import CheckpointAuthor
+from relay.half.serving.half_authors import CheckpointAuthor
+from relay.half.state.half_records import Half
 from relay.recovery.checkpoint_hold import Held, Hold
-from relay.state.half_records import Half
-from tests.support.ledger_model import CHANNEL, GROUP, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
+from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, SERVICE, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
 NUMBER, OWED, SETTLED = 2, 9, 8
@@ -62,7 +62,7 @@ class Cluster:
 
     def find(self, offsets: Collection[int]) -> dict[int, Half]:
         """The halves."""
-        control = HalfControl(TOPIC, -1, transaction_id(1), 0, GROUP, Truth.ROW)
+        control = HalfControl(TOPIC, -1, transaction_id(1), 0, SERVICE, Truth.ROW)
         return {offset: Half(offset, 1_000, None, None, (), control) for offset in offsets}
 
     def close(self) -> None:
@@ -75,13 +75,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster()
     monkeypatch.setattr(relay.recovery.checkpoint_hold, "end_offset", made.end_offset)
     monkeypatch.setattr(relay.recovery.checkpoint_hold, "OffsetReader", made.reader)
-    monkeypatch.setattr(relay.recovery.authors, "HalfReader", made.half_reader)
+    monkeypatch.setattr(relay.half.serving.half_authors, "HalfReader", made.half_reader)
     monkeypatch.setattr(relay.recovery.checkpoint_hold, "describe_topics", lambda _admin, names: set(names) - {MISSING})
     return made
 
 
 def _record(half_offset: int, number: int = 1, partition: int = NUMBER) -> Message:
-    control = HalfControl(TOPIC, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    control = HalfControl(TOPIC, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
     return Message(TOPIC, 0, 3, b"key", b"value", real_headers(control, (), partition, half_offset), None, (1, 1_000))
 
 

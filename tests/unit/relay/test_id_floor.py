@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from relay.tables.id_floor import LOOK_SECONDS, PREPARED, WHOLE_SECONDS, IdFloor
+from relay.table.id_floor import LOOK_SECONDS, PREPARED, WHOLE_SECONDS, IdFloor
 
 
 def test_reads_begin_behind_what_was_delivered() -> None:

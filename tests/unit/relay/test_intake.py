@@ -11,8 +11,8 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.names import Channel
-from relay.serving.arrivals import Arrivals
-from relay.serving.intake import ARRIVALS, Intake
+from relay.half.serving.arrivals import Arrivals
+from relay.half.serving.intake import ARRIVALS, Intake
 
 HALF, OP, VERDICT = "outbox.half", "outbox.op", "outbox.verdict"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-import relay.ledger.op_decisions
+import relay.half.ledger.op_decisions
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import (
     FAR,
@@ -23,11 +23,11 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.ledger.ledger import Ledger
-from relay.ledger.owed import is_owed
-from relay.state.half_records import Half, OpRecord
-from relay.state.message_transaction import Transaction
-from relay.state.parking import ParkingPolicy
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving.half_authors import is_owed
+from relay.half.state.half_records import Half, OpRecord
+from relay.half.state.message_transaction import Transaction
+from relay.half.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     OP_TOPIC_ID,
     PARTITION,
@@ -193,13 +193,13 @@ def test_a_batch_of_one_keeps_the_order() -> None:
     assert [take(ledger, 1) for _ in range(5)] == [[0], [1], [2], [3], []]
 
 
-def test_other_keys_other_groups_and_no_key_do_not_wait() -> None:
+def test_other_keys_other_services_and_no_key_do_not_wait() -> None:
     ledger = new_ledger()
     ledger.read_halves(
         [
             half(0, 0, key=b"k"),
             half(1, 1, key=b"other"),
-            half(2, 2, key=b"k", group="stock"),
+            half(2, 2, key=b"k", service="stock"),
             half(3, 3),
             half(4, 4, key=b"k", options=HalfOptions(ordering=(None,))),
             half(5, 5, key=b"x", options=HalfOptions(ordering=(b"k",))),
@@ -216,13 +216,6 @@ def test_an_empty_key_is_a_key() -> None:
     ledger.read_halves([half(0, 1, key=b""), half(1, 2, key=b"")])
     ledger.read_ops([op(0, commit(2, 1))])
     assert take(ledger) == []
-
-
-def test_without_order_nothing_waits() -> None:
-    ledger = new_ledger(ordered=False)
-    ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, key=b"k")])
-    ledger.read_ops([op(0, commit(2, 1))])
-    assert take(ledger) == [2]
 
 
 def test_one_that_is_held_keeps_its_checkpoint_place() -> None:
@@ -609,7 +602,7 @@ def test_deliver_of_discarded_leaves_pending_undelivered() -> None:
 
 def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a few well-formed ops take all of a relay's memory."""
-    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", 3)
+    monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", 3)
     ledger = new_ledger()
     ledger.read_ops([op(0, entry(COMMIT, 0, "0,2,4", 0, 2)), op(1, commit(3, 3))])
     assert ledger.counts["op_passed"] == 1
@@ -618,7 +611,7 @@ def test_early_op_counts_once_for_each_run_of_positions(monkeypatch: pytest.Monk
 
 
 def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", 2)
+    monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", 2)
     ledger = new_ledger()
     assert not ledger.decisions.is_full()
     ledger.read_ops([op(0, commit(0, 0)), op(1, commit(1, 1)), op(2, commit(2, 2))])
@@ -1008,7 +1001,7 @@ def test_a_request_says_what_was_read_and_comes_back_unharmed() -> None:
     ledger.overdue.ops_read_until(LATE)
     request, _ = ledger.take_due(LATE)
     assert parse_check(request.encode()) == request
-    assert (request.transaction_id, request.group, request.truth) == (transaction_id(1), "orders", Truth.ROW)
+    assert (request.transaction_id, request.service, request.truth) == (transaction_id(1), "orders", Truth.ROW)
     assert (request.topic_id, request.partition) == (TOPIC_ID, PARTITION)
     assert (str(request.positions), request.first_offset, request.last_offset) == ("0,3", 4, 6)
     assert (request.check, request.incarnation, request.message) == (1, incarnation, None)

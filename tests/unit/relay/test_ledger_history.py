@@ -9,18 +9,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import relay.ledger.op_decisions
-import relay.state.parking
-import relay.state.unsettled
+import relay.half.ledger.op_decisions
+import relay.half.state.parking
+import relay.half.state.unsettled
 from outbox.protocol import checkpoint
-from relay.batching.topic_gate import GatePolicy
-from relay.state.body_cache import KEEP, BodyPolicy
-from relay.state.parking import DEFAULT, ParkingPolicy
+from relay.delivery.rules.topic_gate import GatePolicy
+from relay.half.state.body_cache import KEEP, BodyPolicy
+from relay.half.state.parking import DEFAULT, ParkingPolicy
 from tests.support.examples import examples
 from tests.support.ledger_model import FLOODED, IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
 
 SMALL_ROOM = 3
-ROOM = relay.ledger.op_decisions.EARLY_OPS
+ROOM = relay.half.ledger.op_decisions.EARLY_OPS
 NONE = BodyPolicy(age=0, bytes=0)
 WINDOWS = {"narrow": (6, 2, 10_000), "wide": (checkpoint.WINDOW, checkpoint.FEW, checkpoint.FAR)}
 """What a checkpoint can name: offsets in any mix, or runs, and offsets then."""
@@ -28,7 +28,7 @@ WINDOWS = {"narrow": (6, 2, 10_000), "wide": (checkpoint.WINDOW, checkpoint.FEW,
 
 def choose_window(name: str) -> None:
     """Let the checkpoint name so much; a history is too short to fill what it really can."""
-    for module in (relay.state.unsettled, relay.state.parking):
+    for module in (relay.half.state.unsettled, relay.half.state.parking):
         module.WINDOW, module.FEW, module.FAR = WINDOWS[name]  # type: ignore[attr-defined]  # constants of both
 
 
@@ -37,10 +37,9 @@ class _History(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(ordered=True)
+        self.world = World()
 
     @initialize(
-        ordered=st.sampled_from([True, True, False]),
         small_room=st.booleans(),
         parking=st.sampled_from([SOON, DEFAULT, FLOODED]),
         patience=st.sampled_from([PATIENT, IMPATIENT]),
@@ -51,7 +50,6 @@ class _History(RuleBasedStateMachine):
     def make(
         self,
         *,
-        ordered: bool = True,
         small_room: bool = False,
         parking: ParkingPolicy = DEFAULT,
         patience: GatePolicy = PATIENT,
@@ -59,8 +57,8 @@ class _History(RuleBasedStateMachine):
         window: str = "wide",
         batch_bytes: int = sys.maxsize,
     ) -> None:
-        self.world = World(ordered=ordered, parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
-        relay.ledger.op_decisions.EARLY_OPS = SMALL_ROOM if small_room else ROOM
+        self.world = World(parking=parking, patience=patience, bodies=bodies, batch_bytes=batch_bytes)
+        relay.half.ledger.op_decisions.EARLY_OPS = SMALL_ROOM if small_room else ROOM
         choose_window(window)
 
     def teardown(self) -> None:
@@ -72,7 +70,7 @@ class _History(RuleBasedStateMachine):
         try:
             self.world.drain()
         finally:
-            relay.ledger.op_decisions.EARLY_OPS = ROOM
+            relay.half.ledger.op_decisions.EARLY_OPS = ROOM
 
     def some(self, number: int, *fates: Fate) -> Local:
         """A local transaction with one of these fates."""
@@ -90,11 +88,11 @@ class _History(RuleBasedStateMachine):
     @rule(
         size=st.integers(1, 4),
         key=st.sampled_from([b"a", b"a", b"b", None]),
-        group=st.sampled_from(["orders", "orders", "stock"]),
+        service=st.sampled_from(["orders", "orders", "stock"]),
         send=st.integers(0, 4),
     )
-    def begin(self, size: int, key: bytes | None, group: str, send: int) -> None:
-        local = self.world.begin(size, key, group)
+    def begin(self, size: int, key: bytes | None, service: str, send: int) -> None:
+        local = self.world.begin(size, key, service)
         for _ in range(min(send, size)):
             self.world.send(local)
 
@@ -248,7 +246,7 @@ def test_parked_copy_that_counts_is_delivered_after_refusal(*, resumed: bool) ->
     history = _History()
     history.make(parking=SOON, patience=IMPATIENT)
     history.the_real_topic_comes_or_goes(there=False)
-    history.begin(group="orders", key=b"a", send=1, size=2)
+    history.begin(service="orders", key=b"a", send=1, size=2)
     history.send(accident="twice", number=0)
     history.commit(number=0, ops=0, strike={0})
     history.everybody_waits(crashes=False, messages=1)
@@ -266,7 +264,7 @@ def test_a_decision_that_an_op_holds_needs_no_verdict() -> None:
     """The producer's ROLLBACK is read after parking, and then the checker's: the second one may be passed."""
     history = _History()
     history.make(parking=SOON)
-    history.begin(group="orders", key=b"a", send=1, size=1)
+    history.begin(service="orders", key=b"a", send=1, size=1)
     history.everybody_waits(crashes=False, messages=1)
     history.ask(end=False, passed=1)
     history.roll_back(number=0, ops=1)

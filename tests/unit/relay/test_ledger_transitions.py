@@ -9,7 +9,8 @@ import pytest
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.state.message_transaction import TRANSITIONS, Event, Finding, State, Transaction
+from relay.delivery.rules.outgoing import Finding
+from relay.half.state.message_transaction import TRANSITIONS, Event, State, Transaction
 from tests.support.ledger_model import entry, half, new_ledger, op, taken_ready, transaction_id
 
 OPS = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from relay.ledger.ledger import Ledger
-from relay.state.obeyed import GENERATION, Contradiction, Obeyed
+from relay.half.ledger.ledger import Ledger
+from relay.half.state.obeyed import GENERATION, Contradiction, Obeyed
 from tests.support.ledger_model import half, new_ledger, op, taken_ready, transaction_id
 from tests.unit.relay.test_ledger import commit, rollback
 

@@ -8,9 +8,9 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from relay.kafka import offset_commits
-from relay.kafka.offset_commits import OffsetCommits
-from relay.kafka.producer import DeliveryError
+from relay.delivery.producer import DeliveryError
+from relay.half.kafka import offset_commits
+from relay.half.kafka.offset_commits import OffsetCommits
 
 RETRIABLE = KafkaError(KafkaError.NOT_COORDINATOR, retriable=True)
 LOST = KafkaError(KafkaError.ILLEGAL_GENERATION)

@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-import relay.kafka.offset_reader
-from relay.kafka.offset_reader import REST_SECONDS, OffsetReader
+import relay.recovery.offset_reader
+from relay.recovery.offset_reader import REST_SECONDS, OffsetReader
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Mock]:
         consumers.append(Mock(get_watermark_offsets=lambda *_: (3, 7)))
         return consumers[-1]
 
-    monkeypatch.setattr(relay.kafka.offset_reader, "Consumer", make)
+    monkeypatch.setattr(relay.recovery.offset_reader, "Consumer", make)
     return consumers
 
 
@@ -27,7 +27,7 @@ def test_a_reader_connects_when_it_reads_and_rests_afterwards(
     made: list[Mock], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("relay.kafka.offset_reader.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("relay.recovery.offset_reader.time.monotonic", lambda: now[0])
     reader = OffsetReader({}, "c.half", 0, "c-relay")
     reader.rest()
     reader.close()

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from outbox._rules.broker_clock import BrokerClock
 from outbox.protocol.half import Truth
-from relay.state.check_schedule import CheckPolicy, Overdue
-from relay.state.message_transaction import State, Transaction
+from relay.half.state.check_schedule import CheckPolicy, Overdue
+from relay.half.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import transaction_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.partitions.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
+from relay.half.partitions.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
 
 ALL = [("half", 0), ("op", 0), ("verdict", 0)]
 

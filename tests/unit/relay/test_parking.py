@@ -13,13 +13,14 @@ from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, runs_of
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
-from relay import telemetry as report
-from relay.ledger.ledger import Ledger
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving import telemetry as report
+from relay.half.serving.take_over import parking_policy
+from relay.half.serving.telemetry import OLD_MS, SERVICES
+from relay.half.state.discard_index import ParkedHalves
+from relay.half.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
+from relay.half.state.recheck import AT_ONCE, PATIENT, PRESSED
 from relay.settings import RelaySettings
-from relay.state.discard_index import ParkedHalves
-from relay.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
-from relay.state.recheck import AT_ONCE, PATIENT, PRESSED
-from relay.telemetry import SERVICES, OLD_MS
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op, taken_ready
 
@@ -225,7 +226,7 @@ def test_one_that_was_not_due_yet_waits_for_nobody() -> None:
     assert parked(ledger, NOW + HOUR) == [0], "its application may still work on it, and nobody else can tell"
 
 
-# --- the limits of a service --------------------------------------------------------------------------------------------
+# --- the limits of a service ------------------------------------------------------------------------------------------
 
 
 def test_a_service_with_too_many_halves_is_brought_below_its_limit() -> None:
@@ -369,8 +370,8 @@ def test_the_settings_say_the_same() -> None:
     given = {"service_pending_max": 1, "service_pending_max_bytes": 2, "undecided_max_age_ms": 3, "check_max": 4}
     given |= {"pending_max": 5, "listener_max_age_ms": 6}
     kafka = {"bootstrap_servers": "kafka:9092"}
-    assert RelaySettings(**kafka).parking_policy() == DEFAULT
-    assert RelaySettings(**kafka | given).parking_policy() == ParkingPolicy(1, 2, 3, 4, 5, 6)
+    assert parking_policy(RelaySettings(**kafka)) == DEFAULT
+    assert parking_policy(RelaySettings(**kafka | given)) == ParkingPolicy(1, 2, 3, 4, 5, 6)
 
 
 # --- age, and answers -------------------------------------------------------------------------------------------------

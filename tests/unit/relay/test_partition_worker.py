@@ -10,12 +10,12 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, Message
 
-import relay.ledger.op_decisions
-import relay.serving.arrivals
-import relay.serving.commits
-import relay.serving.topic_lookup
-import relay.serving.worker
-import relay.state.unsettled
+import relay.delivery.topic_lookup
+import relay.half.ledger.op_decisions
+import relay.half.serving.arrivals
+import relay.half.serving.commits
+import relay.half.serving.worker
+import relay.half.state.unsettled
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
@@ -23,33 +23,33 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
-from relay.batching.pacing import BatchPolicy
-from relay.batching.topic_gate import Gate, GatePolicy
-from relay.kafka.broker_watch import BrokerView, BrokerWatch
-from relay.kafka.check_sender import CheckSender
-from relay.kafka.decode import Decoder
-from relay.kafka.discard_reader import DiscardReader
-from relay.kafka.error_policy import Remedy, Undelivered
-from relay.kafka.half_reader import HalfReader
-from relay.kafka.producer import DeliveryError
-from relay.kafka.refusals import PAUSE_MS_MIN
-from relay.kafka.transactional_delivery import Delivery
-from relay.ledger.ledger import Ledger
-from relay.recovery.hanging_transactions import HangingTransactions, NoHangingTransactions
-from relay.serving.batch_feedback import BatchFeedback
-from relay.serving.check_back import CheckBack
-from relay.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits
-from relay.serving.readers import PartitionReaders
-from relay.serving.topic_lookup import TopicLookup
-from relay.serving.worker import PartitionWorker
-from relay.state.discard_index import to_manifest
-from relay.state.message_transaction import Finding, Transaction
-from relay.state.parking import ParkingPolicy
+from relay.delivery import sending
+from relay.delivery.broker_watch import BrokerView, BrokerWatch
+from relay.delivery.error_policy import Remedy, Undelivered
+from relay.delivery.producer import DeliveryError
+from relay.delivery.refusals import PAUSE_MS_MIN
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.topic_gate import Gate, GatePolicy
+from relay.delivery.rules.volume import BatchPolicy
+from relay.delivery.sending import BatchFeedback
+from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
+from relay.delivery.transactional_delivery import Delivery
+from relay.half.kafka.decode import Decoder
+from relay.half.kafka.discard_reader import DiscardReader
+from relay.half.kafka.half_reader import HalfReader, PartitionReaders
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving.check_back import CheckBack, CheckSender
+from relay.half.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits
+from relay.half.serving.worker import PartitionWorker
+from relay.half.state.discard_index import to_manifest
+from relay.half.state.message_transaction import Transaction
+from relay.half.state.parking import ParkingPolicy
+from relay.recovery.hanging_transactions import NoHangingTransactions
 from tests.support.ledger_model import (
     CHANNEL,
-    GROUP,
     OP_TOPIC_ID,
     PARTITION,
+    SERVICE,
     TOPIC_ID,
     VERDICT_TOPIC_ID,
     entry,
@@ -88,7 +88,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The worker's clock."""
     made = Clock()
-    for module in (relay.serving.worker, relay.serving.commits, relay.serving.topic_lookup):
+    for module in (relay.half.serving.worker, relay.half.serving.commits, relay.delivery.topic_lookup, sending):
         monkeypatch.setattr(module, "time", made)
     return made
 
@@ -102,9 +102,9 @@ def delivery() -> Mock:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger with little room."""
-    monkeypatch.setattr(relay.state.unsettled, "WINDOW", WINDOW)
-    monkeypatch.setattr(relay.state.unsettled, "FAR", WINDOW)
-    monkeypatch.setattr(relay.ledger.op_decisions, "EARLY_OPS", EARLY)
+    monkeypatch.setattr(relay.half.state.unsettled, "WINDOW", WINDOW)
+    monkeypatch.setattr(relay.half.state.unsettled, "FAR", WINDOW)
+    monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", EARLY)
     return new_ledger()
 
 
@@ -313,7 +313,7 @@ def _topics(*names: str) -> Mock:
 
 
 def _to(topic: str, number: int) -> Message:
-    control = HalfControl(topic, -1, transaction_id(number), 0, GROUP, Truth.ROW)
+    control = HalfControl(topic, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
     return Message("outbox.half", PARTITION, number, topic.encode(), b"value", list(control.encode()), None, (2, 1_000))
 
 
@@ -377,15 +377,15 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
     assert worker._feedback.volume.patience == 4
 
 
-# --- a group at its limit (R44) -----------------------------------------------------------------------------------
+# --- a service at its limit (R44) -----------------------------------------------------------------------------------
 
 
 def test_worker_reads_many_halves_in_one_turn(
     worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
-    monkeypatch.setattr(relay.state.unsettled, "FEW", 3)
-    monkeypatch.setattr(relay.state.unsettled, "FAR", 10_000)
+    monkeypatch.setattr(relay.half.state.unsettled, "FEW", 3)
+    monkeypatch.setattr(relay.half.state.unsettled, "FAR", 10_000)
     worker.arrivals.feed(halves(*range(100)), [])
     assert ledger.read_limit(0) == WINDOW
     worker._read()
@@ -393,7 +393,7 @@ def test_worker_reads_many_halves_in_one_turn(
 
 
 def test_worker_reads_deferred_halves_again(delivery: Mock, feedback: BatchFeedback) -> None:
-    ledger = new_ledger(parking=ParkingPolicy(group_pending_max=2))
+    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=2))
     worker = _worker(ledger, delivery, feedback)
     worker.arrivals.feed(halves(*range(5)), [])
     worker._read()

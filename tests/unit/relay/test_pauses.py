@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from relay.tables.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, NOTIFIED_SECONDS, Pauses
+from relay.table.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, NOTIFIED_SECONDS, Pauses
 
 
 class Begins(enum.Enum):

@@ -23,15 +23,14 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
 from outbox.protocol.size import record_size
 from outbox.protocol.skip import Skip, parse_skip
-from relay.batching.outgoing_records import discard_malformed, malformed
-from relay.batching.stubs import FIRST_BYTES, keepable
-from relay.kafka.decode import Decoder
-from relay.state.half_records import Half
+from relay.half.batching.outgoing_records import discard_malformed, malformed
+from relay.half.kafka.decode import FIRST_BYTES, Decoder, keepable
+from relay.half.state.half_records import Half
 
 TOPIC_ID = "018f0000-0000-7000-8000-000000000001"
 MOST = 4_194_304
 CONTROL = HalfControl("orders", -1, make_transaction_id(1, bytes(10)), 0, "shop", Truth.ROW)
-NEWER = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("outbox-group", b"shop;row")]
+NEWER = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("outbox-service", b"shop;row")]
 
 
 def half(value: bytes, key: bytes | None = None, control: HalfControl | None = None, error: str = "") -> Half:
@@ -124,7 +123,7 @@ def test_skip_round_trip_keeps_all_fields() -> None:
     assert str(replace(skip, reason="why")) == "skipped by ann: why"
 
 
-HEADER_NAMES = st.sampled_from(["outbox-target", "outbox-transaction", "outbox-group", "outbox-options", "outbox-op"])
+HEADER_NAMES = st.sampled_from(["outbox-target", "outbox-transaction", "outbox-service", "outbox-options", "outbox-op"])
 HEADERS = st.lists(
     st.tuples(HEADER_NAMES | st.text(max_size=9), st.binary(max_size=60) | st.none())
     | st.sampled_from([*NEWER, *CONTROL.encode(), ("outbox-op", b"1;producer")]),

@@ -17,12 +17,13 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
 from outbox.protocol.size import real_record_size, record_size
-from relay.batching.allow_list import AllowList
-from relay.batching.outgoing_records import deliver, discard, discard_malformed, malformed
-from relay.batching.preflight import LEADER_LOST, UNDER_MIN_ISR, RealTopic, inspect, real_topic, targets
-from relay.state.discard_index import ParkedHalves, to_manifest
-from relay.state.half_records import Half
-from relay.state.message_transaction import Finding, Transaction
+from relay.delivery.rules.allow_list import AllowList
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.preflight import LEADER_LOST, UNDER_MIN_ISR, RealTopic, inspect, real_topic, topics_of
+from relay.half.batching.outgoing_records import deliver, discard, discard_malformed, malformed
+from relay.half.state.discard_index import ParkedHalves, to_manifest
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, TOPIC_ID, damaged, transaction_id
 
@@ -72,7 +73,7 @@ def finding(*halves: Half, now: int | None = None, topics: dict[str, RealTopic] 
 
 def test_a_good_transaction_passes() -> None:
     assert finding(message(1, 0), message(2, 1, "compacted", partition=3)) is None
-    assert targets(committed(message(1, 0), message(2, 1, "compacted"))) == {"orders", "compacted"}
+    assert topics_of(committed(message(1, 0), message(2, 1, "compacted"))) == {"orders", "compacted"}
 
 
 @pytest.mark.parametrize(
@@ -110,11 +111,11 @@ def test_a_topic_to_which_the_relay_may_not_write_is_closed(lacks: str) -> None:
 
 
 def test_forbidden_target_is_found_even_if_topic_is_missing() -> None:
-    """FORBIDDEN is final, so that nothing waits for a topic that the group may not write to."""
+    """FORBIDDEN is final, so that nothing waits for a topic that the service may not write to."""
     allowed = AllowList({"shop": ("orders",)})
     for name in ("compacted", "missing"):
         found = inspect(committed(message(1, 0), message(2, 1, name)), TOPICS, CHANNEL, None, allowed)
-        assert found == Finding(DiscardReason.FORBIDDEN, f"producer group shop may not write to {name}")
+        assert found == Finding(DiscardReason.FORBIDDEN, f"service shop may not write to {name}")
     assert inspect(committed(message(1, 0)), TOPICS, CHANNEL, None, allowed) is None
 
 
@@ -152,7 +153,7 @@ def test_what_does_not_count_is_not_inspected() -> None:
     transaction = committed(message(1, 0))
     transaction.add(1, message(2, 1, "missing"))
     assert inspect(transaction, TOPICS, CHANNEL) is None
-    assert targets(transaction) == {"orders"}
+    assert topics_of(transaction) == {"orders"}
 
 
 # --- timestamps -------------------------------------------------------------------------------------------------
@@ -214,7 +215,7 @@ def test_real_record_size_bounds_delivered_record(
     offset: int,
 ) -> None:
     half = Half(offset, NOW, key, value, (*control.encode(), *own), control)
-    transaction = Transaction(control.transaction_id, control.group, control.truth, None, None, 0)
+    transaction = Transaction(control.transaction_id, control.service, control.truth, None, None, 0)
     transaction.add(control.position, half)
     transaction.decide(
         OpEntry(OpKind.COMMIT, transaction.id, TOPIC_ID, 3, Positions.of([control.position]), half.offset, half.offset),
@@ -223,7 +224,7 @@ def test_real_record_size_bounds_delivered_record(
     )
     (record,) = deliver(transaction, 2**31 - 1)
     size = record_size(record.key, record.value if isinstance(record.value, bytes) else None, record.headers)
-    largest = real_record_size(half.key, half.value, user_headers(half.headers), control.group)
+    largest = real_record_size(half.key, half.value, user_headers(half.headers), control.service)
     assert size <= largest <= size + UNKNOWN_BYTES
 
 
@@ -243,7 +244,7 @@ def test_a_delivered_record_is_the_users_own() -> None:
             ("type", None),
             ("type", b"b"),
             ("outbox-id", f"{ID}/0".encode()),
-            ("outbox-group", b"shop"),
+            ("outbox-service", b"shop"),
             ("outbox-origin", b"3/9"),
             ("outbox-count", b"1"),
         ],

@@ -8,13 +8,11 @@ from itertools import pairwise
 import pytest
 from confluent_kafka import KafkaError
 
-from outbox.protocol.record import Record
-from relay.batching.batch import Batch
-from relay.batching.pacing import BatchPolicy
-from relay.kafka.error_policy import Remedy, Undelivered
-from relay.kafka.producer import DeliveryError
-from relay.kafka.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
-from relay.serving.batch_feedback import BatchFeedback
+from relay.delivery.error_policy import Remedy, Undelivered
+from relay.delivery.producer import DeliveryError
+from relay.delivery.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
+from relay.delivery.rules.volume import BatchPolicy
+from relay.delivery.sending import BatchFeedback, Sent
 
 TIMED_OUT = KafkaError._MSG_TIMED_OUT
 COST = 10_000
@@ -98,10 +96,10 @@ def test_uncertain_blame_closes_at_the_second_failure() -> None:
 
 def test_discard_topic_is_never_closed() -> None:
     feedback = BatchFeedback(BatchPolicy(), "outbox.discard", request_seconds=5.0)
-    records = [Record(topic, -1, None, b"", [], 0) for topic in ("outbox.discard", "sick", "healthy")]
+    sent = Sent(Counter(["outbox.discard", "sick", "healthy"]), lambda: 0, is_single=False)
     undelivered = [*reports("outbox.discard", 1), *reports("sick", 1)]
     error = DeliveryError("failed", Remedy.ABORT, undelivered)
-    assert feedback.failed(Batch([], [], [], []), records, error, 10.0, 0) == {"sick": 2 * COST}
+    assert feedback.failed(sent, error, 10.0, 0) == {"sick": 2 * COST}
 
 
 def test_time_out_is_forgotten_once_the_brokers_have_changed() -> None:

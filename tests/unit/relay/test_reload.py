@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from outbox.errors import ConfigurationError
 from relay import metrics
-from relay.batching.allow_list import CurrentAllowList
+from relay.delivery.rules.allow_list import CurrentAllowList
 from relay.reload import AllowListReload
 from relay.settings import RelaySettings, require_allow_list
 
@@ -57,7 +57,7 @@ def reloading(file: Path) -> Reloading:
 
 
 def _count(outcome: str) -> float:
-    labels = {"channel": "", "service": "relay", "outcome": outcome}
+    labels = {"channel": "", "program": "relay", "outcome": outcome}
     return metrics.TABLE.registry.get_sample_value("outbox_reloads_total", labels) or 0.0
 
 

@@ -8,8 +8,8 @@ import pytest
 from confluent_kafka import KafkaError
 from structlog.testing import capture_logs
 
-from relay.kafka.error_policy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
-from relay.kafka.producer import ClientLog, delivery_error
+from relay.delivery.error_policy import FENCED, OF_NO_GENERATION, Fault, Remedy, Step, remedy
+from relay.delivery.producer import ClientLog, delivery_error
 
 OTHER = KafkaError._TIMED_OUT
 PLAIN = Fault(OTHER)

@@ -9,13 +9,13 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-import relay.recovery.restore
+import relay.half.serving.restore
 from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
-from relay.recovery.restore import read_checkpoints, verify_checkpoints, verify_discards
+from relay.half.serving.restore import read_checkpoints, verify_checkpoints, verify_discards
 from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
 
 HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
@@ -110,7 +110,7 @@ def test_what_lies_in_the_discard_topic_must_be_told_whole(
 ) -> None:
     """What readers do not see there would be taken for settled, and lost; of other partitions nothing is wanted."""
     both = Mock(side_effect=[end, stable])
-    monkeypatch.setattr(relay.recovery.restore, "end_offset", both)
+    monkeypatch.setattr(relay.half.serving.restore, "end_offset", both)
     with pytest.raises(KafkaUnreachable, match=told) if told else nullcontext():
         verify_discards(Mock(), DESCRIPTION, 2)
     assert [call.args[1:3] for call in both.call_args_list] == [(CHANNEL.discard_topic, 2)] * 2

@@ -10,10 +10,10 @@ from outbox._rules.source_progress import Progress
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.record import Record
-from relay.recovery.authors import Found
-from relay.tables.row_author import RowAuthor
-from relay.tables.row_ids import IS_ID
-from relay.tables.source_table import SourceTable
+from relay.recovery.author import Found
+from relay.table.owned_table import IS_ID
+from relay.table.row_author import RowAuthor
+from relay.table.source_table import SourceTable
 
 SOURCE, TOPIC = "shop", "orders"
 WAITS, NEWEST, GONE = 7, 8, 9

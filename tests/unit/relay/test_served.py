@@ -10,9 +10,9 @@ from unittest.mock import MagicMock
 import pytest
 from structlog.testing import capture_logs
 
-from relay.kafka.offset_commits import OffsetCommits
-from relay.serving.group_metadata import GroupMetadata
-from relay.serving.served import ServedPartitions
+from relay.half.kafka.offset_commits import OffsetCommits
+from relay.half.serving.commits import GroupMetadata
+from relay.half.serving.served import ServedPartitions
 
 BUG = LookupError("a bug")
 

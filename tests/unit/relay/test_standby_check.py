@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from outbox.errors import ConfigurationError
 from relay.settings import RelaySettings
-from relay.tables.source_threads import _SourceThread
+from relay.table.source_threads import _SourceThread
 
 SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox._service.exit_codes import UnsafeError
-from relay.tables.table_progress import was_delivered
+from relay.table.owned_table import was_delivered
 
 HERE, OTHER = "here", "other"
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from relay.batching.pacing import BatchPolicy
-from relay.batching.volume import PATIENCE_MAX, Volume
+from relay.delivery.rules.volume import PATIENCE_MAX, BatchPolicy, Volume
 
 POLICY = BatchPolicy(messages=5_000, bytes=16_000_000)
 REQUEST_SECONDS = 5.0

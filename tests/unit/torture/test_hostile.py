@@ -62,9 +62,9 @@ ID = marked_id(1_700_000_000_000, Random(1))
         Record((b"hostile", None), []),
         Record((b"k", b"v"), [("outbox-id", f"{ID}/0".encode())]),
         Record((None, f"C {ID} x".encode()), []),
-        Record((None, b"v"), [("outbox-group", b"hostile-shop")]),
+        Record((None, b"v"), [("outbox-service", b"hostile-shop")]),
     ],
-    ids=["value", "key", "id", "op", "group"],
+    ids=["value", "key", "id", "op", "service"],
 )
 def test_a_hostile_record_on_a_topic_of_the_victim_is_a_violation(record: Record) -> None:
     found = check(Evidence(strangers=strangers([record])))

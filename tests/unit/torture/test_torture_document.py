@@ -121,7 +121,7 @@ def test_the_document_is_made_from_the_reports_that_are_kept(tmp_path: Path) -> 
     assert (tmp_path / "torture.md").read_text() == written
 
 
-def test_groups_find_their_coordinator_as_in_java() -> None:
+def test_services_find_their_coordinator_as_in_java() -> None:
     assert [java_hash(text) for text in ("", "a", "outbox-relay-0", "polygenelubricants")] == [0, 97, 1553490404, 0]
 
 

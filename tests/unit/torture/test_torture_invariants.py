@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from outbox import Outcome
 from outbox.protocol.checkpoint import MAX_LENGTH, HalfCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import partition_for_key
 from outbox.protocol.positions import Positions
+from outbox.transaction import Outcome
 from tests.torture.evidence import SOURCE, Answer, DeliveredRow, DiscardedRow, Evidence, HalfSeen, Seen, Told
 from tests.torture.invariants import INVARIANTS, check
 from tests.torture.watches import MOST, STALL_SECONDS, CheckpointWatch, ResourceWatch, StallWatch

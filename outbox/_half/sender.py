@@ -1,0 +1,157 @@
+"""Send halves and op markers."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from outbox._failpoints import failpoint
+from outbox._half.acks import Acks, Report
+from outbox._half.cluster_connection import Connection
+from outbox._kafka.produce import why_refused
+from outbox._publish.waiting import Budget
+from outbox._rules.half_place import HalfPlace
+from outbox.errors import OutboxError, PublishFailed
+from outbox.protocol.names import Channel
+from outbox.protocol.op import OpEntry, OpSource, encode_op
+from outbox.protocol.partitioner import half_partition
+from outbox.protocol.record import Record
+
+log = logging.getLogger("outbox")
+
+_FULL_QUEUE_SECONDS = 0.005
+
+
+class Sender(Connection):
+    """Sends halves and op markers over the connection."""
+
+    @property
+    def channel_names(self) -> Channel:
+        """The names of the channel's topics; known without Kafka."""
+        return self._settings.channel
+
+    def half_place(self, ordering_key: bytes | None, transaction_id: str) -> HalfPlace:
+        """Return the half topic, partition and floor offset of a transaction; call it before the first half is sent."""
+        channel, id_ = self.channel, uuid.UUID(transaction_id).bytes
+        partition = half_partition(self._settings.service, ordering_key, id_, channel.partitions)
+        ends = self._topics.ends.get(channel.half.name, ()) if self._topics is not None else ()
+        floor = max(self._floors.get((channel.half.id, partition), 0), *ends[partition : partition + 1], 0)
+        return HalfPlace(channel.half.id, partition, floor)
+
+    def require_same_topic(self, place: HalfPlace, offsets: Sequence[int]) -> None:
+        """Refuse to commit a transaction whose half topic was recreated after its halves were sent (R39).
+
+        The channel is described again before the next transaction.
+        """
+        if not place.holds(offsets, self._half_topic_ids()):
+            self._reset_channel()
+            raise PublishFailed(
+                f"Topic {self._settings.channel.half_topic} was deleted and recreated: its id was {place.topic_id}, "
+                f"its end was offset {place.floor}, the first half was stored at offset {min(offsets)}. "
+                "Roll the local transaction back and try again."
+            )
+        at = (place.topic_id, place.partition)
+        self._floors[at] = max(self._floors.get(at, 0), max(offsets) + 1)
+
+    def _half_topic_ids(self) -> set[str]:
+        """Return the half topic's ids in the channel's and in the newest description; none after a reset."""
+        channel, topics = self._channel, self._topics
+        if channel is None:
+            return set()
+        newest = topics.usable(channel.half.name) if topics is not None else None  # None: closed
+        return {channel.half.id, (newest or channel.half).id}
+
+    def acks(self) -> Acks:
+        """Return a collector for the acknowledgements of one transaction."""
+        return Acks(self)
+
+    def produce_half(self, half: Record, acks: Acks, budget: Budget) -> None:
+        """Produce a half, without waiting for its acknowledgement.
+
+        Args:
+            budget: Time to wait while the client's queue is full.
+        """
+        began = time.monotonic()
+        report = acks.expect()
+        produced = False
+        try:
+            while not (produced := self._produced(half, report, budget)) and not budget.is_spent:
+                budget.pause(_FULL_QUEUE_SECONDS)  # the polling thread empties the queue
+        finally:
+            if not produced:
+                acks.cancel_last()
+        if not produced:
+            self.unanswered(began, "the client's queue of halves is full")
+            raise PublishFailed(
+                "The client's queue of halves is full. Roll the local transaction back. "
+                "Try again, or raise queue.buffering.max.messages."
+            )
+
+    def _produced(self, half: Record, report: Report, budget: Budget) -> bool:
+        """Return whether the client's queue accepted a half."""
+        self.connect(budget)
+        producer = self._live_producer()
+        at = half.timestamp
+        try:
+            producer.produce(half.topic, half.value, half.key, half.partition, report, None, at, half.headers)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            self._drop_if_fatal(producer, error.args[0])
+            raise PublishFailed(
+                f"A half message cannot be sent: {error.args[0].str()}. Roll the local transaction back and try again."
+            ) from error
+        return True
+
+    def send_halves(self, halves: Sequence[Record], budget: Budget | None = None) -> list[int]:
+        """Produce halves and wait for all acknowledgements.
+
+        Args:
+            halves: Halves in the order of their positions.
+            budget: Time to wait; None: `publish_timeout_seconds`, blocking the thread.
+
+        Returns:
+            The offsets of the halves.
+        """
+        budget = budget or self.budget()
+        acks = self.acks()
+        for half in halves:
+            self.produce_half(half, acks, budget)
+        return acks.offsets(budget)
+
+    def send_op(self, entry: OpEntry, source: OpSource = OpSource.PRODUCER, *, connect: bool = True) -> None:
+        """Send an op marker without waiting for its acknowledgement: if it is lost, the checker decides.
+
+        Args:
+            connect: Connect, and wait for that, if there is no connection; otherwise the marker is dropped.
+        """
+        value, headers = encode_op([entry], source)
+        failpoint("outbox.op")
+        try:
+            if connect:
+                self.connect(self.budget())
+            self._live_producer().produce(
+                self._settings.channel.op_topic,
+                value,
+                None,
+                entry.partition,
+                partial(self._report_op, entry.transaction_id),
+                None,
+                0,
+                headers,
+            )
+        except (BufferError, KafkaException, OutboxError) as error:
+            self._op_dropped(entry.transaction_id, str(error))
+
+    def _report_op(self, transaction_id: str, error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            self._op_dropped(transaction_id, why_refused(error, self._settings.channel.op_topic))
+
+    def _op_dropped(self, transaction_id: str, reason: str) -> None:
+        self.recorder.ops_dropped(self._settings.service, 1)
+        log.warning("Op marker of transaction %s not sent, the checker will decide: %s", transaction_id, reason)

@@ -1,1 +1,0 @@
-"""Answer check-backs in the application."""

@@ -1,0 +1,1 @@
+"""What may be delivered, and how much at once. Pure."""

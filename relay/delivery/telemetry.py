@@ -1,0 +1,73 @@
+"""What was delivered, refused or kept waiting, in logs and metrics: ids and reasons, never a payload."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import structlog
+
+from outbox._service.channels.channel_context import current_channel
+from outbox.protocol.discard import DiscardReason
+from relay import metrics
+from relay.delivery.producer import DeliveryError
+from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.topic_gate import TopicStatusChange
+from relay.delivery.rules.volume import BatchPolicy
+
+MEASURED_SERVICES = 100
+"""Services of a channel whose deliveries are measured apart: an application may make up any number of names."""
+OTHERS = "(others)"
+"""Label of the others; no service can have this name."""
+
+_measured: defaultdict[str, set[str]] = defaultdict(set)
+
+log = structlog.get_logger()
+
+
+def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
+    """Measure how long messages took until they were visible.
+
+    Args:
+        delivered: Service, ms from which on the time counts, and how many messages.
+        now: The time now, ms.
+    """
+    services: defaultdict[str, Counter[float]] = defaultdict(Counter)
+    for service, since, messages in delivered:
+        services[service][max(now - since, 0) / 1_000] += messages
+    known = _measured[current_channel()]
+    for service, seconds in services.items():
+        if len(known) < MEASURED_SERVICES:
+            known.add(service)
+        metrics.DELIVERY_SECONDS.labels(service if service in known else OTHERS).observe_each(seconds)
+
+
+def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
+    """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
+
+    Args:
+        closed: For how long real topics are closed, ms.
+        owner: `partition` or `source`.
+    """
+    reasons = {found.topic: found.error.name() for found in error.undelivered}
+    for topic, pause in closed.items():
+        log.warning("Real topic closed after failed records", topic=topic, error=reasons[topic], ms=pause, **owner)
+    if error.timed_out:
+        log.warning("Batch timed out", next_messages=limit.messages, next_bytes=limit.bytes, **owner)
+
+
+def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
+    """Log that transactions begin to wait for real topics, or wait no longer."""
+    for topic, detail in news:
+        if detail:
+            log.warning("Transactions wait for a real topic", topic=topic, detail=detail, **owner)
+        else:
+            log.info("Transactions wait no longer for a real topic", topic=topic, **owner)
+
+
+def refused(transaction_id: str, service: str, finding: Finding) -> None:
+    """Report a transaction that cannot be delivered."""
+    say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
+    reason = str(finding.reason)
+    say("Transaction discarded", transaction=transaction_id, service=service, reason=reason, detail=finding.detail)
+    metrics.DISCARDS.labels(finding.reason).inc()

@@ -1,0 +1,1 @@
+"""Half mode: half partitions as owners of messages that were decided elsewhere."""

@@ -1,0 +1,102 @@
+"""What a Kafka transaction of the relay writes: real records and discard records. Pure."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
+from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
+from outbox.protocol.names import LATE_HEADER
+from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
+from relay.half.state.discard_index import ParkedHalves, all_keys, record_keys
+from relay.half.state.half_records import Half
+from relay.half.state.message_transaction import Transaction
+
+
+def deliver(transaction: Transaction, origin: int | str) -> list[Record]:
+    """Return the records of a committed transaction on their real topics, in the order of their positions.
+
+    What comes from the discard topic is out of its order, and a header marks it.
+
+    Args:
+        transaction: A committed transaction that passed pre-flight.
+        origin: Its half partition or table source, for the origin header.
+    """
+    counted = [(half, half.control) for half in transaction.counted() if half.control]
+    messages = Counter(
+        control.transaction_id for _, control in counted
+    )  # rows of a foreign table have ids of their own
+    records = [_real(half, control, origin, messages[control.transaction_id]) for half, control in counted]
+    if transaction.discarded:
+        for record in records:
+            record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
+    return records
+
+
+def _real(half: Half, control: HalfControl, origin: int | str, messages: int) -> Record:
+    headers = [*real_headers(control, half.headers, origin, half.offset), count_header(messages)]
+    return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
+
+
+def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """Yield the records of halves that go to the discard topic, then the manifest of their transaction.
+
+    Args:
+        move: The halves, with their bodies; none if all are there already.
+    """
+    keys = record_keys(move.transaction)
+    for half in move.halves:
+        yield Record(topic, manifest.partition, keys[half.offset], half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """Yield the tombstones that remove a transaction from the discard topic.
+
+    Args:
+        partition: Its half partition, which is the discard partition's number too.
+    """
+    yield from _tombstones(all_keys(transaction), transaction, topic, partition)
+
+
+def remove_halves(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """Yield the tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
+    yield from _tombstones(record_keys(transaction).values(), transaction, topic, partition)
+
+
+def _tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    for key in keys:
+        yield Record(topic, partition, key, None, [], transaction.first().append_time)
+
+
+def malformed(half: Half, topic_id: str, partition: int) -> Manifest:
+    """Return the manifest of a half that cannot be parsed, under an id made from its place."""
+    transaction_id = str(uuid.uuid5(uuid.UUID(topic_id), f"{partition}/{half.offset}"))
+    return Manifest(
+        transaction_id,
+        "unknown",
+        Truth.ROW,
+        topic_id,
+        partition,
+        DiscardReason.MALFORMED,
+        half.error,
+        None,
+        Positions.first(1),
+        ((0, half.offset),),
+        half.append_time,
+    )
+
+
+def discard_malformed(half: Half, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """Yield the records of a half that cannot be parsed."""
+    key = message_key(manifest.transaction_id, 0)
+    yield Record(topic, manifest.partition, key, half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def _manifest(manifest: Manifest, topic: str) -> Record:
+    key = manifest_key(manifest.transaction_id)
+    return Record(topic, manifest.partition, key, manifest.encode(), [], manifest.first_append_time)

@@ -1,0 +1,197 @@
+"""Op entries of one half partition, and what each changes: a transaction, an op kept for later, or nothing. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.half.state.check_schedule import Overdue
+from relay.half.state.deferred import Deferred
+from relay.half.state.discard_index import Discards, from_manifest, is_resumed_by
+from relay.half.state.early_ops import EarlyOp, EarlyOps
+from relay.half.state.message_transaction import Event, Transaction
+from relay.half.state.obeyed import MOST, Contradiction, Obeyed
+from relay.half.state.parking import Parking
+
+EARLY_OPS = 100_000
+"""Ops kept for halves that are ahead."""
+
+EARLY_OPS_OF_DEFERRED = 0.5
+"""The part of these that may be for deferred halves: those for halves ahead must never wait for them."""
+
+_DECISIONS = frozenset({OpKind.COMMIT, OpKind.ROLLBACK})
+_WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
+_UNKNOWN, _CONTRADICTION = Event.UNKNOWN, Event.CONTRADICTION
+_COUNTED_AS = {(kind, source): f"{kind.name.lower()}_{source}" for kind in OpKind for source in OpSource}
+
+
+class Decisions:
+    """Applies op entries.
+
+    Args:
+        place: Id of the half topic, and the partition number.
+    """
+
+    def __init__(
+        self,
+        place: tuple[str, int],
+        counts: Counter[str],
+        discards: Discards,
+        deferred: Deferred,
+        parking: Parking,
+        overdue: Overdue,
+    ) -> None:
+        self._place = place
+        self._counts = counts
+        self._discards = discards
+        self._deferred = deferred
+        self._parking = parking
+        self._overdue = overdue
+        self._early = EarlyOps()
+        self._obeyed = Obeyed()
+        self._contradictions: list[Contradiction] = []
+
+    def read(self, op: EarlyOp, transaction: Transaction | None, head: int) -> bool:
+        """Apply an op entry; return whether its transaction may be settled or handed out now.
+
+        Args:
+            transaction: Its transaction, if it is pending or parked.
+            head: Offset of the half that is read next.
+        """
+        entry = op.entry
+        if (entry.topic_id, entry.partition) != self._place:
+            self._counts["op_foreign"] += 1
+            return False
+        if transaction is None:
+            self._without_transaction(op, head)
+            return False
+        self._apply(transaction, op)
+        if transaction.discarded:
+            self._pin(transaction, op)
+        return True
+
+    def apply_early(self, transaction: Transaction) -> bool:
+        """Apply the entries that were read before the transaction's half; return whether there were any."""
+        early = self._early.pop(transaction.id)
+        for op in early:
+            self._apply(transaction, op)
+        return bool(early)
+
+    def drop_lost(self, below: int, restored_head: int) -> None:
+        """Drop early ops whose offsets were read without their half; a lost COMMIT is an alarm.
+
+        Args:
+            below: All halves below this offset were read, and none of them is deferred.
+            restored_head: An op for a half below it is a replay: the half may have been settled before.
+        """
+        for op in self._early.drop_below(below):
+            replay = op.entry.first_offset < restored_head
+            lost = op.entry.kind is OpKind.COMMIT and not replay
+            self._counts["op_lost" if lost else "op_settled"] += 1
+
+    def is_full(self) -> bool:
+        """Return whether no more ops for halves ahead can be kept."""
+        return self._early.size >= EARLY_OPS
+
+    def oldest(self, *, verdict: bool = False) -> int | None:
+        """Return the offset of the oldest op that is kept for a half ahead; None if there is none.
+
+        Args:
+            verdict: Whether in the verdict partition, or in the op partition.
+        """
+        return self._early.oldest(verdict=verdict)
+
+    def settled(self, transaction: Transaction) -> None:
+        """Remember the decision of a transaction that is settled, to find later ones that contradict it (R42)."""
+        if transaction.decision is not None:
+            self._obeyed.note(transaction.id, transaction.decision.kind)
+
+    def take_contradictions(self) -> list[Contradiction]:
+        """Return op entries that contradict decisions that were obeyed, each once."""
+        taken, self._contradictions = self._contradictions, []
+        return taken
+
+    # --- entries without a pending transaction
+
+    def _without_transaction(self, op: EarlyOp, head: int) -> None:
+        entry = op.entry
+        if self._discards.holds(entry.transaction_id):
+            self._on_refused(op)
+        elif self._deferred and (entry.first_offset in self._deferred or entry.last_offset in self._deferred):
+            self._keep(op, EARLY_OPS * EARLY_OPS_OF_DEFERRED)  # until its half is read again
+        elif entry.last_offset < head:
+            self._on_settled(op)
+        else:
+            self._keep(op, EARLY_OPS)
+
+    def _keep(self, op: EarlyOp, most: float) -> None:
+        """Keep a decision until its half is read; without room for it check-back answers."""
+        if op.entry.kind not in _DECISIONS or self._early.size >= most:
+            self._counts["op_passed"] += 1
+        else:
+            self._early.keep(op)
+
+    def _on_settled(self, op: EarlyOp) -> None:
+        """Count an op that comes too late; one that contradicts the decision that was obeyed is an alarm (R42)."""
+        self._counts["op_settled"] += 1
+        found = self._obeyed.contradiction(op.source, op.entry)
+        if found is not None:
+            self._counts["op_contradicts_settled"] += 1
+            self._contradictions = [*self._contradictions, found][:MOST]
+
+    def _on_refused(self, op: EarlyOp) -> None:
+        """Obey an operator who repeats pre-flight, or a decision that removes the transaction."""
+        entry = op.entry
+        manifest = self._discards.refused(entry.transaction_id)
+        transaction = from_manifest(manifest)
+        event = transaction.event(entry, op.source) if is_resumed_by(manifest, entry) else None
+        if event is None or self._discards.resumes(transaction.id):
+            self._counts["op_dropped"] += 1
+            return
+        transaction.move(event)
+        self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
+        if event is Event.DELIVER:
+            transaction.decide(replace(entry, kind=OpKind.COMMIT), op.source, op.append_time)
+            self._discards.resume(transaction)
+        else:
+            self._discards.remove(transaction)
+            self._obeyed.note(transaction.id, entry.kind)
+        self._counts[_COUNTED_AS[entry.kind, op.source]] += 1
+
+    # --- entries on a pending or parked transaction
+
+    def _pin(self, transaction: Transaction, op: EarlyOp) -> None:
+        """Keep a decision on a discarded transaction to be read again until its effect is committed."""
+        if transaction.decision is None:
+            self._discards.unpin(transaction.id)
+        else:
+            self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
+
+    def _apply(self, transaction: Transaction, op: EarlyOp) -> None:
+        """Change the state and the decision of a transaction."""
+        entry, source = op.entry, op.source
+        event = transaction.event(entry, source)
+        if event is None:
+            self._counts["op_dropped"] += 1
+            return
+        transaction.move(event)
+        if event is _UNKNOWN:
+            self._counts[_COUNTED_AS[entry.kind, source]] += 1
+            self._count_unknown(transaction, entry)
+        elif event is _CONTRADICTION:
+            self._counts["contradiction"] += 1
+            transaction.dispute()
+            self._overdue.ask_now([transaction])
+        else:
+            self._counts[_COUNTED_AS[entry.kind, source]] += 1
+            transaction.decide(entry, source, op.append_time)
+            if source in _WERE_ASKED:
+                self._parking.decided(transaction, self._overdue.ops_known_until())
+
+    def _count_unknown(self, transaction: Transaction, entry: OpEntry) -> None:
+        """Count an UNKNOWN answer once: it carries the number of its check."""
+        if entry.checks > transaction.unknown_answers:
+            transaction.unknown_answers = entry.checks
+            transaction.last_answer = entry.reason
+            self._parking.answered_unknown(transaction)

@@ -1,0 +1,115 @@
+"""Committed transactions that may be handed out, in order; some wait for a topic or for the checkpoint. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from relay.half.state.message_transaction import COMMITTED, Transaction
+
+
+class Ready(NamedTuple):
+    """An estimate of what can be handed out."""
+
+    messages: int
+    bytes: int
+
+
+class ReadyQueue:
+    """The queue of one half partition.
+
+    A transaction may be in it twice, or be decided otherwise meanwhile: who takes it checks that it is free.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Transaction, int, int]] = deque()  # with messages and bytes when it was added
+        self._messages = self._bytes = 0
+        self._postponed: list[Transaction] = []
+        self._held: defaultdict[str, dict[str, Transaction]] = defaultdict(dict)  # by real topic and transaction id
+
+    def __len__(self) -> int:
+        """Return how many entries there are, waiting ones included."""
+        return len(self._queue) + len(self._postponed) + self.held()
+
+    def estimate(self) -> Ready:
+        """Return the messages and bytes of the queue; some may not be free any more."""
+        return Ready(self._messages, self._bytes)
+
+    def push(self, transaction: Transaction) -> None:
+        """Add a transaction at the end."""
+        messages, size = len(transaction.halves), transaction.size
+        self._queue.append((transaction, messages, size))
+        self._messages += messages
+        self._bytes += size
+
+    def pop(self) -> Transaction | None:
+        """Take the first transaction; None: the queue is empty."""
+        if not self._queue:
+            return None
+        transaction, messages, size = self._queue.popleft()
+        self._messages -= messages
+        self._bytes -= size
+        return transaction
+
+    # --- those that wait until the checkpoint can encode that they are settled (R20)
+
+    def postpone(self, transaction: Transaction) -> None:
+        """Keep a transaction out of the queue until `retry_postponed`."""
+        self._postponed.append(transaction)
+
+    def retry_postponed(self) -> None:
+        """Queue the postponed transactions, the lowest offset first: runs shrink from their edges."""
+        for transaction in sorted(self._postponed, key=lambda found: found.by_offset()[0][1].offset):
+            self.push(transaction)
+        self._postponed.clear()
+
+    # --- those that wait for a real topic
+
+    def hold(self, transaction: Transaction, topic: str) -> None:
+        """Keep a transaction out of the queue until its real topic is released."""
+        self._held[topic][transaction.id] = transaction
+
+    def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
+        """Queue the transactions that wait for real topics.
+
+        Args:
+            give_up: Mark the transactions: they wait for no topic any more, and pre-flight decides on them.
+        """
+        for topic in topics:
+            for transaction in self._held.pop(topic, {}).values():
+                transaction.given_up |= give_up
+                self.push(transaction)
+
+    def give_up(self, transactions: Iterable[tuple[str, Transaction]]) -> None:
+        """Queue single transactions that wait for a topic; they wait no longer.
+
+        Args:
+            transactions: Topic and transaction.
+        """
+        for topic, transaction in transactions:
+            del self._held[topic][transaction.id]
+            transaction.given_up = True
+            self.push(transaction)
+
+    def waiting(self) -> Iterator[tuple[str, Transaction]]:
+        """Yield the committed transactions that wait for a real topic, each with the topic."""
+        for topic, transactions in self._held.items():
+            for transaction in transactions.values():
+                if transaction.state is COMMITTED:
+                    yield topic, transaction
+
+    def topics(self, among: Collection[str]) -> set[str]:
+        """Return the topics for which a committed transaction waits; transactions decided otherwise are removed."""
+        found: set[str] = set()
+        for topic in among:
+            transactions = self._held.get(topic, {}).values()
+            if any(transaction.state is COMMITTED for transaction in transactions):
+                found.add(topic)
+            else:
+                self._held.pop(topic, None)
+        return found
+
+    def held(self) -> int:
+        """Return how many transactions wait for a real topic, also those decided otherwise since the last look."""
+        return sum(map(len, self._held.values()))

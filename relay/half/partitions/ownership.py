@@ -1,0 +1,157 @@
+"""Which partition numbers this process may serve, and when it tries to. Pure: time and generation come in as numbers.
+
+A number is served only while its partitions of the half, the op and the verdict topic are ours (H6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+LOOK_AGAIN_SECONDS = 30.0
+"""Pause before a halted partition is tried again: an operator may have settled its cause meanwhile."""
+
+
+class Halts:
+    """The halted half partitions of one relay, each with its cause."""
+
+    def __init__(self) -> None:
+        self._causes: dict[int, Exception] = {}
+
+    def halt(self, partition: int, cause: Exception) -> None:
+        """Note that a partition is halted."""
+        self._causes[partition] = cause
+
+    def end(self, partitions: Collection[int]) -> None:
+        """Note that partitions are served, or are not this relay's any more."""
+        for partition in partitions:
+            self._causes.pop(partition, None)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._causes)
+
+    def why(self) -> str | None:
+        """Return what keeps them, for probes; None if there is none."""
+        return (
+            "; ".join(f"partition {number} is halted: {self._causes[number]}" for number in sorted(self._causes))
+            or None
+        )
+
+    def of_all(self, partitions: int) -> Exception | None:
+        """Return a cause if each partition of a channel is halted here, so that this relay has nothing to do.
+
+        Args:
+            partitions: How many the channel has.
+        """
+        return self._causes[min(self._causes)] if len(self._causes) == partitions else None
+
+
+RETRY_SECONDS = 1.0
+"""Before the first attempt to take a partition over again; each further one waits twice as long."""
+RETRY_SECONDS_MAX = 4.0
+FENCED_SECONDS = 5.0
+"""How long a fenced partition waits for a new generation of the group before this process asks for one."""
+
+_ALL = 3
+
+
+class Fenced(NamedTuple):
+    """A partition number whose producer was fenced.
+
+    Args:
+        since: When, seconds of monotonic time.
+    """
+
+    since: float
+    generation: int
+
+
+class Ownership:
+    """The partition numbers of one member of the relay's group."""
+
+    def __init__(self) -> None:
+        self._places: set[tuple[str, int]] = set()
+        self._due: dict[int, float] = {}  # number: when to take it over, seconds of monotonic time
+        self._pauses: dict[int, float] = {}  # number: seconds before the last attempt that failed
+        self._fenced: dict[int, Fenced] = {}
+
+    def assigned(self, places: Iterable[tuple[str, int]]) -> list[int]:
+        """Partitions, as (topic, number), are ours from now on.
+
+        Returns:
+            The numbers that can be served with them; they are due at once.
+        """
+        new = set(places)
+        self._places |= new
+        whole = sorted(number for number in _numbers(new) if self._is_whole(number))
+        for number in whole:
+            self._fenced.pop(number, None)
+            self._due[number] = 0.0
+        return whole
+
+    def revoked(self, places: Iterable[tuple[str, int]]) -> set[int]:
+        """Partitions are ours no longer.
+
+        Returns:
+            The numbers that cannot be served without them.
+        """
+        gone = set(places)
+        self._places -= gone
+        numbers = _numbers(gone)
+        for number in numbers:
+            self._due.pop(number, None)
+            self._pauses.pop(number, None)
+            self._fenced.pop(number, None)
+        return numbers
+
+    def served(self, number: int) -> None:
+        """Record that a number is served."""
+        self._due.pop(number, None)
+        self._pauses.pop(number, None)
+
+    def try_later(self, number: int, now: float) -> None:
+        """Put off a number that could not be taken over, or whose worker failed: an attempt delays the others."""
+        pause = min(2 * self._pauses[number], RETRY_SECONDS_MAX) if number in self._pauses else RETRY_SECONDS
+        self._pauses[number] = pause
+        self._due[number] = now + pause
+
+    def halted(self, number: int, now: float) -> None:
+        """Try a number again after a while: nothing but an operator ends what halts it (R36)."""
+        self._due[number] = now + LOOK_AGAIN_SECONDS
+
+    def fenced(self, number: int, now: float, generation: int) -> None:
+        """Another owner is there, or has been: to fence it in turn would go on for ever."""
+        self._due.pop(number, None)
+        self._fenced[number] = Fenced(now, generation)
+
+    def due(self, now: float, generation: int) -> list[int]:
+        """Numbers to be taken over now: a fenced one as soon as it is still ours in a newer generation of the group."""
+        for number, fenced in list(self._fenced.items()):
+            if generation > fenced.generation >= 0:
+                del self._fenced[number]
+                self._due[number] = now
+        return [number for number, at in self._due.items() if at <= now]
+
+    def fenced_too_long(self, now: float) -> list[int]:
+        """Fenced numbers, if one of them is still ours after a while; from now on they count as waiting no more.
+
+        No other relay owns it then: the coordinator fenced its producer because a transaction had timed out.
+        """
+        if not any(now - fenced.since > FENCED_SECONDS for fenced in self._fenced.values()):
+            return []
+        numbers = sorted(self._fenced)
+        self._fenced.clear()
+        return numbers
+
+    def waiting(self) -> list[int]:
+        """Numbers that are ours and not served."""
+        return sorted(self._due.keys() | self._fenced.keys())
+
+    def _is_whole(self, number: int) -> bool:
+        return sum(place[1] == number for place in self._places) == _ALL
+
+
+def _numbers(places: AbstractSet[tuple[str, int]]) -> set[int]:
+    return {number for _, number in places}

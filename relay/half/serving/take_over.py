@@ -1,0 +1,163 @@
+"""Takes half partitions over: fences the former owner, restores the ledger, and creates the worker (R17, R18)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox._failpoints import failpoint
+from outbox._kafka.channel import ChannelDescription
+from outbox.errors import KafkaUnreachable
+from relay.delivery.at_least_once_delivery import PlainDelivery
+from relay.delivery.sending import BatchFeedback
+from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
+from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
+from relay.half.kafka.decode import Decoder
+from relay.half.kafka.discard_reader import DiscardReader
+from relay.half.kafka.half_reader import HalfReader, PartitionReaders
+from relay.half.kafka.offset_commits import OffsetCommits
+from relay.half.ledger.ledger import Ledger
+from relay.half.serving.check_back import CheckBack, CheckSender
+from relay.half.serving.commits import Commits, GroupMetadata
+from relay.half.serving.half_authors import CheckpointAuthor, HalfAuthor
+from relay.half.serving.restore import read_checkpoints, restore_ledger, verify_discards
+from relay.half.serving.worker import PartitionWorker
+from relay.half.state.body_cache import BodyPolicy
+from relay.half.state.check_schedule import CheckPolicy
+from relay.half.state.parking import ParkingPolicy
+from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end, why_unreadable
+from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
+from relay.settings import RelaySettings
+
+
+def check_policy(settings: RelaySettings) -> CheckPolicy:
+    """Return when transactions are checked."""
+    return CheckPolicy(settings.transaction_timeout_ms, settings.check_interval_ms, settings.check_interval_max_ms)
+
+
+def body_policy(settings: RelaySettings) -> BodyPolicy:
+    """Return when bodies are removed from memory."""
+    return BodyPolicy(bytes=settings.body_bytes)
+
+
+def parking_policy(settings: RelaySettings) -> ParkingPolicy:
+    """Return the limits at which transactions are parked."""
+    return ParkingPolicy(
+        settings.service_pending_max,
+        settings.service_pending_max_bytes,
+        settings.undecided_max_age_ms,
+        settings.check_max,
+        settings.pending_max,
+        settings.listener_max_age_ms,
+    )
+
+
+class TakeOver:
+    """The steps of a take-over; each may fail, and the caller decides what follows."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        admin: AdminClient,
+        channel: ChannelDescription,
+        consumer: Consumer,
+        group: GroupMetadata,
+        commits: OffsetCommits,
+        checks: CheckSender,
+        lookups: TopicLookups,
+    ) -> None:
+        self._settings = settings
+        self._admin = admin
+        self._channel = channel
+        self._consumer = consumer
+        self._group = group
+        self._commits = commits
+        self._checks = checks
+        self._lookups = lookups
+        self._feedback: dict[int, BatchFeedback] = {}
+
+    def feedback_of(self, number: int) -> BatchFeedback:
+        """Return what failed batches taught about a half partition."""
+        settings, topic = self._settings, self._channel.channel.discard_topic
+        return self._feedback.setdefault(
+            number, BatchFeedback(settings.batch_policy(), topic, request_seconds(settings.kafka))
+        )
+
+    def forget(self, number: int) -> None:
+        """Drop the feedback about a half partition that has another owner."""
+        self._feedback.pop(number, None)
+
+    def fence(self, number: int) -> Delivery:
+        """Return an initialised producer for a half partition; a former owner cannot write any more."""
+        kafka, channel = self._settings.polled_connection(), self._channel.channel
+        transactional_id, patience = channel.transactional_id(number), self.feedback_of(number).volume.patience
+        if self._settings.delivery == "at_least_once":
+            commit = self._commits.serve(number)
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, commit, patience)
+        return TransactionalDelivery(kafka, transactional_id, patience, channel.relay_group)
+
+    def restore(self, number: int) -> tuple[Ledger, list[TopicPartition]]:
+        """Return the ledger of the committed checkpoints, and where to go on reading its three partitions.
+
+        Unsettled halves below that place are read by the worker.
+        """
+        failpoint("relay.fenced")
+        settings, channel = self._settings, self._channel
+        deliver_again = settings.distrusted_checkpoint == "deliver_again"
+        committed = read_checkpoints(self._consumer, channel, number, deliver_again=deliver_again)
+        if not deliver_again:
+            owner = Checkpointed.half_partition(channel.channel, number)
+            refuse_undone_end(settings.connection(), owner, committed[0], settings.hanging_transaction)
+        verify_discards(self._admin, channel, number)
+        ledger = restore_ledger(
+            self._consumer,
+            channel,
+            number,
+            committed,
+            check_policy(settings),
+            parking_policy(settings),
+            body_policy(settings),
+            deliver_again=deliver_again,
+            skip_lost=settings.skips_lost(number),
+        )
+        committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
+        committed[1] = TopicPartition(committed[1].topic, number, ledger.op_checkpoint().offset)
+        committed[2] = TopicPartition(committed[2].topic, number, ledger.checkpoints().verdict.offset)
+        return ledger, committed
+
+    def why_unreadable(self, error: KafkaException, number: int) -> KafkaUnreachable:
+        """Return why the checkpoints of a half partition cannot be read now."""
+        owner = Checkpointed.half_partition(self._channel.channel, number)
+        return why_unreadable(error, self._settings.connection(), owner.group, owner.place)
+
+    def worker(self, ledger: Ledger, delivery: Delivery) -> PartitionWorker:
+        """Return the worker of a half partition, not started."""
+        kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
+        feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes, channel.verdict.name)
+        halves = HalfReader(kafka, channel.channel, number, decoder)
+        readers = PartitionReaders(halves, DiscardReader(kafka, channel, number), decoder)
+        gate = self._lookups.gate(number)
+        hanging = self._hanging(ledger, delivery, halves)
+        return PartitionWorker(
+            ledger,
+            readers,
+            self._lookups.lookup(ledger.deliveries.queue, gate, hanging, feedback.refusals),
+            Commits(ledger, channel, delivery, self._group.for_commit),
+            CheckBack(ledger, self._checks, readers),
+            feedback,
+        )
+
+    def _hanging(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> HangingTransactions:
+        if not isinstance(delivery, TransactionalDelivery):
+            return NoHangingTransactions()
+        kafka, group = self._settings.connection(), self._channel.channel.relay_group
+        return OwnHangingTransactions(kafka, self._admin, group, HalfAuthor(ledger, halves), delivery)
+
+    def end_hanging(self, number: int) -> None:
+        """End a hanging transaction that hides the checkpoint of a half partition (R51)."""
+        settings, channel = self._settings, self._channel
+        kafka, owner = settings.connection(), Checkpointed.half_partition(channel.channel, number)
+        author_of = partial(CheckpointAuthor.of, kafka, channel, number)
+        end_hanging(kafka, self._admin, channel.channel, owner, author_of, settings.hanging_transaction)

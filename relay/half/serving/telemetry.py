@@ -1,0 +1,159 @@
+"""What was done with half messages, in logs and metrics: ids and reasons, never a payload."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from outbox.protocol.discard import DiscardReason
+from outbox.protocol.op import OpSource
+from relay import metrics
+from relay.delivery.telemetry import became_visible, refused
+from relay.half.batching.batch import Batch, Outcome
+from relay.half.ledger.ledger import Ledger
+from relay.half.state.discard_index import ParkedHalves
+from relay.half.state.dropped import Report
+from relay.half.state.obeyed import Contradiction
+
+OLD_MS = 60_000
+"""Age from which an undecided transaction is exported with its service."""
+SERVICES = 10
+"""Services that are exported of a half partition."""
+
+_SOURCES = frozenset(OpSource)
+
+log = structlog.get_logger()
+
+
+def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
+    """Report a committed Kafka transaction in one line, with one of its ids."""
+    for transaction, finding in outcome.refused:
+        refused(transaction.id, transaction.service, finding)
+    _parked(batch.moves, partition)
+    late = [transaction for transaction in outcome.delivered if transaction.discarded]
+    for what, some in (("delivered", late), ("removed", batch.removed)):
+        if some:
+            log.info(
+                "Transactions left the discard topic", what=what, partition=partition, count=len(some), one=some[0].id
+            )
+    for half in batch.malformed:
+        log.error("Malformed half discarded", partition=partition, offset=half.offset)
+    if log.is_enabled_for(logging.DEBUG):
+        for transaction in outcome.delivered:
+            offsets = [half.offset for half in transaction.counted()]
+            log.debug(
+                "Transaction delivered",
+                transaction=transaction.id,
+                partition=partition,
+                first=offsets[0],
+                last=offsets[-1],
+            )
+    metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
+    metrics.MESSAGES.labels().inc(outcome.messages)
+    delivered = ((found.service, found.decided_at, len(found.counted())) for found in outcome.delivered)
+    became_visible(delivered, time.time_ns() // 1_000_000)
+    metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
+    metrics.TRANSACTIONS.labels("late").inc(len(late))
+    metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
+
+
+def _parked(moves: Sequence[ParkedHalves], partition: int) -> None:
+    services: defaultdict[tuple[str, str], list[ParkedHalves]] = defaultdict(list)
+    for move in moves:
+        finding = move.transaction.discarded
+        services[move.transaction.service, finding.detail if finding else ""].append(move)
+    for (service, detail), some in services.items():
+        log.warning(
+            "Undecided transactions parked",
+            partition=partition,
+            service=service,
+            detail=detail,
+            count=len(some),
+            one=some[0].transaction.id,
+        )
+        metrics.DISCARDS.labels(DiscardReason.UNDECIDED).inc(len({move.transaction.id for move in some}))
+
+
+def counted(counts: Counter[str], partition: int) -> None:
+    """Add what a ledger counted since the last call."""
+    for kind, count in counts.items():
+        what, _, source = kind.partition("_")
+        if source in _SOURCES:
+            metrics.OPS.labels(what, source).inc(count)
+        elif kind == "rolled_back":
+            metrics.TRANSACTIONS.labels(kind).inc(count)
+        else:
+            metrics.EVENTS.labels(kind).inc(count)
+        if kind == "op_lost":
+            log.error("LOST: committed halves are missing from the half topic", partition=partition, count=count)
+
+
+def contradicted(found: Sequence[Contradiction], partition: int) -> None:
+    """Log decisions that contradict those that were obeyed."""
+    for one in found:
+        log.error(
+            "Decision contradicts the one that was obeyed",
+            partition=partition,
+            transaction=one.transaction_id,
+            obeyed=one.obeyed.name,
+            later=one.later.name,
+            source=str(one.source),
+        )
+
+
+def misplaced(report: Report | None, partition: int) -> None:
+    """Log op records that were dropped because their source does not write to their topic (R65)."""
+    if report is not None:
+        log.error(
+            "Op records dropped: their source does not write to their topic",
+            partition=partition,
+            count=report.records,
+            topic="verdict" if report.newest.is_verdict else "op",
+            offset=report.newest.offset,
+            detail=report.newest.error,
+        )
+
+
+def deferring(before: Collection[str], now: Collection[str], partition: int) -> None:
+    """Log the services whose halves are deferred from now on, and those whose halves are not any more."""
+    for service in sorted(set(now) - set(before)):
+        log.warning("Halves deferred: the service is at its limit", partition=partition, service=service)
+    for service in sorted(set(before) - set(now)):
+        log.info("Halves no longer deferred", partition=partition, service=service)
+
+
+def set_waiting_figures(ledger: Ledger, now: int) -> None:
+    """Set the figures of what waits in a half partition.
+
+    Args:
+        now: The broker's time, ms.
+    """
+    partition, oldest = ledger.partition, ledger.oldest_pending()
+    metrics.PENDING.labels(partition).set(len(ledger.pending))
+    metrics.DEFERRED.labels(partition).set(len(ledger.deferred))
+    metrics.WAITING.labels(partition).set(ledger.deliveries.queue.held())
+    metrics.OLDEST_SECONDS.labels(partition).set(0 if oldest is None else max(now - oldest, 0) / 1000)
+    for kind, number in zip(("undecided", "undeliverable"), ledger.discards.count(), strict=True):
+        metrics.DISCARDED.labels(partition, kind).set(number)
+    _oldest_undecided(ledger, now)
+
+
+def _oldest_undecided(ledger: Ledger, now: int) -> None:
+    """Export the services that have waited longest; the others have no series."""
+    gauge, partition = metrics.OLDEST_UNDECIDED_SECONDS, str(ledger.partition)
+    oldest = ledger.pending.oldest_undecided(now - OLD_MS)
+    ages = {
+        (partition, service, str(truth)): (now - oldest[service, truth]) / 1000
+        for service, truth in heapq.nsmallest(SERVICES, oldest, key=oldest.__getitem__)
+    }
+    for labels, age in ages.items():
+        gauge.labels(*labels).set(age)
+    for found in gauge.of_channel():
+        labels = (found["partition"], found["service"], found["truth"])
+        if labels[0] == partition and labels not in ages:
+            gauge.remove(*labels)

@@ -1,0 +1,152 @@
+"""When a transaction is overdue, by the broker's clock, and when to ask again. Pure: time comes in as numbers."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from relay.half.state.message_transaction import State, Transaction
+
+
+class Agenda:
+    """Who is due when. The same id may be due several times."""
+
+    def __init__(self) -> None:
+        self._times: list[int] = []  # heap
+        self._ids: dict[int, str | list[str] | deque[str]] = {}  # by time; one alone needs no list
+
+    def add(self, due: int, id_: str) -> None:
+        """Add an entry that is due at a time, ms."""
+        present = self._ids.get(due)
+        if present is None:
+            heapq.heappush(self._times, due)
+            self._ids[due] = id_
+        elif isinstance(present, str):
+            self._ids[due] = [present, id_]
+        else:
+            present.append(id_)
+
+    def first(self) -> tuple[int, str] | None:
+        """Return the earliest time, and who is due then, in the order of arrival; None if there is none."""
+        if not self._times:
+            return None
+        due = self._times[0]
+        return due, self._queue(due)[0]
+
+    def remove_first(self) -> None:
+        """Remove the entry that `first` returned."""
+        due = self._times[0]
+        queue = self._queue(due)
+        queue.popleft()
+        if not queue:
+            heapq.heappop(self._times)
+            del self._ids[due]
+
+    def _queue(self, due: int) -> deque[str]:
+        ids = self._ids[due]
+        if isinstance(ids, deque):
+            return ids
+        queue = self._ids[due] = deque([ids] if isinstance(ids, str) else ids)
+        return queue
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicy:
+    """When to ask.
+
+    Args:
+        transaction_timeout_ms: Age at the first check, ms, unless the message has an immunity time of its own.
+        check_interval_ms: Pause after the first check, ms; it doubles from check to check.
+    """
+
+    transaction_timeout_ms: int = 6_000
+    check_interval_ms: int = 30_000
+    check_interval_max_ms: int = 600_000
+
+    def pause(self, transaction_id: str, asked: int) -> int:
+        """Return the pause after the given number of checks, ms, spread by up to 10 % to avoid waves."""
+        exact = min(self.check_interval_ms << min(asked - 1, 20), self.check_interval_max_ms)
+        spread = zlib.crc32(f"{transaction_id}/{asked}".encode()) % 201 - 100
+        return exact + exact * spread // 1_000
+
+
+class Overdue:
+    """Who is due when, and how far the op and the verdict partition are known.
+
+    A transaction is asked about only once both were read past its due time, or to an end of partition seen after it: a
+    relay that catches up asks nothing needlessly.
+
+    Args:
+        find: Each finds transactions by id, as long as they may be asked about. They are not kept here: very
+            many may pend.
+    """
+
+    def __init__(self, policy: CheckPolicy, *find: Callable[[str], Transaction | None]) -> None:
+        self._policy = policy
+        self._find = find
+        self._agenda = Agenda()
+        self._read_until = [0, 0]  # the op partition, the verdict partition
+
+    def watch(self, transaction: Transaction) -> None:
+        """Put a transaction on the clock, at its due time; an earlier entry of it is void."""
+        self._agenda.add(transaction.due, transaction.id)
+
+    def ask_now(self, transactions: Iterable[Transaction]) -> None:
+        """Make transactions due at once."""
+        for transaction in transactions:
+            transaction.due = 0
+            self.watch(transaction)
+
+    def ops_read_until(self, broker_time: int, *, verdict: bool = False) -> None:
+        """All records of the op partition, or of the verdict partition, that were appended before this time are read.
+
+        Args:
+            broker_time: The time, ms of broker time.
+        """
+        self._read_until[verdict] = max(self._read_until[verdict], broker_time)
+
+    def ops_known_until(self) -> int:
+        """All ops and verdicts that were appended before this time are read, ms of broker time."""
+        return min(self._read_until)
+
+    def next_due(self) -> int | None:
+        """Return the earliest due time, ms of broker time."""
+        while (first := self._agenda.first()) is not None:
+            if self._pending(*first) is not None:
+                return first[0]
+            self._agenda.remove_first()
+        return None
+
+    def needs_op_end(self, now: int) -> bool:
+        """Return whether a check is due, and only the end of the op or verdict partition must still be seen."""
+        due = self.next_due()
+        return due is not None and self.ops_known_until() < due <= now
+
+    def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
+        """Return the transactions to ask about now, the longest overdue first; each is due again after its next pause.
+
+        Args:
+            now: The broker's time, ms.
+            limit: How many at most; the others stay due.
+        """
+        taken: list[Transaction] = []
+        until = min(now, self.ops_known_until())
+        while len(taken) < limit and (first := self._agenda.first()) is not None and first[0] <= until:
+            self._agenda.remove_first()
+            transaction = self._pending(*first)
+            if transaction is None:
+                continue
+            transaction.asked += 1
+            transaction.due = now + self._policy.pause(transaction.id, transaction.asked)
+            self.watch(transaction)
+            taken.append(transaction)
+        return taken
+
+    def _pending(self, due: int, transaction_id: str) -> Transaction | None:
+        """Return the transaction of an entry that is not void, if it is undecided."""
+        found = next((known for find in self._find if (known := find(transaction_id))), None)
+        return found if found is not None and found.due == due and found.state is State.PENDING else None

@@ -1,0 +1,249 @@
+"""The SQL of a foreign table, made of its layout and of the types of its columns.
+
+Each expression is total: no content of a row makes a statement fail, so that no row stops others (R60). All names are
+quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import LiteralString, NamedTuple
+
+from psycopg import sql
+
+from outbox._postgres.source_statements import COUNTED
+from outbox._rules.foreign_layout import Layout
+from outbox._rules.qualified_name import QualifiedName
+from outbox.settings import TableNames
+from relay.table.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES
+from relay.table.foreign.foreign_rows import MAX_BYTES
+
+_STRINGS = frozenset({"bytea", "text", "varchar"})
+"""Types whose values have a length that is known without reading them."""
+
+LOOKAHEAD = 10_000
+"""Rows behind a window among which the rest of its local transactions is looked for."""
+
+# `behind` makes whole transactions of a window that is cut; there is no index on xmin. Columns are qualified: a bare
+# name in ORDER BY would be that of the result, which is text.
+_WINDOW: LiteralString = (
+    "WITH head AS MATERIALIZED (SELECT {size} AS size, row_number() OVER (ORDER BY {order}) AS place FROM {table} AS t"
+    " WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids})) ORDER BY {order} LIMIT %(rows)s),"
+    " sums AS (SELECT place, sum(size) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS total FROM head),"
+    " cut AS MATERIALIZED (SELECT coalesce(max(place), 0) AS place FROM sums WHERE total <= %(bytes)s OR place = 1),"
+    " behind AS MATERIALIZED (SELECT t.xmin AS writer FROM {table} AS t"
+    " WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids})) ORDER BY {order}"
+    " OFFSET (SELECT place FROM cut) LIMIT {lookahead})"
+    " SELECT t.xmin::text::bigint, t.xmin IN (SELECT writer FROM behind), {id}::text, {size},"
+    " CAST(extract(epoch FROM statement_timestamp()) * 1000 AS bigint), {topic}, {service}, {key}, {value}, {headers},"
+    " {partition}, {timestamp}, {placed} FROM {table} AS t WHERE {waits} AND {id} <> ALL (CAST(%(skip)s AS {ids}))"
+    " ORDER BY {order} LIMIT (SELECT place FROM cut)"
+)
+
+_MOVE: LiteralString = (
+    "WITH named AS MATERIALIZED (SELECT CAST(CASE WHEN %(settles)s THEN ids ELSE '{{}}' END AS {ids}) AS ids"
+    " FROM {source} WHERE id = 0),"
+    " moved AS (UPDATE {source} SET batch = %(batch)s, nonce = CAST(%(nonce)s AS uuid), delivered = %(delivered)s,"
+    " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS text[])"
+    " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
+    " RETURNING batch),"
+    " gone AS ({settle} moved WHERE {id} = ANY ({named}) RETURNING {id} AS id, {settled} AS settled),"
+    " refused AS ({settle} moved, unnest(CAST(%(refused)s AS {ids}), CAST(%(reasons)s AS text[]),"
+    " CAST(%(details)s AS text[])) AS r (id, reason, detail) WHERE {id} = r.id"
+    " RETURNING {id} AS id, {settled} AS settled, {copy} AS content, r.reason AS reason, r.detail AS detail),"
+    " kept AS (INSERT INTO {discarded} (row_id, content, reason, detail)"
+    " SELECT id::text, content, reason, detail FROM refused RETURNING 1),"
+    " settled AS (SELECT id FROM gone WHERE settled UNION ALL SELECT id FROM refused WHERE settled),"
+    " done AS (SELECT (SELECT count(*) FROM gone WHERE settled) AS gone,"
+    " (SELECT count(*) FROM refused WHERE settled) AS moved, (SELECT count(*) FROM kept) AS kept),"
+    " counted AS (SELECT gone, gone + {gone_stay} AS named, gone AS recorded,"
+    " moved, moved + {refused_stay} AS refused, kept FROM done) {counted}"
+)
+"""A row that was delivered and remains, because of a trigger, would be delivered again: the statement fails (R71).
+
+A row that is gone does no harm: the application may delete rows of its table.
+"""
+
+_STAY: LiteralString = (
+    "CASE WHEN {done} = cardinality({which}) THEN 0 ELSE (SELECT count(*) FROM {table} AS t WHERE {waits}"
+    " AND {id} = ANY ({which}) AND {id} <> ALL (SELECT id FROM settled)) END"
+)
+
+_DELETE: LiteralString = "DELETE FROM {table} AS t USING"
+_MARK: LiteralString = "UPDATE {table} AS t SET {mark} = {now} FROM"
+
+_FIGURES: LiteralString = (
+    "SELECT first.id, first.age, (SELECT count(*) FROM (SELECT FROM {table} AS t WHERE {waits} LIMIT 100000) AS found),"
+    " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
+    " FROM (SELECT) AS one LEFT JOIN (SELECT {id}::text AS id, CAST({age} AS float) AS age FROM {table} AS t"
+    " WHERE {waits} ORDER BY {order} LIMIT 1) AS first ON true"
+)
+
+
+_THERE: LiteralString = (
+    "SELECT {id}::text FROM {table} AS t WHERE {waits} AND {id} = ANY (CAST(%(ids)s AS {ids}))"
+    " UNION SELECT row_id FROM {discarded} WHERE row_id = ANY (CAST(%(ids)s AS text[]))"
+)
+
+
+class ForeignStatements(NamedTuple):
+    """The statements of one foreign table.
+
+    Args:
+        figures: Returns the id of the first row that waits, its age (s) if the order column is a time, how many rows
+            wait, up to 100,000, and how many are discarded.
+        there: Returns those of some ids whose rows wait or are discarded.
+    """
+
+    window: sql.Composed
+    move: sql.Composed
+    figures: sql.Composed
+    there: sql.Composed
+
+
+def make_statements(
+    layout: Layout,
+    names: TableNames,
+    name: QualifiedName,
+    types: Mapping[str, str],
+    mark: str,
+    forms: Mapping[str, LiteralString],
+) -> ForeignStatements:
+    """Return the statements.
+
+    Args:
+        layout: A layout that fits the table.
+        mark: Column that is set after the delivery; empty: rows are deleted.
+    """
+    parts = _parts(layout, name, types, mark)
+    settle = sql.SQL(_MARK if mark else _DELETE).format(**parts)
+    named = sql.SQL("CAST((SELECT ids FROM named) AS {ids})").format(**parts)
+    refused = sql.SQL("CAST(%(refused)s AS {ids})").format(**parts)
+    discarded = sql.Identifier(names.schema, names.discarded)
+    return ForeignStatements(
+        sql.SQL(_WINDOW).format(**parts, **_contents(layout, types, mark, forms)),
+        sql.SQL(_MOVE).format(
+            **parts,
+            settle=settle,
+            named=named,
+            gone_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("gone"), which=named),
+            counted=sql.SQL(COUNTED),
+            refused_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("moved"), which=refused),
+            copy=sql.SQL("CAST(NULL AS json)" if mark else "row_to_json(t.*)"),
+            source=sql.Identifier(names.schema, names.source),
+            discarded=discarded,
+        ),
+        sql.SQL(_FIGURES).format(**parts, discarded=discarded),
+        sql.SQL(_THERE).format(**parts, discarded=discarded),
+    )
+
+
+def waiting_rows(mark: sql.Composable, type_: str) -> sql.Composed:
+    """Return the condition of rows that wait for their mark; the index of the table must have the same one."""
+    return sql.SQL("{} IS NULL" if type_ in TIMES else "{} IS NOT TRUE").format(mark)
+
+
+def _parts(layout: Layout, name: QualifiedName, types: Mapping[str, str], mark: str) -> dict[str, sql.Composable]:
+    id_ = layout.columns["id"]
+    order = [layout.order] if layout.order == id_ else [layout.order, id_]
+    type_ = types.get(mark, "")
+    return {
+        "table": sql.Identifier(*name),
+        "id": _column(id_),
+        "ids": sql.SQL(ID_ARRAYS[types[id_]]),
+        "order": sql.SQL(", ").join(map(_column, order)),
+        "waits": waiting_rows(_column(mark), type_) if mark else sql.SQL("true"),
+        "mark": sql.Identifier(mark or id_),
+        "settled": sql.SQL("NOT ({})").format(waiting_rows(_column(mark), type_)) if mark else sql.SQL("true"),
+        "now": sql.SQL("statement_timestamp()" if type_ in TIMES else "true"),
+        "lookahead": sql.Literal(LOOKAHEAD),
+        "age": _age(layout.order, types),
+    }
+
+
+def _contents(
+    layout: Layout, types: Mapping[str, str], mark: str, forms: Mapping[str, LiteralString]
+) -> dict[str, sql.Composable]:
+    size = _size(layout, types, forms, whole=not mark)
+    bounded = {role: _bounded(size, _bytes(layout.column(role), types, forms)) for role in ("key", "value")}
+    headers = layout.column("headers")
+    placed = sql.SQL(", ").join(_stored(_text(name, forms)) for name, _ in layout.placed)
+    return {
+        **bounded,
+        "size": size,
+        "headers": _bounded(size, _stored(_text(headers, forms))),
+        "topic": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("topic"), forms))),
+        "service": _stored(sql.SQL("left({}, 1000)").format(_text(layout.column("service"), forms))),
+        "partition": _integer(layout.column("partition")),
+        "timestamp": _milliseconds(layout.column("timestamp"), types),
+        "placed": _bounded(size, sql.SQL("CAST(ARRAY[{}] AS bytea[])").format(placed)),
+    }
+
+
+def _column(name: str) -> sql.Composable:
+    return sql.SQL(sql.Identifier("t", name).as_string().replace("%", "%%"))
+
+
+def _text(column: str, forms: Mapping[str, LiteralString]) -> sql.Composable:
+    return sql.SQL(forms.get(column, PLAIN)).format(_column(column)) if column else sql.SQL("NULL::text")
+
+
+def _stored(text: sql.Composable) -> sql.Composable:
+    """Return text as the bytes that the database keeps, which no conversion can refuse (R60)."""
+    return sql.SQL("convert_to({}, getdatabaseencoding())").format(text)
+
+
+def _integer(column: str) -> sql.Composable:
+    return sql.SQL("{}::bigint").format(_column(column)) if column else sql.SQL("NULL::bigint")
+
+
+def _bytes(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> sql.Composable:
+    if not column:
+        return sql.SQL("NULL::bytea")
+    if types[column] == "bytea":
+        return _column(column)
+    return _stored(_text(column, forms))
+
+
+def _milliseconds(column: str, types: Mapping[str, str]) -> sql.Composable:
+    """Return ms since 1970; -1, which is refused, for infinity."""
+    if not column or types[column] not in TIMES:
+        return _integer(column)
+    return sql.SQL(
+        "CASE WHEN isfinite({0}) THEN CAST(floor(extract(epoch FROM {0}) * 1000) AS bigint)"
+        " WHEN {0} IS NOT NULL THEN -1 END"
+    ).format(_column(column))
+
+
+def _age(order: str, types: Mapping[str, str]) -> sql.Composable:
+    if types[order] != "timestamptz":
+        return sql.SQL("NULL")
+    return sql.SQL("CASE WHEN isfinite({0}) THEN extract(epoch FROM clock_timestamp() - {0}) END").format(
+        _column(order)
+    )
+
+
+def _size(
+    layout: Layout, types: Mapping[str, str], forms: Mapping[str, LiteralString], *, whole: bool
+) -> sql.Composable:
+    """Return the bytes of what is read of a row, or of the whole row if it may be copied."""
+    read = {column for role in ("key", "value", "headers") if (column := layout.column(role))}
+    read |= {column for column, _ in layout.placed}
+    lengths = [_length(column, types, forms) for column in sorted(read)]
+    if whole:
+        lengths += [_length(column, types, forms) for column in sorted(set(types) - read) if types[column] in _STRINGS]
+        lengths += [
+            sql.SQL("coalesce(pg_column_size({})::bigint, 0)").format(_column(column))
+            for column in sorted(set(types) - read)
+            if types[column] not in _STRINGS
+        ]
+    return sql.SQL("({} + 300)").format(sql.SQL(" + ").join(lengths))
+
+
+def _length(column: str, types: Mapping[str, str], forms: Mapping[str, LiteralString]) -> sql.Composable:
+    string = _column(column) if types[column] in _STRINGS else _text(column, forms)
+    return sql.SQL("coalesce(octet_length({})::bigint, 0)").format(string)
+
+
+def _bounded(size: sql.Composable, expression: sql.Composable) -> sql.Composable:
+    return sql.SQL("CASE WHEN {} <= {} THEN {} END").format(size, sql.Literal(MAX_BYTES), expression)

@@ -1,0 +1,209 @@
+"""A foreign table as its owner uses it: rows that the application's own INSERT has made (R59, R60)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, LiteralString
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from outbox._failpoints import failpoint
+from outbox._postgres.foreign_source import ForeignSource
+from outbox._rules.source_progress import Progress
+from outbox._settings.declared import TableSettings
+from outbox.errors import ConfigurationError
+from outbox.protocol.names import FOREIGN_ORIGIN
+from relay.table.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
+from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
+from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
+from relay.table.owned_table import IS_ID, OwnedTable, Refusal, TableFigures, Window, is_text, may_prepare, refusals
+from relay.table.rows import Row, RowId, local_of, which
+
+_BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
+_PROGRESS: LiteralString = (
+    "SELECT name, message_table, incarnation::text, batch, delivered, ids, nonce::text, delivered_nonce::text"
+    " FROM {source} WHERE id = 0"
+)
+_LOCK: LiteralString = (  # of the foreign table itself; NULL: it does not exist, which is reported later
+    "SELECT coalesce(pg_try_advisory_lock(1869967458,"
+    " CAST(CAST(to_regclass(%s) AS oid)::bigint - 2147483648 AS integer)), true)"
+)
+
+_OID: LiteralString = "SELECT CAST(to_regclass(%s) AS oid)"
+_TYPES: LiteralString = (  # of a domain the type that it is made of, however many domains are between
+    "WITH RECURSIVE found AS (SELECT attname, atttypid AS type, atttypmod AS mod FROM pg_attribute"
+    " WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+    " UNION ALL SELECT attname, typbasetype, typtypmod FROM found JOIN pg_type t ON t.oid = type WHERE typtype = 'd')"
+    " SELECT attname, typname, mod, typtype = 'e' FROM found JOIN pg_type t ON t.oid = type WHERE typtype <> 'd'"
+)
+_CACHE: LiteralString = (
+    "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
+)
+_INDEXES: LiteralString = (
+    "SELECT a.attname, i.indisunique AND i.indimmediate AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attnotnull,"
+    " coalesce(pg_get_expr(i.indpred, i.indrelid), '') FROM pg_index i"
+    " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
+    " WHERE i.indrelid = %s AND i.indisvalid"
+)
+
+log = structlog.get_logger()
+
+
+class ForeignTable(OwnedTable):
+    """A foreign table, as its owner uses it."""
+
+    origin_bytes = MAX_ID_BYTES + len(FOREIGN_ORIGIN)
+
+    def __init__(self, name: str, settings: TableSettings, connection: psycopg.Connection[Any]) -> None:
+        self._source = ForeignSource(settings.table_names(), settings.foreign_name())
+        super().__init__(name, settings.table_names(), connection, self._source.places)
+        self._layout = settings.foreign_layout()
+        self._mark = settings.mark_column if settings.after == "mark" else ""
+        self._statements: ForeignStatements | None = None
+        self._reader: RowReader | None = None
+        self._is_id: Callable[[str], bool] = is_text
+        self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
+        self._left_writers: set[int] = set()
+        self._first, self._first_at = "", 0.0
+
+    @property
+    def origin(self) -> str:
+        """See `OwnedTable`: the name of a foreign source."""
+        return f"{FOREIGN_ORIGIN}{self.name}"
+
+    def try_own(self) -> bool:
+        """See `OwnedTable`. The owner also has the lock of the foreign table itself (R59)."""
+        return super().try_own() and self._connection.execute(_LOCK, (self._quoted(),)).fetchone() == (True,)
+
+    def _quoted(self) -> str:
+        name = self._source.table
+        return f'"{name.schema}"."{name.table}"'
+
+    def check(self) -> None:
+        """Check nothing: the owner examines a foreign table when it takes it over."""
+
+    def progress(self) -> Progress:
+        """See `OwnedTable`."""
+        facts = self._check()
+        name, table, incarnation, batch, delivered, ids, *nonces = self._begin()
+        if (name, table) != (self.name, self._source.full_name):
+            raise ConfigurationError(
+                f"The progress in {self._names.schema}.{self._names.source} is that of source {name!r} and table "
+                f"{table}, not of {self.name!r} and {self._source.full_name}. "
+                "Give each source a table_prefix of its own, and never rename one."
+            )
+        types = facts.types
+        forms = text_forms(self._source.full_name, self._layout, facts)
+        self._statements = make_statements(self._layout, self._names, self._source.table, types, self._mark, forms)
+        self._reader = RowReader(self._layout, self.name, types, incarnation, facts.encoding)
+        self._is_id = IS_ID[ID_ARRAYS[types[self._layout.columns["id"]]]]
+        rows = tuple(RowId(place, id_) for place, id_ in enumerate(ids))
+        return Progress(incarnation, batch, delivered, rows, *nonces)
+
+    def _begin(self) -> Sequence[Any]:
+        compose = self._source.compose
+        with self._explained():
+            self._connection.execute(compose(_BEGIN), (self.name, self._source.full_name))
+            return self._connection.execute(compose(_PROGRESS)).fetchone() or ()
+
+    def _check(self) -> TableFacts:
+        name = self._source.full_name
+        facts = check_fits(name, self._layout, self._facts(), self._mark)
+        if not has_index(self._layout, facts, self._mark):
+            log.warning("Foreign table has no index for its order", source=self.name, create=self._index(facts))
+        if self._connection.execute(_CACHE, (self._quoted(), self._layout.order)).fetchone() is not None:
+            log.warning(
+                "Foreign table has no order: its sequence has a cache", source=self.name, column=self._layout.order
+            )
+        return facts
+
+    def _index(self, facts: TableFacts) -> str:
+        """Return the statement that creates the index which the relay's reads need."""
+        columns = sql.SQL(", ").join(
+            map(sql.Identifier, dict.fromkeys((self._layout.order, self._layout.columns["id"])))
+        )
+        made = f"CREATE INDEX CONCURRENTLY ON {self._source.full_name} ({columns.as_string()})"
+        if not self._mark:
+            return made
+        return f"{made} WHERE {waiting_rows(sql.Identifier(self._mark), facts.types[self._mark]).as_string()}"
+
+    def _facts(self) -> TableFacts:
+        execute = self._connection.execute
+        (oid,) = execute(_OID, (self._quoted(),)).fetchone() or (None,)
+        columns = execute(_TYPES, (oid,)).fetchall()
+        types = {name: type_ for name, type_, _, _ in columns}
+        indexes = execute(_INDEXES, (oid,)).fetchall()
+        unique = frozenset(column for column, is_unique, _ in indexes if is_unique)
+        indexed = frozenset((column, rows) for column, _, rows in indexes)
+        encoding = self._connection.info.parameter_status("server_encoding") or "UTF8"
+        precisions = {name: precision for name, _, precision, _ in columns}
+        enums = frozenset(name for name, _, _, is_enum in columns if is_enum)
+        return TableFacts(types, unique, indexed, encoding, precisions, enums)
+
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
+        """See `OwnedTable`."""
+        cursor = self._connection.cursor(binary=True)
+        left_out = [*skip, *self._left]
+        parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}
+        rows_read = cursor.execute(self._ready().window, parameters, prepare=may_prepare(left_out))
+        read = [ForeignRow(*row) for row in rows_read]
+        failpoint("relay.table_read")
+        found, left = deliverable(read, self._left_writers)
+        for row in left:
+            why = "it is too large" if row.size > MAX_BYTES else "a row of its local transaction is too large"
+            log.error("Row left in its table", source=self.name, row=row.id, bytes=row.size, why=why)
+        self._left += [row.id for row in left]
+        self._left_writers |= {row.xmin for row in left}
+        if not found or self._reader is None:
+            return Window((), frozenset(), 0)
+        made = [*self._reader.rows(found)]
+        beyond = frozenset(local_of(which(row)) for row, read in zip(made, found, strict=True) if read.is_beyond)
+        return Window(made, beyond, found[0].read_ms)
+
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
+        """See `OwnedTable`."""
+        rows = self._connection.execute(self._ready().there, {"ids": _array(id_ for id_ in ids if self._is_id(id_))})
+        return {id_: {self._reader.message(id_)} for (id_,) in rows} if self._reader else {}
+
+    def move(
+        self,
+        before: Progress,
+        after: Progress,
+        ready: Sequence[Row] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> Progress:
+        """See `OwnedTable`. It deletes or marks what was delivered."""
+        del ready  # an id identifies a foreign row
+        return self._take(self._ready().move, before, after, {"ids": _array(after.ids)} | refusals(refused, _array))
+
+    def _purge(self) -> bool:
+        """Return False: a foreign table has no evidence."""
+        return False
+
+    def _figures(self) -> TableFigures:
+        """See `OwnedTable`. Rows are counted up to 100,000.
+
+        Without a time in the order column, the age is the time for which the first row has been the first one.
+        """
+        found = self._connection.execute(self._ready().figures, {}).fetchone()  # names have %%
+        first, age, count, discarded = found or (None, None, 0, 0)
+        if first is None:
+            self._first = ""
+            return TableFigures(0.0, 0, int(discarded))
+        if first != self._first:
+            self._first, self._first_at = first, time.monotonic()
+        return TableFigures(max(float(age or 0), time.monotonic() - self._first_at), int(count), int(discarded))
+
+    def _ready(self) -> ForeignStatements:
+        if self._statements is None:
+            raise RuntimeError("the progress is read first")
+        return self._statements
+
+
+def _array(ids: Iterable[object]) -> str:
+    """Return ids as an array literal."""
+    quoted = (str(id_).replace("\\", "\\\\").replace('"', '\\"') for id_ in ids)
+    return "{" + ",".join(f'"{id_}"' for id_ in quoted) + "}"

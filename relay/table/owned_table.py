@@ -1,0 +1,354 @@
+"""A table source as its owner uses it, of ours or foreign: session, lock, and the steps of its progress.
+
+The connection belongs to one owner: a session-level advisory lock lasts as long as the session.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, LiteralString, NamedTuple, TypeVar
+from uuid import UUID
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from outbox._failpoints import failpoint
+from outbox._postgres.ddl import written
+from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
+from outbox._postgres.notifications import Notifications
+from outbox._postgres.source_statements import OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
+from outbox._postgres.table_contract import Places, breaches
+from outbox._postgres.table_errors import explained
+from outbox._rules.source_progress import Committed, Progress, contradiction
+from outbox._service.exit_codes import UnsafeError
+from outbox._settings.declared import TableSettings
+from outbox.settings import TableNames
+from relay import metrics
+from relay.table.rows import Local, Row
+
+HALTED = "See docs/table_mode.md, section 'A source that stops', before it is served again."
+
+
+def was_delivered(source: str, progress: Progress, committed: Committed | None) -> bool:
+    """Return whether the newest batch was delivered. If it was not, its rows are read again.
+
+    Args:
+        committed: What Kafka holds, after the former owner's Kafka transaction has ended; None: nothing.
+    """
+    if problem := contradiction(progress, committed):
+        raise UnsafeError(f"Table source {source}: {problem} {HALTED}")
+    return committed is None or committed.batch == progress.batch
+
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 5
+IDLE_SECONDS = 20
+"""The server ends the session of a process that was frozen (R41). An owner asks much more often, but for a Kafka
+transaction that takes very long; then it takes over again."""
+
+# synchronous_commit: once a statement of this session is durable, so are all rows that were read before it.
+_OPTIONS = (
+    "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
+    f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
+)
+
+
+_BRIEFLY: LiteralString = "SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '10s'"
+"""Delivery waits while upkeep is at work."""
+
+POOLED = (
+    "the connection goes through a pooler in transaction mode, where each transaction may be in another session. "
+    "Connect to Postgres itself, or through a pooler in session mode"
+)
+"""Why a source halts where the statements of one connection run in several sessions (R76)."""
+
+FEW_IDS = 16
+"""Most ids that the query compares with each row; for more of them, Postgres plans an index or hash lookup."""
+
+log = structlog.get_logger()
+
+
+class Window(NamedTuple):
+    """Committed rows that wait.
+
+    Args:
+        rows: In the order of their ids.
+        beyond: Local transactions of these rows that have further rows behind the window.
+        now: The database's time, ms since 1970: no process decides by its own clock (R25).
+    """
+
+    rows: Sequence[Row]
+    beyond: frozenset[Local]
+    now: int
+
+
+class Refusal(NamedTuple):
+    """A row that cannot be delivered.
+
+    Args:
+        reason: Why, one word.
+        detail: Why, one sentence.
+    """
+
+    local: Local
+    id: int
+    reason: str
+    detail: str
+
+
+class TableFigures(NamedTuple):
+    """What waits in a table, and what is discarded.
+
+    Args:
+        oldest_seconds: Age of the oldest row; 0: none waits.
+        discarded: How many are discarded, up to 10,000.
+    """
+
+    oldest_seconds: float
+    rows: int
+    discarded: int
+
+
+def open_session(settings: TableSettings) -> psycopg.Connection[Any]:
+    """Connect to the database of a table source."""
+    return connect_dsn(
+        settings.connection_string(),
+        autocommit=True,
+        connect_timeout=CONNECT_SECONDS,
+        application_name="outbox-relay",
+        target_session_attrs="read-write",
+        options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}",
+        tcp_user_timeout=10_000,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+    )
+
+
+def may_prepare(left_out: Sequence[object]) -> bool | None:
+    """Return psycopg's argument `prepare` for a statement that leaves ids out.
+
+    Postgres makes one plan for all executions of a prepared statement, which compares each row with each id: minutes
+    for the 100,000 ids that may be left out. A statement that is not prepared is planned for the ids at hand, which
+    takes about a millisecond, and looks each row up among them.
+    """
+    return None if len(left_out) <= FEW_IDS else False
+
+
+class OwnedTable(ABC):
+    """A table whose rows a table source delivers, with its source table.
+
+    Args:
+        connection: See `open_session`.
+        places: Where the tables are; the first is the one whose rows are delivered.
+    """
+
+    origin_bytes = 0
+    """By how much an origin header may be longer than the source's name with a number of 64 bits, bytes."""
+
+    def __init__(self, name: str, names: TableNames, connection: psycopg.Connection[Any], places: Places) -> None:
+        self.name = name
+        delivered = next(iter(places.values()))
+        self.full_name = written(*delivered)
+        self.notifications = Notifications(connection, source_name(*delivered))
+        self._names = names
+        self._places = places
+        self._connection = connection
+        self._failing: set[str] = set()  # upkeep that failed when it was last tried
+
+    @property
+    def origin(self) -> str:
+        """Return what the origin header of a record has before the row's id."""
+        return self.name
+
+    def close(self) -> None:
+        """Close the connection, which ends the ownership."""
+        self._connection.close()
+
+    def _explained(self) -> Any:
+        return explained(self._names.schema, self._names.source)
+
+    def require_session(self) -> None:
+        """Look whether the session that runs the statements is the one of the owner's lock (R76)."""
+        source = source_name(self._names.schema, self._names.source)
+        if self._connection.execute(OWNS, (source,)).fetchone() != (True,):
+            raise UnsafeError(f"Table source {self.name}: this session does not hold the owner's lock: {POOLED}")
+
+    def verify(self) -> None:
+        """Compare the tables with their contract (R75)."""
+        if found := breaches(self._connection, self._places):
+            raise UnsafeError(f"Table source {self.name}: {'; '.join(map(str, found))}")
+
+    def try_own(self) -> bool:
+        """Return whether this session has become the owner. It asks without waiting."""
+        names = self._names
+        with self._explained():
+            row = self._connection.execute(TRY_OWN, (source_name(names.schema, names.source),)).fetchone()
+        return row == (True,)
+
+    def intruder(self) -> str:
+        """Return which session holds the owner's lock although its role may not deliver the table; empty: none does.
+
+        Every role of a database may take any advisory lock.
+        """
+        source = source_name(self._names.schema, self._names.source)
+        row = self._connection.execute(OWNER, {"source": source}).fetchone()
+        if row is None or row[3]:
+            return ""
+        pid, _, role, _ = row
+        return held_by_intruder(pid, role)
+
+    @abstractmethod
+    def check(self) -> None:
+        """Check what would keep this session from serving, while another one owns the source. Write nothing."""
+
+    @abstractmethod
+    def progress(self) -> Progress:
+        """Return the progress; a new source begins with batch 0."""
+
+    @abstractmethod
+    def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
+        """Return the first committed rows.
+
+        Args:
+            size: Their bytes at most; one row is returned in any case.
+            skip: Ids to leave out, at most 200,000 or so.
+        """
+
+    @abstractmethod
+    def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
+        """Return the transaction ids of those of some rows that wait or are discarded, by row id.
+
+        Args:
+            ids: As they are in origin headers; they may be of any form.
+        """
+
+    @abstractmethod
+    def move(
+        self,
+        before: Progress,
+        after: Progress,
+        ready: Sequence[Row] = (),
+        refused: Sequence[Refusal] = (),
+    ) -> Progress:
+        """Take a step in one durable transaction: settle what was delivered, name the next batch (R71).
+
+        If the newest batch so far is delivered after the step, the rows that the database names are settled.
+
+        Args:
+            ready: The rows of the batch in delivery from now on.
+
+        Raises:
+            UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
+        """
+
+    # --- upkeep
+
+    def purge(self) -> bool:
+        """Delete old evidence of delivered messages, if the table has any; return whether there may be more."""
+        return self._keep_up("purge", self._purge) or False
+
+    def figures(self) -> TableFigures | None:
+        """Return what waits, and what is discarded; None: they cannot be read now."""
+        return self._keep_up("figures", self._figures)
+
+    @abstractmethod
+    def _purge(self) -> bool:
+        """See `purge`."""
+
+    @abstractmethod
+    def _figures(self) -> TableFigures:
+        """See `figures`."""
+
+    def _keep_up(self, work: str, do: Callable[[], T]) -> T | None:
+        """Do what no delivery waits for: an error is logged, and the work is tried again later (R61)."""
+        try:
+            with self._connection.transaction():
+                self._connection.execute(_BRIEFLY)
+                done = do()
+        except psycopg.Error as error:
+            if self._connection.closed:
+                raise
+            metrics.TABLE_UPKEEP_FAILURES.labels(self.name, work).inc()
+            if work not in self._failing:
+                reason = query_problem(error)
+                log.warning("Upkeep of a table source failed", source=self.name, work=work, reason=reason)
+            self._failing.add(work)
+            return None
+        self._failing.discard(work)
+        return done
+
+    def _take(self, statement: sql.Composed, before: Progress, after: Progress, rows: Mapping[str, object]) -> Progress:
+        """Take a step, see `move`.
+
+        Args:
+            statement: It ends with `COUNTED`.
+            rows: Parameters of the statement for the rows of the next batch, and for those that are refused.
+        """
+        parameters = {
+            "incarnation": before.incarnation,
+            "expected": before.nonce,
+            "settles": after.delivered == before.batch,
+            "batch": after.batch,
+            "nonce": after.nonce,
+            "delivered": after.delivered,
+            "delivered_nonce": after.delivered_nonce,
+            **rows,
+        }
+        try:
+            moved = self._connection.execute(statement, parameters).fetchone()
+        except psycopg.errors.InvalidTextRepresentation as error:
+            if (counts := Counts.of(error)) is None:
+                raise
+            raise UnsafeError(f"Table source {self.name}, table {self.full_name}: {counts} {HALTED}") from error
+        if moved is None:
+            raise UnsafeError(
+                f"Table source {self.name}: its row in the table {self._names.source} is no longer at batch "
+                f"{before.batch} of incarnation {before.incarnation}: another process changed it, or a trigger or row "
+                "security keeps it from being changed. Find out which, and restart this relay."
+            )
+        failpoint("relay.table_moved")
+        return after
+
+
+def refusals(refused: Sequence[Refusal], array: Callable[[Iterable[Any]], str]) -> dict[str, object]:
+    """Return the parameters of a statement that moves rows to the table of discarded messages.
+
+    Args:
+        array: Returns ids as an array literal.
+    """
+    return {
+        "refused": array(refusal.id for refusal in refused),
+        "reasons": [refusal.reason for refusal in refused],
+        "details": [refusal.detail for refusal in refused],
+    }
+
+
+_MAX_BIGINT = 2**63 - 1
+_DIGITS = re.compile(r"-?[0-9]{1,19}")
+
+
+def is_bigint(text: str) -> bool:
+    """Return whether a text is a number that a bigint can hold."""
+    return _DIGITS.fullmatch(text) is not None and abs(int(text)) <= _MAX_BIGINT
+
+
+def is_uuid(text: str) -> bool:
+    """Return whether a text is a UUID as Postgres writes it."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def is_text(text: str) -> bool:
+    """Return whether Postgres can hold a text."""
+    return "\0" not in text
+
+
+IS_ID: Mapping[str, Callable[[str], bool]] = {"bigint[]": is_bigint, "uuid[]": is_uuid, "text[]": is_text}
+"""By the type of an array of ids."""

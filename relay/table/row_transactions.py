@@ -1,0 +1,160 @@
+"""Rows of a window as transactions, where something must be decided about one of them. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from outbox._rules.row_order import OrderingKey
+from outbox.protocol.errors import ProtocolError
+from outbox.protocol.half import ANY_PARTITION, MAX_MILLISECONDS, Header
+from outbox.protocol.names import check_service, is_topic_name
+from outbox.protocol.size import largest_size, real_record_size
+from relay.delivery.rules.outgoing import Target
+from relay.table.rows import EPOCH_US, Local, Row, RowId, Which, headers_of, local_of, transaction_id, which
+
+
+@dataclass(slots=True)
+class RowMessage:
+    """A row as an `OutgoingMessage`."""
+
+    row: Row
+    headers: tuple[Header, ...]
+    error: str
+
+    @property
+    def key(self) -> bytes | None:
+        """Return its key."""
+        return self.row.key
+
+    def has_body(self) -> bool:
+        """Return True: a row was read whole."""
+        return True
+
+    def target(self) -> Target | None:
+        """Return where it shall go; None: it is no message."""
+        return None if self.error else Target(self.row.topic, self.row.partition)
+
+    def timestamp(self) -> int:
+        """Return its timestamp on the real topic, ms since 1970."""
+        own = self.row.timestamp
+        return (self.row.started + EPOCH_US) // 1_000 if own is None else own
+
+    def is_small(self, most: int) -> bool:
+        """Return whether its record certainly takes no more than `most` bytes."""
+        content = len(self.row.key or b"") + len(self.row.value or b"")
+        content += sum(len(name) + len(value or b"") for name, value in self.headers)
+        return largest_size(content, len(self.headers), None, 1) <= most
+
+    def record_size(self, service: str) -> int:
+        """Return how many bytes its record takes at most."""
+        return real_record_size(self.row.key, self.row.value, self.headers, service)
+
+
+@dataclass(slots=True, eq=False)
+class RowTransaction:
+    """The rows of one local transaction and service, as an `OutgoingTransaction`.
+
+    Args:
+        id: Transaction id of its first row.
+        of: Which rows they are.
+        messages: The rows, in the order of their ids.
+        given_up: Whether it waits for no real topic any more.
+    """
+
+    id: str
+    of: Which
+    messages: list[RowMessage]
+    given_up: bool = False
+
+    @property
+    def service(self) -> str:
+        """Return the service."""
+        return self.of[2]
+
+    @property
+    def local(self) -> Local:
+        """Return the local transaction."""
+        return local_of(self.of)
+
+    def is_out_of_order(self) -> bool:
+        """Return False: a row is delivered in its order, or not at all."""
+        return False
+
+    def counted(self) -> list[RowMessage]:
+        """Return all of its messages."""
+        return self.messages
+
+    def expected(self) -> int:
+        """Return how many messages it has."""
+        return len(self.messages)
+
+    def ids(self) -> list[int]:
+        """Return the ids of its rows."""
+        return [message.row.id for message in self.messages]
+
+    def keyed_ids(self) -> Iterator[tuple[OrderingKey, int]]:
+        """Yield the ids of the rows that have a key, with their ordering keys."""
+        return (
+            (((self.service, row.key), row.id)) for message in self.messages if (row := message.row).key is not None
+        )
+
+    def ordering_keys(self) -> set[OrderingKey]:
+        """Return the ordering keys of all its messages."""
+        return {key for key, _ in self.keyed_ids()}
+
+
+def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
+    """Return the transactions of rows, in the order of their first rows.
+
+    Rows of several services in one local transaction become one transaction for each service.
+
+    Args:
+        rows: In the order of their ids.
+    """
+    grouped: defaultdict[Which, list[RowMessage]] = defaultdict(list)
+    for row in rows:
+        grouped[which(row)].append(_message(Row._make(row)))
+    return [RowTransaction(transaction_id(some[0].row), of, some) for of, some in grouped.items()]
+
+
+def _message(row: Row) -> RowMessage:
+    if isinstance(row.id, RowId) and row.id.error:
+        return RowMessage(row, (), row.id.error)
+    try:
+        check_target(row.topic, row.partition, row.service)
+        headers = tuple(headers_of(row.names, row.values)) if row.names or row.values else ()
+        _check_timestamp(row.timestamp)
+    except ProtocolError as error:
+        return RowMessage(row, (), str(error))
+    return RowMessage(row, headers, "")
+
+
+@lru_cache(maxsize=4_096)
+def check_target(topic: str, partition: int, service: str) -> None:
+    """Check what very many rows have in common; an error is not cached.
+
+    Raises:
+        ProtocolError: No message can have such a target or service.
+    """
+    if not is_topic_name(topic):
+        raise ProtocolError(f"topic {topic[:80]!r} is not a topic name")
+    if partition < ANY_PARTITION:
+        raise ProtocolError(f"partition {partition} is negative; -1 means by key")
+    check_service(service)
+
+
+def is_target(topic: str, partition: int, service: str) -> bool:
+    """Return whether messages can have such a target and service."""
+    try:
+        check_target(topic, partition, service)
+    except ProtocolError:
+        return False
+    return True
+
+
+def _check_timestamp(timestamp: int | None) -> None:
+    if timestamp is not None and not 0 <= timestamp <= MAX_MILLISECONDS:
+        raise ProtocolError(f"timestamp {timestamp} is not in ms since 1970")

@@ -1,0 +1,251 @@
+"""The table sources of one relay process: a thread for each, which waits for its turn as the owner."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from typing import NamedTuple
+
+import psycopg
+import structlog
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.dsn import query_problem
+from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox._service.exit_codes import UnsafeError, reason_of, traceback_of
+from outbox._settings.declared import TableSettings
+from outbox.errors import OutboxError
+from relay import metrics
+from relay.delivery.at_least_once_delivery import PlainRows
+from relay.delivery.producer import DeliveryError
+from relay.delivery.sending import BatchFeedback
+from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
+from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
+from relay.recovery.hanging_checkpoint import HeldBackError, end_hanging
+from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
+from relay.settings import RelaySettings
+from relay.table import telemetry as report
+from relay.table.admission import Admission
+from relay.table.foreign.foreign_table import ForeignTable
+from relay.table.kafka_progress import KafkaProgress
+from relay.table.owned_table import POOLED, OwnedTable, open_session, was_delivered
+from relay.table.row_author import RowAuthor
+from relay.table.source_table import SourceTable
+from relay.table.table_source import TableSource
+
+OWNER_SECONDS = 0.5
+"""Pause before a source that has another owner is tried again."""
+INTRUDER_TRIES = 20
+"""Tries between two looks at who holds the owner's lock."""
+PAUSE_SECONDS = 0.5
+PAUSE_SECONDS_MAX = 4.0
+"""Pause after a failure; it doubles up to this."""
+HALTED_SECONDS = 5.0
+"""Pause before a halted source is looked at again: an operator may have acted."""
+STOP_SECONDS = 5.0
+"""Time for the open Kafka transactions of all sources when the process is asked to stop."""
+
+log = structlog.get_logger()
+
+
+class _Cluster(NamedTuple):
+    """What the sources of a process share."""
+
+    settings: RelaySettings
+    admin: AdminClient
+    channel: ChannelDescription
+    lookups: TopicLookups
+
+
+class _SourceThread(threading.Thread):
+    """Serves one table source for as long as it can be its owner."""
+
+    def __init__(self, name: str, table: TableSettings, cluster: _Cluster) -> None:
+        super().__init__(name=f"table-{name}", daemon=True)
+        self.failure: BaseException | None = None
+        self.stop = threading.Event()
+        self._source, self._settings, self._cluster = name, table, cluster
+        settings = cluster.settings
+        self._feedback = BatchFeedback(
+            settings.batch_policy(), cluster.channel.channel.discard_topic, request_seconds(settings.kafka)
+        )
+        self._channel = current_channel()
+        self._pause = PAUSE_SECONDS
+        self.halted = self.unserved = ""
+
+    def run(self) -> None:
+        """Take over, serve, and again after each failure."""
+        enter_channel(self._channel)
+        metrics.begin_table(self._source)
+        try:
+            while not self.stop.is_set():
+                self._attempt()
+        except BaseException as error:  # noqa: BLE001 - the service reads it, and ends: not even halting was possible
+            self.failure = error
+
+    def _attempt(self) -> None:
+        try:
+            self._own()
+        except UnsafeError as error:
+            self._halt(error)
+        except (psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName) as error:
+            self._halt(UnsafeError(f"Table source {self._source}: {query_problem(error)}: {POOLED}"))
+        except psycopg.Error as error:
+            report.forget_table(self._source)
+            self._later(query_problem(error))
+        except KafkaException as error:
+            self._later(error.args[0].str())
+        except (DeliveryError, OutboxError) as error:
+            self._later(str(error))
+        except Exception as error:  # noqa: BLE001 - it is logged, and must not reach what else the process serves (R81)
+            self._halt(error)
+        finally:
+            metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(0)
+
+    def _halt(self, error: Exception) -> None:
+        """Wait until an operator has acted: nothing may be skipped or repeated."""
+        reason = reason_of(error)
+        if reason != self.halted:
+            log.error("Table source halted", source=self._source, reason=reason, exc_info=traceback_of(error))
+        self.halted, self.unserved = reason, ""
+        metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(1)
+        self.stop.wait(HALTED_SECONDS)
+
+    def _later(self, reason: str) -> None:
+        self.unserved = reason
+        log.warning("Table source not served yet", source=self._source, reason=reason, seconds=self._pause)
+        self.stop.wait(self._pause)
+        self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
+
+    def _own(self) -> None:
+        table = self._connect()
+        try:
+            is_owner = table.try_own()
+            table.verify()
+            if not is_owner:
+                table.check()  # now, rather than at the failover
+                report.forget_table(self._source)  # the owner has the figures
+            tries = 0
+            while not is_owner:
+                if tries % INTRUDER_TRIES == 0:
+                    self._look_for_intruder(table)
+                if self.stop.wait(OWNER_SECONDS):
+                    return
+                is_owner, tries = table.try_own(), tries + 1
+            table.require_session()
+            table.progress()  # a foreign table reads its columns with it
+            report.table_figures(self._source, table.figures())  # also if Kafka does not answer
+            self._serve(table)
+        finally:
+            table.close()
+
+    def _look_for_intruder(self, table: OwnedTable) -> None:
+        """Report a session that holds the owner's lock and may not deliver (R67)."""
+        self.unserved = ""
+        if intruder := table.intruder():
+            self.unserved = f"a role without rights holds its lock: {intruder}"
+            log.error("Table source not served: a role without rights holds its lock", reason=intruder)
+
+    def _connect(self) -> OwnedTable:
+        table = ForeignTable if self._settings.is_foreign else SourceTable
+        return table(self._source, self._settings, open_session(self._settings))
+
+    def _progress(self) -> KafkaProgress:
+        settings, channel = self._cluster.settings, self._cluster.channel.channel
+        return KafkaProgress(settings.connection(), channel, self._source, settings.hanging_transaction)
+
+    def _delivery(self, kafka: KafkaProgress) -> Delivery:
+        """Return an initialised producer; a former owner cannot commit any more."""
+        settings, patience = self._cluster.settings, self._feedback.volume.patience
+        connection = settings.polled_connection()
+        if settings.delivery == "at_least_once":
+            discard_topic = self._cluster.channel.channel.discard_topic
+            return PlainRows(connection, kafka.group, discard_topic, kafka.metadata, patience)
+        return TransactionalDelivery(connection, kafka.group, patience, kafka.group)
+
+    def _hanging(self, table: OwnedTable, delivery: Delivery) -> HangingTransactions:
+        if not isinstance(delivery, TransactionalDelivery):
+            return NoHangingTransactions()
+        settings, admin, description, _ = self._cluster
+        author, group = RowAuthor(table, is_delivered=True), description.channel.relay_group
+        return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)
+
+    def _serve(self, table: OwnedTable) -> None:
+        with closing(self._progress()) as kafka:
+            try:
+                if self.halted:  # it must not fence another copy, which may be served (R73)
+                    was_delivered(self._source, table.progress(), kafka.read())
+                with closing(self._delivery(kafka)) as delivery:
+                    self._deliver(table, delivery, kafka)
+            except HeldBackError as error:
+                log.warning("Progress of a table source held back", source=self._source, reason=str(error))
+                self._end_hanging(table, kafka)
+
+    def _end_hanging(self, table: OwnedTable, kafka: KafkaProgress) -> None:
+        """End a hanging transaction that hides the progress in Kafka (R51)."""
+        settings, admin, channel, _ = self._cluster
+        author = RowAuthor(table, is_delivered=False)
+        word = settings.hanging_transaction
+        end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
+
+    def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress) -> None:
+        _, _, description, lookups = self._cluster
+        channel = description.channel
+        gate = lookups.gate(self._source)
+        admission = Admission(gate, channel, table.origin_bytes)
+        lookup = lookups.lookup(admission, gate, self._hanging(table, delivery), self._feedback.refusals)
+        source = TableSource(table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
+        source.take_over()
+        self._pause = PAUSE_SECONDS
+        metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(1)
+        source.serve(self._served)
+
+    def _served(self) -> None:
+        """Note that a turn has ended well: what halted the source has passed."""
+        self.halted = self.unserved = ""
+        metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(0)
+
+
+class TableSources:
+    """The table sources of a relay process. One that fails never stops another, or the half partitions."""
+
+    def __init__(
+        self, settings: RelaySettings, admin: AdminClient, channel: ChannelDescription, lookups: TopicLookups
+    ) -> None:
+        cluster = _Cluster(settings, admin, channel, lookups)
+        self._threads: Mapping[str, _SourceThread] = {
+            name: _SourceThread(name, table, cluster) for name, table in settings.tables.items()
+        }
+
+    def start(self) -> None:
+        """Start all."""
+        for thread in self._threads.values():
+            thread.start()
+
+    def check(self) -> None:
+        """Look whether all threads run."""
+        for name, thread in self._threads.items():
+            if thread.failure is not None:
+                raise RuntimeError(f"table source {name} failed: {thread.failure!r}") from thread.failure
+
+    def not_ready(self) -> str | None:
+        """Return why the relay is not ready, for probes; None if each source is served here, or by another relay."""
+        threads = self._threads.items()
+        halted = [f"table source {name} is halted: {thread.halted}" for name, thread in threads if thread.halted]
+        unserved = [f"table source {name} is not served: {one.unserved}" for name, one in threads if one.unserved]
+        return "; ".join(halted + unserved) or None
+
+    def stop(self) -> None:
+        """Let open Kafka transactions finish, and end all; one that does not end in time is left as it is."""
+        for thread in self._threads.values():
+            thread.stop.set()
+        deadline = time.monotonic() + STOP_SECONDS
+        for thread in self._threads.values():
+            if thread.is_alive():
+                thread.join(max(deadline - time.monotonic(), 0))
+        if late := [name for name, thread in self._threads.items() if thread.is_alive()]:
+            log.warning("Table sources did not end in time; their next owner repeats the open batch", sources=late)

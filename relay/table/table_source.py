@@ -1,0 +1,240 @@
+"""The owner of one table source: committed rows to their real topics, exactly once and in order (R55).
+
+One batch at a time: read a window of rows; name the batch in the database, in one durable transaction that also
+deletes the batch before; write its records and its number in one Kafka transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from uuid import uuid4
+
+import structlog
+
+from outbox._failpoints import failpoint
+from outbox._rules.broker_clock import BrokerClock
+from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
+from outbox.protocol.record import Record
+from relay import metrics
+from relay.delivery.sending import BatchFeedback, Sending, Sent
+from relay.delivery.telemetry import at_gate, became_visible, refused
+from relay.delivery.topic_lookup import TopicLookup
+from relay.delivery.transactional_delivery import Delivery
+from relay.table import telemetry as report
+from relay.table.admission import Admission, Admitted
+from relay.table.kafka_progress import KafkaProgress
+from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
+from relay.table.pauses import Pauses
+from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
+
+HEARTBEAT_SECONDS = 3_600.0
+"""An idle source commits its progress again, so that it never expires."""
+
+FIGURES_SECONDS = 5.0
+
+PURGE_SECONDS = 60.0
+"""Pause between two looks for old evidence. While there is more, each turn purges."""
+
+VERIFY_SECONDS = 15.0
+"""Pause between two looks at the contract of the tables, and at the session."""
+
+WINDOW_ROWS = 40_000
+WINDOW_BYTES = 134_217_728
+"""A window that begins with an incomplete transaction grows up to this; then the transaction is split."""
+
+log = structlog.get_logger()
+
+
+class TableSource:
+    """The owner of a table source.
+
+    Args:
+        table: The message table or foreign table, owned by this session.
+        delivery: Its transactional producer: the former owner is fenced.
+    """
+
+    def __init__(
+        self,
+        table: OwnedTable,
+        delivery: Delivery,
+        kafka: KafkaProgress,
+        admission: Admission,
+        lookup: TopicLookup,
+        feedback: BatchFeedback,
+        stopping: Callable[[float], bool],
+    ) -> None:
+        self._name = table.name
+        self._table = table
+        self._delivery = delivery
+        self._kafka = kafka
+        self._admission = admission
+        self._lookup = lookup
+        self._feedback = feedback
+        self._sending = Sending(delivery, lookup.gate, feedback, {"source": table.name})
+        self._stopping = stopping
+        self._clock = BrokerClock()  # of the database
+        self._progress = Progress("", 0, 0, ())
+        self._growth = 1
+        self._committed_at = time.monotonic()
+        self._figures_at = 0.0
+        self._rows_that_wait = report.RowsThatWait(self._name)
+        self._purge_at = 0.0
+        self._verify_at = time.monotonic() + VERIFY_SECONDS
+
+    def take_over(self) -> None:
+        """Bring the database to the state that Kafka proves."""
+        progress, committed = self._table.progress(), self._kafka.read()
+        failpoint("relay.table_taken_over")
+        if committed is not None and is_of_a_copy(progress, committed):
+            self._halt_copies(committed)
+        if was_delivered(self._name, progress, committed):
+            self._progress = self._settle(progress)
+        else:
+            self._progress = self._table.move(progress, progress.undone())
+        if committed is None:
+            self._commit((), self._progress)
+        log.info("Table source taken over", source=self._name, batch=self._progress.batch)
+
+    def _halt_copies(self, committed: Committed) -> None:
+        """Give the batch in Kafka a nonce that no copy of the database has: the other one halts, too (R73)."""
+        self._delivery.commit((), self._kafka.offsets(committed._replace(nonce=str(uuid4()))), self._kafka.metadata)
+
+    def _settle(self, progress: Progress) -> Progress:
+        """Delete the rows of the newest batch, which was delivered."""
+        return progress if progress.delivered == progress.batch else self._table.move(progress, progress.settled())
+
+    def serve(self, turned: Callable[[], None]) -> None:
+        """Deliver until asked to stop.
+
+        Raises:
+            DeliveryError: A Kafka transaction failed: take over again.
+        """
+        pauses = Pauses(self._name, self._table.notifications, self._stopping)
+        stop = pauses.first()
+        while not stop:
+            found = self._turn()
+            turned()
+            self._set_figures()
+            self._purge()
+            self._verify()
+            waiting, seconds = bool(self._admission.waiting()), self._delivery.rest_ms / 1_000
+            stop = pauses.after(found=found, waiting=waiting, seconds=seconds)
+        self._progress = self._settle(self._progress)
+
+    # --- one turn
+
+    def _turn(self) -> bool:
+        """Deliver one batch; return whether there was anything to do."""
+        self._delivery.renew()
+        self._lookup.describe_closed(_ms())
+        self._lookup.describe_stale()
+        self._admission.release_crowding()
+        window = self._read()
+        rows = self._whole(window)
+        self._admission.look_up(rows)
+        if self._lookup.describe_unknown() and self._admission.take_released():
+            return True  # the window is read again: it lacks what waited until now
+        admitted = self._admission.take(rows, window.now, self._lookup.describe_again)
+        at_gate(self._lookup.gate.take_news(), source=self._name)
+        if window.rows and not rows:
+            self._growth *= 2
+            return True
+        return self._advance(admitted)
+
+    def _read(self) -> Window:
+        limit = self._feedback.volume.limit
+        self._admission.take_released()
+        window = self._table.window(
+            min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
+            min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
+            [*self._progress.ids, *self._admission.waiting()],
+        )
+        self._clock.saw(window.now, _ms())
+        return window
+
+    def _whole(self, window: Window) -> Sequence[Row]:
+        """Return the rows of whole local transactions; none if the window must grow to have enough of them."""
+        rows = window.rows
+        if not window.beyond:
+            return rows
+        if self._is_largest():
+            log.warning("Local transaction split: it is too large for one Kafka transaction", source=self._name)
+            return rows
+        count = whole(rows, window.beyond)
+        return rows[:count] if 2 * count >= len(rows) else ()
+
+    def _is_largest(self) -> bool:
+        limit = self._feedback.volume.limit
+        return limit.messages * self._growth >= WINDOW_ROWS and limit.bytes * self._growth >= WINDOW_BYTES
+
+    def _advance(self, admitted: Admitted) -> bool:
+        progress, rows = self._progress, admitted.rows
+        if not (rows or admitted.refused or progress.ids):
+            self._heartbeat()
+            return False
+        self._growth = 1
+        after = progress.named(str(uuid4()), tuple(map(id_of, rows))) if rows else progress.settled()
+        self._progress = self._table.move(progress, after, rows, _refusals(admitted))
+        self._admission.settled(admitted)
+        for transaction, finding in admitted.refused:
+            refused(transaction.id, transaction.service, finding)
+        if rows:
+            self._deliver(rows)
+        return bool(rows)
+
+    # --- out
+
+    def _deliver(self, rows: Sequence[Row]) -> None:
+        messages = transactions_of(rows)
+        sent = Sent(Counter(map(topic_of, rows)), partial(size_of, rows), len(messages) == 1)
+        written = records(rows, messages, self._table.origin)
+        self._sending.send(sent, partial(self._commit, written, self._progress))
+        metrics.MESSAGES.labels().inc(len(rows))
+        metrics.TRANSACTIONS.labels("delivered").inc(len(messages))
+        delivered = ((of[2], local_of(of)[1] // 1_000, count) for of, count in messages.items())
+        became_visible(delivered, self._clock.now(_ms()))
+        failpoint("relay.table_delivered")
+
+    def _commit(self, written: Iterable[Record], progress: Progress) -> None:
+        offsets = self._kafka.offsets(Committed(progress.batch, progress.incarnation, progress.nonce))
+        with metrics.COMMIT_SECONDS.labels().time():
+            self._delivery.commit(written, offsets, self._kafka.metadata)
+        self._committed_at = time.monotonic()
+
+    def _heartbeat(self) -> None:
+        if time.monotonic() - self._committed_at > HEARTBEAT_SECONDS:
+            self._commit((), self._progress)
+
+    def _purge(self) -> None:
+        if time.monotonic() >= self._purge_at and not self._table.purge():
+            self._purge_at = time.monotonic() + PURGE_SECONDS
+
+    def _verify(self) -> None:
+        """Look at session and tables again: a table may be altered while it is served (R75, R76)."""
+        if time.monotonic() >= self._verify_at:
+            self._verify_at = time.monotonic() + VERIFY_SECONDS
+            self._table.require_session()
+            self._table.verify()
+
+    def _set_figures(self) -> None:
+        if time.monotonic() - self._figures_at < FIGURES_SECONDS:
+            return
+        self._figures_at = time.monotonic()
+        report.table_figures(self._name, self._table.figures())
+        metrics.TABLE_ROWS.labels(self._name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
+        self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())
+
+
+def _refusals(admitted: Admitted) -> list[Refusal]:
+    return [
+        Refusal(transaction.local, id_, str(finding.reason), finding.detail)
+        for transaction, finding in admitted.refused
+        for id_ in transaction.ids()
+    ]
+
+
+def _ms() -> int:
+    return time.monotonic_ns() // 1_000_000

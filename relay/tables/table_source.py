@@ -202,7 +202,6 @@ class TableSource:
             report.failed(error, closed, self._feedback.volume.limit, source=self._name)
             raise
         self._feedback.delivered(batch, written, time.monotonic() - began, timed_out=self._delivery.timed_out)
-        metrics.MESSAGES.labels().inc(len(written))
         metrics.TRANSACTIONS.labels("delivered").inc(len(ready))
         delivered = ((found.group, found.decided_at, len(found.halves)) for found in ready)
         report.became_visible(delivered, self._clock.now(_ms()))

@@ -160,7 +160,7 @@ class Database:
             metrics.VERDICTS.labels(verdict, self.name).inc(count)
         now = time.time_ns() // 1_000_000
         self._undecided.note(answers, now)
-        metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
+        metrics.OLDEST_SECONDS.labels(self.name, metrics.UNDECIDED).set(self._undecided.oldest_seconds(now))
         metrics.BREAKERS_OPEN.labels(self.name).set(self._breakers.open() if self._breakers else 0)
         told = {str(verdict): count for verdict, count in counts.items()}
         log.info("Transactions checked", database=self.name, **told)
@@ -188,8 +188,8 @@ class Database:
             self._unreachable(error)
             return
         now = time.time_ns() // 1_000_000
-        metrics.PREPARED.labels(self.name).set(oldest)
-        metrics.OLDEST_UNDECIDED.labels(self.name).set(self._undecided.oldest_seconds(now))
+        metrics.OLDEST_SECONDS.labels(self.name, metrics.PREPARED).set(oldest)
+        metrics.OLDEST_SECONDS.labels(self.name, metrics.UNDECIDED).set(self._undecided.oldest_seconds(now))
         if oldest > PREPARED_SECONDS:
             log.warning(
                 "Prepared transaction not ended; its messages stay undecided, see pg_prepared_xacts",

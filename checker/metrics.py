@@ -30,10 +30,13 @@ DROPPED = TABLE.counter(
 BATCH_SECONDS = TABLE.histogram(
     "outbox_checker_batch_seconds", "Time of one batch in its database", Histogram.DEFAULT_BUCKETS, database=()
 )
-OLDEST_UNDECIDED = TABLE.gauge(
-    "outbox_checker_oldest_undecided_seconds",
-    "Age of the oldest transaction that is asked about and not decided, by the clock in its id; 0: none",
+UNDECIDED, PREPARED = OLDEST = "undecided", "prepared"
+OLDEST_SECONDS = TABLE.gauge(
+    "outbox_checker_oldest_seconds",
+    "Age of the oldest transaction that is asked about and not decided, by the clock in its id, and of the oldest "
+    "prepared transaction of the database; 0: none",
     database=(),
+    kind=OLDEST,
 )
 DATABASE_UP = TABLE.gauge(
     "outbox_checker_database_up",
@@ -43,11 +46,6 @@ DATABASE_UP = TABLE.gauge(
 BREAKERS_OPEN = TABLE.gauge(
     "outbox_checker_breakers_open",
     "Services that are not fenced, because they commit nothing in this database any more",
-    database=(),
-)
-PREPARED = TABLE.gauge(
-    "outbox_checker_oldest_prepared_seconds",
-    "Age of the oldest prepared transaction of the database; 0: none",
     database=(),
 )
 PURGED = TABLE.counter(
@@ -68,7 +66,7 @@ UNDELIVERED = TABLE.gauge(
     kind=Delay,
 )
 
-_OF_A_DATABASE = (VERDICTS, BATCH_SECONDS, OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED)
+_OF_A_DATABASE = (VERDICTS, BATCH_SECONDS, OLDEST_SECONDS, DATABASE_UP, BREAKERS_OPEN)
 
 
 def open_channel() -> None:
@@ -80,8 +78,10 @@ def open_channel() -> None:
 def know(database: str) -> None:
     """Create the metrics of a database, at 0."""
     TABLE.show(database=database)
-    for gauge in (OLDEST_UNDECIDED, DATABASE_UP, BREAKERS_OPEN, PREPARED):
+    for gauge in (DATABASE_UP, BREAKERS_OPEN):
         gauge.labels(database)
+    for kind in OLDEST:
+        OLDEST_SECONDS.labels(database, kind)
 
 
 def forget(database: str) -> None:

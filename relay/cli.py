@@ -39,7 +39,7 @@ class RelayProgress:
     def __call__(self) -> Figures:
         """Return the present figures."""
         found = self._found()
-        delivered, now = found["outbox_relay_messages_total"], self._clock()
+        delivered, now = found["outbox_relay_delivery_seconds_count"], self._clock()
         rate = (delivered - self._delivered) / max(now - self._at, 0.001)
         self._delivered, self._at = delivered, now
         return {

@@ -11,6 +11,7 @@ _DELIVERY_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10
 _EVENTS = (
     *("op_lost", "contradiction", "op_settled", "op_contradicts_settled", "op_misplaced", "op_malformed"),
     *("op_foreign", "op_passed", "op_dropped", "op_reread", "half_reread", "half_copy", "stray", "parked"),
+    *("half_gone", "op_gone"),
 )
 WAKE_UP_CAUSES = POLL, NOTIFICATION = "poll", "notification"
 SERVED, NOT_SERVED, HALTED = PARTITION_STATES = "served", "not_served", "halted"
@@ -20,12 +21,11 @@ UNDELIVERED, WAITING_ROWS, DISCARDED_ROWS = ROW_STATES = "undelivered", "waiting
 TABLE = MetricTable("relay")
 
 # What became visible, and what did not.
-MESSAGES = TABLE.counter("outbox_relay_messages", "Messages made visible on real topics")
 DELIVERY_SECONDS = TABLE.histogram(
     "outbox_relay_delivery_seconds",
-    "Time until a message is visible, by service: from the append of its decision, by the relay's clock; of a "
-    "row from the start of its local transaction, by the database's; of a foreign row from its last read. (others): "
-    "services beyond the first 100",
+    "Time until a message is visible, and how many are, by service: from the append of its decision, by the relay's "
+    "clock; of a row from the start of its local transaction, by the database's; of a foreign row from its last read. "
+    "(others): services beyond the first 100",
     _DELIVERY_SECONDS,
     service=(),
 )
@@ -39,12 +39,6 @@ DISCARDS = TABLE.counter(
     "Transactions written to the discard topic, or to the table of discarded rows, by reason; UNDECIDED: they are "
     "parked",
     reason=DiscardReason,
-)
-LOST = TABLE.counter(
-    "outbox_relay_lost",
-    "Records deleted before they were read or settled: halves, skipped because of skip_lost, and ops, instead of which "
-    "check-back decides",
-    kind=("halves", "ops"),
 )
 
 # What waits in a half partition, and how it is served.
@@ -129,8 +123,10 @@ OPS = TABLE.counter(
 )
 EVENTS = TABLE.counter(
     "outbox_relay_events",
-    "Other events of the ledger, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too "
-    "late, and another decision was applied), op_misplaced (its source does not write to its topic), stray and others",
+    "Other events, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too late, and "
+    "another decision was applied), op_misplaced (its source does not write to its topic), half_gone (deleted before "
+    "it was settled, skipped because of skip_lost), op_gone (deleted before it was read; check-back decides), stray "
+    "and others",
     kind=_EVENTS,
 )
 CHECKS = TABLE.counter("outbox_relay_check_requests", "Check requests sent")

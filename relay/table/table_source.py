@@ -192,7 +192,6 @@ class TableSource:
         sent = Sent(Counter(map(topic_of, rows)), partial(size_of, rows), len(messages) == 1)
         written = records(rows, messages, self._table.origin)
         self._sending.send(sent, partial(self._commit, written, self._progress))
-        metrics.MESSAGES.labels().inc(len(rows))
         metrics.TRANSACTIONS.labels("delivered").inc(len(messages))
         delivered = ((of[2], local_of(of)[1] // 1_000, count) for of, count in messages.items())
         became_visible(delivered, self._clock.now(_ms()))

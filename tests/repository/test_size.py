@@ -66,16 +66,16 @@ def _metrics() -> int:
 
 # A bound may only fall: who makes something smaller lowers it.
 FIGURES: dict[str, tuple[Callable[[], int], int]] = {
-    "lines of the product": (lambda: _lines(*PRODUCT), 52_941),  # the target is 48,000
+    "lines of the product": (lambda: _lines(*PRODUCT), 52_197),  # the target is 48,000
     "lines of tests": (lambda: _lines("tests"), 73_640),  # the target is 66,000
     "words of documents": (
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
-        64_963,  # the target is 60,000
+        64_917,  # the target is 60,000
     ),
-    "commands": (lambda: len(_all_commands()), 32),  # the target is 26
-    "options": (_options, 220),
+    "commands": (lambda: len(_all_commands()), 25),
+    "options": (_options, 195),
     "settings": (_settings, 90),
-    "metrics": (_metrics, 53),  # the target is 50
+    "metrics": (_metrics, 50),
 }
 
 

@@ -53,7 +53,7 @@ _NUMBERS: LiteralString = (
 )
 
 _ANSWERED = {"resumed", "not halted"}
-"""Answers of `table resume` after which there is nothing to do until a relay halts again."""
+"""Answers of `resume` after which there is nothing to do until a relay halts again."""
 
 
 class SourceCruelty:
@@ -221,11 +221,11 @@ class SourceCruelty:
         try:
             result = run_command(self._world.site, *words, environ={"OUTBOX_TABLES": json.dumps(tables)})
         except subprocess.TimeoutExpired:
-            self.outcomes["table resume: no answer within a minute"] += 1
+            self.outcomes["resume: no answer within a minute"] += 1
             return {}
         answer: dict[str, Any] = json.loads(result.stdout) if result.stdout else {}
         outcome = answer.get("outcome") or reason(result.stderr)
-        self.outcomes[f"table resume ended with {result.returncode}: {outcome}"] += 1
+        self.outcomes[f"resume ended with {result.returncode}: {outcome}"] += 1
         return answer
 
     def _look_at(self, answer: Mapping[str, Any]) -> None:

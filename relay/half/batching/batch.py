@@ -129,13 +129,11 @@ class Outcome:
 
     Args:
         records: What the Kafka transaction writes, in this order.
-        messages: How many become visible with it.
     """
 
     records: list[Record] = field(default_factory=list)
     delivered: list[Transaction] = field(default_factory=list)
     refused: list[tuple[Transaction, Finding]] = field(default_factory=list)
-    messages: int = 0
 
     def topics(self) -> Counter[str]:
         """Return how many records it writes to each topic."""
@@ -180,9 +178,7 @@ def settle_batch(
 
 
 def _deliver(transaction: Transaction, partition: int, channel: Channel, outcome: Outcome) -> None:
-    records = deliver(transaction, partition)
-    outcome.records += records
-    outcome.messages += len(records)
+    outcome.records += deliver(transaction, partition)
     outcome.delivered.append(transaction)
     if transaction.discarded:
         outcome.records.extend(remove(transaction, channel.discard_topic, partition))

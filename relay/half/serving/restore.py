@@ -145,7 +145,7 @@ def _without_lost_halves(
             "are gone', step 1"
         )
     log.error("Lost halves skipped", topic=topic, partition=number, lost=lost, before=start)
-    metrics.LOST.labels("halves").inc(lost)
+    metrics.EVENTS.labels("half_gone").inc(lost)
     return kept
 
 
@@ -168,7 +168,7 @@ def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkp
         lost=lost,
         before=start,
     )
-    metrics.LOST.labels("ops").inc(lost)
+    metrics.EVENTS.labels("op_gone").inc(lost)
     return OpCheckpoint(start, max(checkpoint.head, start))
 
 

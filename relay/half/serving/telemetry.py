@@ -54,7 +54,6 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
                 last=offsets[-1],
             )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
-    metrics.MESSAGES.labels().inc(outcome.messages)
     delivered = ((found.service, found.decided_at, len(found.counted())) for found in outcome.delivered)
     became_visible(delivered, time.time_ns() // 1_000_000)
     metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))

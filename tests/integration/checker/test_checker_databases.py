@@ -87,7 +87,7 @@ def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: HalfOutb
         assert metric(configured.port, "outbox_checker_database_up", database="dead") == 0
         assert metric(configured.port, "outbox_checker_database_up", database="shop") == 1
         assert metric(configured.port, "outbox_checker_verdicts_total", database="shop", verdict="FENCED") == 9
-        assert metric(configured.port, "outbox_checker_oldest_undecided_seconds", database="dead") > 0
+        assert metric(configured.port, "outbox_checker_oldest_seconds", database="dead", kind="undecided") > 0
     assert checker.terminate() == 0
 
 

@@ -110,7 +110,7 @@ def test_lost_halves_halt_their_partition_until_skip_lost(site: Site) -> None:
     skipping = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_SKIP_LOST": "0"})
     wait_until(lambda: values(site) == ["goes on", "kept"], explain=site.logs)
     assert "Lost halves skipped" in skipping.output()
-    assert metric(port, "outbox_relay_lost_total", kind="halves") == 2
+    assert metric(port, "outbox_relay_events_total", kind="half_gone") == 2
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
 
 
@@ -124,7 +124,7 @@ def test_lost_ops_are_decided_by_checks(site: Site) -> None:
     relay = site.relay(extra={"OUTBOX_HTTP_PORT": str(port), "OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
     wait_until(lambda: values(site) == ["first", "second"], explain=site.logs)
     assert "Unread ops are gone" in relay.output()
-    assert metric(port, "outbox_relay_lost_total", kind="ops") >= 1
+    assert metric(port, "outbox_relay_events_total", kind="op_gone") >= 1
 
 
 @pytest.mark.parametrize("kind", ["half", "op"])

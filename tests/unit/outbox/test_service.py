@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 import structlog
 import typer
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -104,9 +104,9 @@ def test_an_expected_error_is_one_line_and_a_code(
 # --- logs and progress ------------------------------------------------------------------------------------------------
 
 
-def _registry() -> tuple[CollectorRegistry, Counter, Gauge]:
+def _registry() -> tuple[CollectorRegistry, Histogram, Gauge]:
     registry = CollectorRegistry()
-    messages = Counter("outbox_relay_messages", "m", registry=registry)
+    messages = Histogram("outbox_relay_delivery_seconds", "m", ["group"], registry=registry)
     pending = Gauge("outbox_relay_pending", "p", ["partition"], registry=registry)
     outcomes = Counter("outbox_relay_transactions", "t", ["outcome"], registry=registry)
     outcomes.labels("rolled_back").inc(3)
@@ -128,7 +128,9 @@ def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() ->
     registry, messages, pending = _registry()
     now = iter([10.0, 12.0, 14.0])
     figures = RelayProgress(registry, lambda: next(now))
-    messages.inc(1_000)
+    for _ in range(500):
+        messages.labels("shop").observe(1.0)
+        messages.labels("stock").observe(1.0)
     pending.labels("0").set(4)
     pending.labels("1").set(7)
     first = dict(figures())

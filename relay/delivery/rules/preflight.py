@@ -114,6 +114,8 @@ def inspect(
     now: int | None = None,
     allowed: AllowList = EVERYTHING,
     more: int = 0,
+    *,
+    bodies: bool = True,
 ) -> Finding | None:
     """Return the first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
@@ -122,12 +124,13 @@ def inspect(
         channel: The channel, whose own topics can never be targets.
         now: The broker's time, ms; without it timestamps are not looked at.
         more: Bytes by which the longest origin header may be longer than that of a half.
+        bodies: False: they may have been let go, and only where the messages shall go is looked at.
     """
-    counted, service = transaction.counted(), transaction.service
-    gravest = _incomplete(transaction.expected() - len(counted))
-    for message in counted:
+    service, gravest = transaction.service, None
+    for message in transaction.counted():
         finding = _inspect_message(service, message, topics, channel, allowed)
-        finding = finding or _inspect_record(service, message, topics, now, more)
+        if finding is None and bodies:
+            finding = _inspect_record(service, message, topics, now, more)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -148,25 +151,6 @@ def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], loo
         return found
     look_again(topics)
     return {transaction: finding for transaction in found if (finding := judge(transaction))}
-
-
-def inspect_targets(
-    transaction: OutgoingTransaction, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
-) -> Finding | None:
-    """As `inspect`, by what is known of a transaction whose bodies were let go: where its messages shall go."""
-    counted, service = transaction.counted(), transaction.service
-    gravest = _incomplete(transaction.expected() - len(counted))
-    for message in counted:
-        finding = _inspect_message(service, message, topics, channel, allowed)
-        if finding is not None:
-            gravest = _graver(gravest, finding)
-    return gravest
-
-
-def _incomplete(missing: int) -> Finding | None:
-    if not missing:
-        return None
-    return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
 
 
 def _graver(known: Finding | None, finding: Finding) -> Finding:
@@ -216,7 +200,7 @@ def _inspect_record(
 ) -> Finding | None:
     target = message.target()
     topic = None if target is None else topics.get(target.topic)
-    if target is None or topic is None or message.error or not message.has_body():
+    if target is None or topic is None or message.error:
         return Finding(DiscardReason.MALFORMED, message.error)
     name, limit = target.topic, topic.max_message_bytes
     age = 0 if now is None else now - message.timestamp()

@@ -106,7 +106,7 @@ class GatedLedger:
 
     def reason(self, transaction: Transaction) -> DiscardReason | None:
         """What pre-flight says of what was handed out."""
-        found = inspect(transaction, self.gate.topics, CHANNEL, None, self.gate.allowed)
+        found = transaction.lacks() or inspect(transaction, self.gate.topics, CHANNEL, None, self.gate.allowed)
         return found.reason if found else None
 
     def given_up(self) -> list[tuple[int, DiscardReason | None]]:

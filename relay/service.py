@@ -35,7 +35,7 @@ from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.intake import Intake
 from relay.half.serving.served import ServedPartitions
 from relay.half.serving.take_over import TakeOver
-from relay.recovery.stable_offsets import watch_real_topics
+from relay.recovery.offset_reader import watch_real_topics
 from relay.reload import AllowListReload
 from relay.settings import RelaySettings
 

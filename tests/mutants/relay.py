@@ -29,11 +29,10 @@ from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
 from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
 from relay.half.kafka.decode import keepable
-from relay.half.partitions.ownership import Halts
-from relay.half.partitions.stalls import Stalls, _Progress
+from relay.half.partitions.ownership import Halts, Stalls, _Progress
 from relay.half.serving.commits import GroupMetadata
-from relay.half.serving.fencing import Fencing
 from relay.half.serving.served import ServedPartitions
+from relay.half.serving.take_over import Fencing
 from relay.half.serving.worker import PartitionWorker
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction

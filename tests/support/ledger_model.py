@@ -31,7 +31,7 @@ from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
 from relay.half.batching.batch import Batch, settle_batch, take_batch, take_ready
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
-from relay.half.state.body_cache import KEEP, BodyPolicy
+from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.discard_index import from_manifest, record_keys
 from relay.half.state.half_records import Half, OpRecord

@@ -18,8 +18,7 @@ from relay.delivery.rules.outgoing import Finding
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.op_decisions import Decisions
 from relay.half.ledger.partition_progress import Checkpoints, Progress
-from relay.half.ledger.pending_transactions import Pending
-from relay.half.state.body_cache import KEEP, Bodies, BodyPolicy
+from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
 from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, ParkedHalves, alive, from_manifest, to_manifest

@@ -14,7 +14,7 @@ import relay.half.state.parking
 import relay.half.state.unsettled
 from outbox.protocol import checkpoint
 from relay.delivery.rules.topic_gate import GatePolicy
-from relay.half.state.body_cache import KEEP, BodyPolicy
+from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
 from relay.half.state.parking import DEFAULT, ParkingPolicy
 from tests.support.examples import examples
 from tests.support.ledger_model import FLOODED, IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World

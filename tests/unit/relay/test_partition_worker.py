@@ -35,8 +35,7 @@ from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import Delivery
 from relay.half.kafka.decode import Decoder
-from relay.half.kafka.discard_reader import DiscardReader
-from relay.half.kafka.half_reader import HalfReader, PartitionReaders
+from relay.half.kafka.half_reader import DiscardReader, HalfReader, PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
 
-import relay.half.state.unsettled
+import relay.half.ledger.partition_progress
 from checker.rules.verdicts import Row, Verdict, op_entry
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
@@ -541,8 +541,8 @@ class World:
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
         window, few = (
-            vars(relay.half.state.unsettled)["WINDOW"],
-            vars(relay.half.state.unsettled)["FEW"],
+            vars(relay.half.ledger.partition_progress)["WINDOW"],
+            vars(relay.half.ledger.partition_progress)["FEW"],
         )  # a history may make them smaller
         is_narrow = half_checkpoint.head - half_checkpoint.offset <= window
         assert is_narrow or len(half_checkpoint.unsettled) <= few, "no string could say it"

@@ -126,11 +126,16 @@ def inspect(
         more: Bytes by which the longest origin header may be longer than that of a half.
         bodies: False: they may have been let go, and only where the messages shall go is looked at.
     """
-    service, gravest = transaction.service, None
+    service = transaction.service
+    gravest: Finding | None = None
     for message in transaction.counted():
-        finding = _inspect_message(service, message, topics, channel, allowed)
-        if finding is None and bodies:
-            finding = _inspect_record(service, message, topics, now, more)
+        target = message.target()
+        if target is None or message.error:
+            finding: Finding | None = Finding(DiscardReason.MALFORMED, message.error)
+        else:
+            finding, topic = inspect_target(service, target, topics, channel, allowed), topics.get(target.topic)
+            if bodies and topic is not None and finding is None:
+                finding = _inspect_record(service, message, target.topic, topic, now, more)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -156,15 +161,6 @@ def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], loo
 def _graver(known: Finding | None, finding: Finding) -> Finding:
     """Of two findings the final one, else the first."""
     return finding if known is None or (known.reason in PASSING and finding.reason not in PASSING) else known
-
-
-def _inspect_message(
-    service: str, message: OutgoingMessage, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
-) -> Finding | None:
-    target = message.target()
-    if target is None:
-        return Finding(DiscardReason.MALFORMED, message.error)
-    return inspect_target(service, target, topics, channel, allowed)
 
 
 def inspect_target(
@@ -196,13 +192,9 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
 
 
 def _inspect_record(
-    service: str, message: OutgoingMessage, topics: Mapping[str, RealTopic | None], now: int | None, more: int
+    service: str, message: OutgoingMessage, name: str, topic: RealTopic, now: int | None, more: int
 ) -> Finding | None:
-    target = message.target()
-    topic = None if target is None else topics.get(target.topic)
-    if target is None or topic is None or message.error:
-        return Finding(DiscardReason.MALFORMED, message.error)
-    name, limit = target.topic, topic.max_message_bytes
+    limit = topic.max_message_bytes
     age = 0 if now is None else now - message.timestamp()
     if topic.key_required and message.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from outbox.protocol.half import HalfControl, Truth
+from relay.half.ledger.partition_progress import Unsettled
 from relay.half.state.half_records import Half, shared_number
 from relay.half.state.message_transaction import PENDING, ROLLED_BACK, Transaction
 from relay.half.state.parking import Parking
-from relay.half.state.unsettled import Unsettled
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -168,17 +167,6 @@ class TakeOver:
         end_hanging(kafka, self._admin, channel.channel, owner, author_of, settings.hanging_transaction)
 
 
-class Fenced(NamedTuple):
-    """The result of a take-over's first step.
-
-    Args:
-        delivery: An initialised producer, or why there is none.
-    """
-
-    number: int
-    delivery: Delivery | Exception
-
-
 class Fencing:
     """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks.
 
@@ -200,17 +188,17 @@ class Fencing:
             self._begun[number] = pool.submit(self._fence, number)
         pool.shutdown(wait=False)
 
-    def take_done(self, seconds: float = 0.0) -> Iterator[Fenced]:
-        """Yield what is done, all at the latest after so many seconds."""
+    def take_done(self, seconds: float = 0.0) -> Iterator[tuple[int, Delivery | Exception]]:
+        """Yield what is done, all at the latest after so many seconds: a producer, or why there is none."""
         wait(self._begun.values(), seconds)
         for number in [number for number, future in self._begun.items() if future.done()]:
             future = self._begun.pop(number)
             try:
-                yield Fenced(number, future.result())
+                yield number, future.result()
             except ConfigurationError:
                 raise
             except Exception as error:  # noqa: BLE001 - it is about this half partition alone (R81)
-                yield Fenced(number, error)
+                yield number, error
 
     def drop(self, numbers: Collection[int]) -> None:
         """Wait for half partitions that are ours no longer: a producer that comes later would fence the next owner."""

@@ -28,14 +28,13 @@ from relay.delivery.call_watch import watch_calls
 from relay.delivery.rules.allow_list import CurrentAllowList
 from relay.delivery.topic_lookup import TopicLookups
 from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS
-from relay.half.kafka.log_ends import LogEnds
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.serving.check_back import CheckSender
 from relay.half.serving.commits import GroupMetadata
-from relay.half.serving.intake import Intake
+from relay.half.serving.intake import Intake, LogEnds
 from relay.half.serving.served import ServedPartitions
 from relay.half.serving.take_over import TakeOver
-from relay.recovery.stable_offsets import watch_real_topics
+from relay.recovery.offset_reader import watch_real_topics
 from relay.reload import AllowListReload
 from relay.settings import RelaySettings
 

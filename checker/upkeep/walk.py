@@ -105,7 +105,7 @@ ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value WHERE known.value::bigint
 _DELETE_ROLLBACK_ROWS: LiteralString = f"DELETE FROM {{transaction}} AS row WHERE {_OLD_OF_PAGE} AND row.state = 'R'"  # noqa: S608
 
 _COLUMNS: LiteralString = """
-SELECT row.transaction_id::text, left(row.producer_group, 200), row.half_topic_id::text, row.half_partition,
+SELECT row.transaction_id::text, left(row.service, 200), row.half_topic_id::text, row.half_partition,
        row.first_offset, row.last_offset, greatest(row.created_at, to_timestamp(0))
   FROM {transaction} AS row
 """

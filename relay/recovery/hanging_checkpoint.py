@@ -15,16 +15,17 @@ The checkpoint of a table source is the number of its last batch.
 
 from __future__ import annotations
 
+import enum
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple, Self
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import checked_properties, describe_topics
+from outbox._kafka.admin import checked_properties, describe_topics, end_offset
 from outbox._kafka.groups import committed_checkpoints, is_group_refused
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError, KafkaUnreachable
@@ -33,8 +34,8 @@ from outbox.protocol.names import Channel
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.delivery.transactional_delivery import TransactionalDelivery
-from relay.recovery.author import Author, backwards
-from relay.recovery.checkpoint_hold import Held, Hold
+from relay.recovery.author import Author, Found, backwards
+from relay.recovery.hanging_transactions import as_record
 from relay.recovery.offset_reader import OffsetReader
 from relay.recovery.transaction_state import (
     Decision,
@@ -46,6 +47,54 @@ from relay.recovery.transaction_state import (
     parse_state,
     partition_of,
 )
+
+
+class Held(enum.Enum):
+    """What readers have seen of a hanging transaction on a partition."""
+
+    ITSELF = "nothing: its own record is the first one that they do not see"
+    BY_OTHERS = "nothing yet: a record of another transaction is the first one that they do not see"
+    SEEN = "perhaps something"
+
+
+class Hold:
+    """What holds partitions back that a hanging transaction wrote to.
+
+    Args:
+        author: Recognises what the checkpoint before the transaction owes.
+    """
+
+    def __init__(self, kafka: Mapping[str, str], admin: AdminClient, channel: Channel, author: Author) -> None:
+        self._kafka = kafka
+        self._admin = admin
+        self._channel = channel
+        self._author = author
+
+    def of(self, places: Sequence[tuple[str, int]]) -> set[Held]:
+        """Return what holds some topics and partitions back."""
+        there = describe_topics(self._admin, sorted({topic for topic, _ in places})) if places else {}
+        return {self._held(*place) if place[0] in there else Held.SEEN for place in places}
+
+    def _held(self, topic: str, partition: int) -> Held:
+        end = end_offset(self._admin, topic, partition)
+        stable = end_offset(self._admin, topic, partition, stable=True)
+        if end is None or stable is None:
+            raise KafkaUnreachable(f"{topic}/{partition} has no leader that answers")
+        if stable >= end:
+            return Held.SEEN
+        if topic == self._channel.discard_topic:  # no other process writes to that partition
+            return Held.ITSELF
+        own = self._author.last_own(self._record_at(topic, partition, stable), ())
+        return Held.ITSELF if own is not None and own.is_owed else Held.BY_OTHERS
+
+    def _record_at(self, topic: str, partition: int, offset: int) -> Sequence[Found]:
+        group = self._channel.relay_group
+        reader = OffsetReader(self._kafka, topic, partition, group, isolation="read_uncommitted")
+        try:
+            return [Found(as_record(message), offset) for message in reader.read_at([offset])]
+        finally:
+            reader.close()
+
 
 TOPIC = "__transaction_state"
 READ_AT_ONCE = 20_000

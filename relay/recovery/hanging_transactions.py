@@ -27,8 +27,7 @@ from outbox.protocol.record import Record
 from relay import metrics
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.recovery.author import Author, Found, Own, backwards
-from relay.recovery.offset_reader import OffsetReader
-from relay.recovery.stable_offsets import Offsets
+from relay.recovery.offset_reader import OffsetReader, Offsets
 
 LOOKS = 4
 PAUSE_SECONDS = 0.05

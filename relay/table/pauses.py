@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
+from outbox._postgres.notifications import Notifications
 from relay import metrics
 
 IDLE_MIN_SECONDS = 0.001
@@ -21,22 +21,6 @@ NOTIFIED_SECONDS = 1.0
 
 LOOK_SECONDS = 60.0
 """Pause before it is looked again whether a table without the trigger has got it."""
-
-
-class Notifications(Protocol):
-    """See `outbox._postgres.notifications.Notifications`."""
-
-    def try_begin(self) -> bool | None:
-        """Begin to wait."""
-
-    def drop(self) -> None:
-        """Drop what has come while nothing waits."""
-
-    def end(self) -> None:
-        """End the wait."""
-
-    def wait(self, seconds: float, stopping: Callable[[float], bool]) -> bool:
-        """Wait for a notification."""
 
 
 class Pauses:

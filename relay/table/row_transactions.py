@@ -29,10 +29,6 @@ class RowMessage:
         """Return its key."""
         return self.row.key
 
-    def has_body(self) -> bool:
-        """Return True: a row was read whole."""
-        return True
-
     def target(self) -> Target | None:
         """Return where it shall go; None: it is no message."""
         return None if self.error else Target(self.row.topic, self.row.partition)
@@ -79,17 +75,13 @@ class RowTransaction:
         """Return the local transaction."""
         return local_of(self.of)
 
-    def is_out_of_order(self) -> bool:
-        """Return False: a row is delivered in its order, or not at all."""
-        return False
+    def may_wait(self) -> bool:
+        """Return True: a row is delivered in its order, or not at all."""
+        return True
 
     def counted(self) -> list[RowMessage]:
         """Return all of its messages."""
         return self.messages
-
-    def expected(self) -> int:
-        """Return how many messages it has."""
-        return len(self.messages)
 
     def ids(self) -> list[int]:
         """Return the ids of its rows."""

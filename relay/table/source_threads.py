@@ -31,9 +31,8 @@ from relay.settings import RelaySettings
 from relay.table import telemetry as report
 from relay.table.admission import Admission
 from relay.table.foreign.foreign_table import ForeignTable
-from relay.table.kafka_progress import KafkaProgress
+from relay.table.kafka_progress import KafkaProgress, RowAuthor
 from relay.table.owned_table import POOLED, OwnedTable, open_session, was_delivered
-from relay.table.row_author import RowAuthor
 from relay.table.source_table import SourceTable
 from relay.table.table_source import TableSource
 

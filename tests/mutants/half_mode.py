@@ -20,7 +20,7 @@ from relay.half.kafka.decode import Decoder
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.op_decisions import Decisions
-from relay.half.ledger.partition_progress import OpProgress, Progress
+from relay.half.ledger.partition_progress import OpProgress, Progress, Unsettled
 from relay.half.serving.commits import PROGRESS_SECONDS, Commits
 from relay.half.serving.intake import Intake, Unreadable
 from relay.half.serving.restore import _without_lost_halves, lost_ops, read_checkpoints
@@ -31,7 +31,6 @@ from relay.half.state.message_transaction import Event, State, Transaction
 from relay.half.state.obeyed import Contradiction, Obeyed
 from relay.half.state.parking import Parking
 from relay.half.state.recheck import Patience, Urgent
-from relay.half.state.unsettled import Unsettled
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 

@@ -29,11 +29,10 @@ from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
 from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
 from relay.half.kafka.decode import keepable
-from relay.half.partitions.ownership import Halts
-from relay.half.partitions.stalls import Stalls, _Progress
+from relay.half.partitions.ownership import Halts, Stalls, _Progress
 from relay.half.serving.commits import GroupMetadata
-from relay.half.serving.fencing import Fencing
 from relay.half.serving.served import ServedPartitions
+from relay.half.serving.take_over import Fencing
 from relay.half.serving.worker import PartitionWorker
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
@@ -139,7 +138,6 @@ def r22_offset_out_of_range(self: RelayService) -> dict[str, object]:
 
 @mutant(inspect, "R24", Harm.STUCK)
 @fails("unit/relay/test_preflight.py::test_one_bad_message_stops_its_whole_transaction")
-@fails("unit/relay/test_preflight.py::test_a_transaction_that_lacks_a_listed_position_is_incomplete")
 def r24_pre_flight(
     transaction: Transaction,
     topics: Mapping[str, RealTopic | None],
@@ -147,9 +145,20 @@ def r24_pre_flight(
     now: int | None = None,
     allowed: AllowList = EVERYTHING,
     more: int = 0,
+    *,
+    bodies: bool = True,
 ) -> Finding | None:
     """Whole transactions pass pre-flight before they enter a batch. One message to a topic that was deleted, or that is
     too large for it, fails its Kafka transaction, again and again: the half partition is stuck."""
+    return None
+
+
+@mutant(Transaction.lacks, "R24", Harm.LOST)
+@fails("unit/relay/test_preflight.py::test_a_transaction_that_lacks_a_listed_position_is_incomplete")
+@fails("unit/relay/test_preflight.py::test_a_message_whose_body_is_not_here_is_not_delivered")
+def r24_what_a_transaction_lacks(self: Transaction) -> Finding | None:
+    """A transaction of which a listed half is gone is not delivered in part. Without it the others are delivered, and
+    readers see half of a change: the rest is lost, and no discard names it."""
     return None
 
 

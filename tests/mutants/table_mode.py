@@ -33,8 +33,8 @@ from relay.table import plain_window, source_table
 from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.id_floor import IdFloor
+from relay.table.kafka_progress import RowAuthor
 from relay.table.owned_table import OwnedTable, Refusal, was_delivered
-from relay.table.row_author import RowAuthor
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
 from relay.table.source_table import PURGE_ROWS, SourceTable

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from itertools import chain
 
-import relay.half.state.unsettled
+import relay.half.ledger.partition_progress
 from checker.rules.verdicts import Verdict, op_entry
 from outbox._rules.callback_row import Row
 from outbox.protocol import names
@@ -32,7 +32,7 @@ from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
 from relay.half.batching.batch import Batch, settle_batch, take_batch, take_ready
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
-from relay.half.state.body_cache import KEEP, BodyPolicy
+from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.discard_index import from_manifest, record_keys
 from relay.half.state.half_records import Half, OpRecord
@@ -542,8 +542,8 @@ class World:
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
         window, few = (
-            vars(relay.half.state.unsettled)["WINDOW"],
-            vars(relay.half.state.unsettled)["FEW"],
+            vars(relay.half.ledger.partition_progress)["WINDOW"],
+            vars(relay.half.ledger.partition_progress)["FEW"],
         )  # a history may make them smaller
         is_narrow = half_checkpoint.head - half_checkpoint.offset <= window
         assert is_narrow or len(half_checkpoint.unsettled) <= few, "no string could say it"

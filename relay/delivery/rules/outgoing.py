@@ -35,9 +35,6 @@ class OutgoingMessage(Protocol):
     def error(self) -> str:
         """Return why it is no message, if it is none."""
 
-    def has_body(self) -> bool:
-        """Return whether its content is here."""
-
     def target(self) -> Target | None:
         """Return where it shall go; None: it is no message."""
 
@@ -62,11 +59,8 @@ class OutgoingTransaction(Protocol):
     def given_up(self) -> bool:
         """Return whether it waits for no real topic any more: pre-flight decides on it as it is."""
 
-    def is_out_of_order(self) -> bool:
-        """Return whether nothing waits behind it, and it waits for nothing: it was discarded before."""
+    def may_wait(self) -> bool:
+        """Return whether it can wait for a real topic, with all that is behind it."""
 
     def counted(self) -> Sequence[OutgoingMessage]:
         """Return the messages, in their order."""
-
-    def expected(self) -> int:
-        """Return how many messages it has; some may not be here."""

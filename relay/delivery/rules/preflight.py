@@ -114,6 +114,8 @@ def inspect(
     now: int | None = None,
     allowed: AllowList = EVERYTHING,
     more: int = 0,
+    *,
+    bodies: bool = True,
 ) -> Finding | None:
     """Return the first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
@@ -122,12 +124,18 @@ def inspect(
         channel: The channel, whose own topics can never be targets.
         now: The broker's time, ms; without it timestamps are not looked at.
         more: Bytes by which the longest origin header may be longer than that of a half.
+        bodies: False: they may have been let go, and only where the messages shall go is looked at.
     """
-    counted, service = transaction.counted(), transaction.service
-    gravest = _incomplete(transaction.expected() - len(counted))
-    for message in counted:
-        finding = _inspect_message(service, message, topics, channel, allowed)
-        finding = finding or _inspect_record(service, message, topics, now, more)
+    service = transaction.service
+    gravest: Finding | None = None
+    for message in transaction.counted():
+        target = message.target()
+        if target is None or message.error:
+            finding: Finding | None = Finding(DiscardReason.MALFORMED, message.error)
+        else:
+            finding, topic = inspect_target(service, target, topics, channel, allowed), topics.get(target.topic)
+            if bodies and topic is not None and finding is None:
+                finding = _inspect_record(service, message, target.topic, topic, now, more)
         if finding is not None:
             gravest = _graver(gravest, finding)
     return gravest
@@ -150,37 +158,9 @@ def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], loo
     return {transaction: finding for transaction in found if (finding := judge(transaction))}
 
 
-def inspect_targets(
-    transaction: OutgoingTransaction, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
-) -> Finding | None:
-    """As `inspect`, by what is known of a transaction whose bodies were let go: where its messages shall go."""
-    counted, service = transaction.counted(), transaction.service
-    gravest = _incomplete(transaction.expected() - len(counted))
-    for message in counted:
-        finding = _inspect_message(service, message, topics, channel, allowed)
-        if finding is not None:
-            gravest = _graver(gravest, finding)
-    return gravest
-
-
-def _incomplete(missing: int) -> Finding | None:
-    if not missing:
-        return None
-    return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
-
-
 def _graver(known: Finding | None, finding: Finding) -> Finding:
     """Of two findings the final one, else the first."""
     return finding if known is None or (known.reason in PASSING and finding.reason not in PASSING) else known
-
-
-def _inspect_message(
-    service: str, message: OutgoingMessage, topics: Mapping[str, RealTopic | None], channel: Channel, allowed: AllowList
-) -> Finding | None:
-    target = message.target()
-    if target is None:
-        return Finding(DiscardReason.MALFORMED, message.error)
-    return inspect_target(service, target, topics, channel, allowed)
 
 
 def inspect_target(
@@ -212,13 +192,9 @@ def _inspect_topic(target: Target, topic: RealTopic | None) -> Finding:
 
 
 def _inspect_record(
-    service: str, message: OutgoingMessage, topics: Mapping[str, RealTopic | None], now: int | None, more: int
+    service: str, message: OutgoingMessage, name: str, topic: RealTopic, now: int | None, more: int
 ) -> Finding | None:
-    target = message.target()
-    topic = None if target is None else topics.get(target.topic)
-    if target is None or topic is None or message.error or not message.has_body():
-        return Finding(DiscardReason.MALFORMED, message.error)
-    name, limit = target.topic, topic.max_message_bytes
+    limit = topic.max_message_bytes
     age = 0 if now is None else now - message.timestamp()
     if topic.key_required and message.key is None:
         return Finding(DiscardReason.KEY_REQUIRED, f"topic {name} is compacted and the message has no key")

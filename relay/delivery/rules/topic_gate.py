@@ -19,7 +19,7 @@ from typing import NamedTuple
 from outbox.protocol.names import Channel
 from relay.delivery.rules.allow_list import EVERYTHING, CurrentAllowList
 from relay.delivery.rules.outgoing import OutgoingTransaction, Target
-from relay.delivery.rules.preflight import PASSING, RealTopic, inspect_target, inspect_targets
+from relay.delivery.rules.preflight import PASSING, RealTopic, inspect, inspect_target
 
 METADATA_MAX_AGE_MS = 5_000
 """Time for which the gate uses the metadata of a topic; the next metadata may come from a cache."""
@@ -134,9 +134,9 @@ class Gate:
         return None
 
     def _closed_to(self, transaction: OutgoingTransaction) -> str | None:
-        if transaction.is_out_of_order():
+        if not transaction.may_wait():
             return None
-        finding = inspect_targets(transaction, self._topics, self._channel, self.allowed)
+        finding = inspect(transaction, self._topics, self._channel, allowed=self.allowed, bodies=False)
         if finding is None or finding.reason not in PASSING:
             return None
         targets = [target for message in transaction.counted() if (target := message.target())]

@@ -157,7 +157,11 @@ def settle_batch(
         now: The broker's time, ms.
         look_again: Brings `topics` up to date.
     """
-    findings = refused(batch.ready, lambda found: inspect(found, topics, channel, now, allowed), look_again)
+
+    def judge(transaction: Transaction) -> Finding | None:
+        return transaction.lacks() or inspect(transaction, topics, channel, now, allowed)
+
+    findings = refused(batch.ready, judge, look_again)
     outcome = Outcome()
     for transaction in batch.removed:
         outcome.records.extend(remove(transaction, channel.discard_topic, ledger.partition))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
@@ -16,28 +15,25 @@ from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
 
 
-def deliver(transaction: Transaction, origin: int | str) -> list[Record]:
+def deliver(transaction: Transaction, partition: int) -> list[Record]:
     """Return the records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header marks it.
 
     Args:
         transaction: A committed transaction that passed pre-flight.
-        origin: Its half partition or table source, for the origin header.
+        partition: Its half partition, for the origin header.
     """
     counted = [(half, half.control) for half in transaction.counted() if half.control]
-    messages = Counter(
-        control.transaction_id for _, control in counted
-    )  # rows of a foreign table have ids of their own
-    records = [_real(half, control, origin, messages[control.transaction_id]) for half, control in counted]
+    records = [_real(half, control, partition, len(counted)) for half, control in counted]
     if transaction.discarded:
         for record in records:
             record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
     return records
 
 
-def _real(half: Half, control: HalfControl, origin: int | str, messages: int) -> Record:
-    headers = [*real_headers(control, half.headers, origin, half.offset), count_header(messages)]
+def _real(half: Half, control: HalfControl, partition: int, messages: int) -> Record:
+    headers = [*real_headers(control, half.headers, partition, half.offset), count_header(messages)]
     return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
 
 

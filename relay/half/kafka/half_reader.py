@@ -2,16 +2,143 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from outbox.errors import ConfigurationError
+import structlog
+from confluent_kafka import Message
+
+from outbox._kafka.channel import ChannelDescription
+from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.protocol.discard import Manifest, is_manifest_key, parse_manifest
+from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.names import Channel
-from relay.half.kafka.decode import Decoder
-from relay.half.kafka.discard_reader import DiscardReader
+from outbox.protocol.skip import PREFIX, Skip, parse_skip
+from relay.half.kafka.decode import Decoder, decode_envelope
 from relay.half.state.half_records import Half
 from relay.recovery.offset_reader import OffsetReader
+
+TIMEOUT_SECONDS = 10.0
+"""Maximum time until a committed record can be read."""
+
+
+log = structlog.get_logger()
+
+
+class DiscardReader:
+    """The records of one discard partition."""
+
+    def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription, partition: int) -> None:
+        self.newest_append = 0
+        self._topic = channel.discard.name
+        self._names = {topic.id: topic.name for topic in (channel.half, channel.op, channel.verdict)}
+        self._skips: list[Skip] = []
+        self._partition = partition
+        self._next = 0
+        self._places: dict[bytes, int] = {}
+        self._manifests: dict[bytes, Manifest] = {}
+        self._reader = OffsetReader(kafka, self._topic, partition, channel.channel.relay_group)
+
+    def read_manifests(self) -> list[Manifest]:
+        """Read the partition to its end: the manifests of all that is there."""
+        for message in self._reader.read_on(self._next):
+            self._note(message)
+            self._note_manifest(message)
+            self._note_skip(message)
+        found = list(self._manifests.values())
+        self._manifests.clear()
+        return found
+
+    def skipped(self) -> dict[tuple[str, int], str]:
+        """Return what operators want passed by in the half, op and verdict partition, as far as manifests were read.
+
+        Returns:
+            Who wants it and why, by topic and offset.
+        """
+        return {
+            (self._names[skip.topic_id], skip.offset): str(skip)
+            for skip in self._skips
+            if skip.topic_id in self._names and skip.partition == self._partition
+        }
+
+    def fetch(self, wanted: Mapping[bytes, int]) -> dict[int, Half]:
+        """Halves that are there.
+
+        Args:
+            wanted: Keys of their records, and their half offsets: an earlier record of a key is of another half.
+
+        Returns:
+            The halves, by half offset.
+        """
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        found: dict[int, Half] = {}
+        while missing := {key: offset for key, offset in wanted.items() if offset not in found}:
+            if time.monotonic() > deadline:
+                raise KafkaUnreachable(
+                    f"{len(missing)} discarded halves were not found in {self._topic}/{self._partition} within "
+                    f"{TIMEOUT_SECONDS:g} s, the first of half offset {min(missing.values())}; the read is repeated"
+                )
+            places = sorted(self._places[key] for key in missing if key in self._places)
+            for message in self._reader.read_at(places):
+                half = decode_envelope(message.value())
+                if missing.get(message.key() or b"") == half.offset:
+                    found[half.offset] = half
+            if len(found) < len(wanted):
+                self._catch_up()
+        return found
+
+    def stop(self) -> None:
+        """Let reads, also later ones, fail at once."""
+        self._reader.stop()
+
+    def rest(self) -> None:
+        """Let the connection go if there was no read for a while."""
+        self._reader.rest()
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._reader.close()
+
+    def _catch_up(self) -> None:
+        """Learn where own records are that were written since; a commit is acknowledged before it can be read."""
+        for message in self._reader.read_on(self._next):
+            self._note(message)
+
+    def _note(self, message: Message) -> None:
+        key = message.key() or b""
+        self._next = (message.offset() or 0) + 1
+        self.newest_append = max(self.newest_append, message.timestamp()[1])
+        if message.value() is None:
+            self._places.pop(key, None)
+        elif not is_manifest_key(key):
+            self._places[key] = message.offset() or 0
+
+    def _note_manifest(self, message: Message) -> None:
+        key = message.key() or b""
+        if not is_manifest_key(key):
+            return
+        self._manifests.pop(key, None)
+        if message.value() is None:
+            return
+        try:
+            self._manifests[key] = parse_manifest(message.value())
+        except NewerFormatError:
+            raise
+        except ProtocolError as error:
+            log.warning("Manifest unreadable, ignored", partition=self._partition, reason=str(error))
+
+    def _note_skip(self, message: Message) -> None:
+        if not (message.key() or b"").startswith(PREFIX) or message.value() is None:
+            return
+        try:
+            self._skips.append(parse_skip(message.value()))
+        except NewerFormatError:
+            raise
+        except ProtocolError as error:
+            log.warning("Skip unreadable, ignored", partition=self._partition, reason=str(error))
+
 
 AT_ONCE = 1_000
 

@@ -2,12 +2,147 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
+from outbox.protocol.checkpoint import FAR, FEW, WINDOW, HalfCheckpoint, OpCheckpoint
 from relay.half.state.message_transaction import Transaction
-from relay.half.state.unsettled import Unsettled
+
+
+class Unsettled:
+    """Ascending runs of offsets that are not settled, below the offset to be read next.
+
+    Args:
+        head: The offset to be read next.
+    """
+
+    def __init__(self, runs: Collection[range], head: int) -> None:
+        self._starts = [run.start for run in runs]
+        self._stops = [run.stop for run in runs]
+        self._head = head
+        self._reserved = 0
+        self._late: list[int] = []  # heap: settled, but still named
+
+    def __contains__(self, offset: int) -> bool:
+        """Whether an offset is named."""
+        index = bisect_right(self._starts, offset) - 1
+        return index >= 0 and offset < self._stops[index]
+
+    def runs(self) -> tuple[range, ...]:
+        """All of them."""
+        return tuple(map(range, self._starts, self._stops))
+
+    def lowest(self, otherwise: int) -> int:
+        """Return the lowest; another one if there is none."""
+        return self._starts[0] if self._starts else otherwise
+
+    def islands(self) -> int:
+        """How many runs there are, with the one that the next offset to be read begins, and those reserved."""
+        return len(self._starts) + (not self._stops or self._stops[-1] != self._head) + self._reserved
+
+    def reserve(self, more: int) -> None:
+        """Keep room for so many runs more: a transaction that is scattered leaves so many holes, whole as it goes.
+
+        So the one with the lowest offset can always be settled.
+        """
+        self._reserved += more
+
+    def is_narrow(self) -> bool:
+        """Whether a bitmap can encode anything, and so whatever is settled next."""
+        return not self._starts or self._head - self._starts[0] <= WINDOW
+
+    def read(self, offset: int) -> None:
+        """Add an unsettled offset at the head or above it."""
+        self._head = offset + 1
+        if self._stops and self._stops[-1] == offset:
+            self._stops[-1] = offset + 1
+        else:
+            self._starts.append(offset)
+            self._stops.append(offset + 1)
+
+    def limit(self, next_half: int) -> int:
+        """Offsets from here on may not be read yet.
+
+        The head stays within a window above the lowest unsettled half, so that one undecided transaction does not hold
+        up a busy partition: a narrow one that a bitmap can encode, or a wide one as long as there are few runs.
+        """
+        lowest = self.lowest(next_half)
+        return max(lowest + WINDOW, min(next_half + FEW - self.islands(), lowest + FAR))
+
+    def fits(self, offsets: Sequence[int], reserved: int = 0) -> bool:
+        """Whether the string could still name all if these ascending offsets were settled now.
+
+        Each of them makes one run more at most; only if there is no room for so many it is looked at closely.
+
+        Args:
+            reserved: How many runs are reserved for it.
+        """
+        room = FEW - self.islands() + reserved
+        return len(offsets) <= room or self.is_narrow() or sum(map(self._more, _groups(offsets))) <= room
+
+    def settle(self, offsets: Iterable[int]) -> None:
+        """Settle offsets in the next checkpoint: what was delivered must not be delivered again."""
+        for offset in offsets:
+            self._remove(offset)
+        self._name_late_ones_no_more()
+
+    def settle_late(self, offsets: Iterable[int]) -> None:
+        """Offsets are settled without a delivery: they may be named a while longer if the string is full.
+
+        After a restart they would be looked up again, to the same end.
+        """
+        if not self._late and self.is_narrow():
+            self.settle(offsets)
+            return
+        for offset in offsets:
+            heapq.heappush(self._late, offset)
+        self._name_late_ones_no_more()
+
+    def _name_late_ones_no_more(self) -> None:
+        """As far as there is room, from below: the lowest offset that is named always fits, so that it moves on."""
+        while self._late and self.fits((self._late[0],)):
+            self._remove(heapq.heappop(self._late))
+
+    def _more(self, group: range) -> int:
+        """How many more runs there would be without a group of adjacent offsets."""
+        index = bisect_right(self._starts, group.start) - 1
+        stop = self._stops[index]
+        return (self._starts[index] < group.start) + (group.stop < stop or stop == self._head) - 1
+
+    def _remove(self, offset: int) -> None:
+        starts, stops = self._starts, self._stops
+        if starts and starts[0] == offset < stops[0] - 1:  # as nearly always
+            starts[0] = offset + 1
+            return
+        index = bisect_right(starts, offset) - 1
+        if index < 0 or offset >= stops[index]:
+            raise KeyError(offset)
+        start, stop = starts[index], stops[index]
+        if start == offset:
+            if stop == offset + 1:
+                del starts[index], stops[index]
+            else:
+                starts[index] = offset + 1
+        else:
+            stops[index] = offset
+            if stop > offset + 1:
+                starts.insert(index + 1, offset + 1)
+                stops.insert(index + 1, stop)
+
+
+def _groups(offsets: Iterable[int]) -> Iterator[range]:
+    """Ascending offsets as runs of adjacent ones."""
+    start = stop = -1
+    for offset in offsets:
+        if offset != stop:
+            if stop > start:
+                yield range(start, stop)
+            start = offset
+        stop = offset + 1
+    if stop > start:
+        yield range(start, stop)
 
 
 class Checkpoints(NamedTuple):

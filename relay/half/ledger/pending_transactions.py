@@ -5,13 +5,65 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from outbox.protocol.half import HalfControl, Truth
-from relay.half.state.body_cache import Bodies
+from relay.half.ledger.partition_progress import Unsettled
 from relay.half.state.half_records import Half, shared_number
 from relay.half.state.message_transaction import PENDING, ROLLED_BACK, Transaction
 from relay.half.state.parking import Parking
-from relay.half.state.unsettled import Unsettled
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPolicy:
+    """When bodies are let go, in one half partition.
+
+    Args:
+        age: Of a transaction's first half, ms; most are decided long before.
+        bytes: Of all bodies, about; beyond it those of the oldest go first.
+    """
+
+    age: int = 30_000
+    bytes: int = 16_777_216
+
+
+KEEP = BodyPolicy()
+
+
+class Bodies:
+    """The bodies in memory."""
+
+    def __init__(self, policy: BodyPolicy) -> None:
+        self._policy = policy
+        self._held: dict[str, Transaction] = {}  # the oldest first
+        self._bytes = 0
+
+    def added(self, transaction: Transaction, half: Half) -> None:
+        """Add a half of a pending transaction."""
+        size = half.size()
+        if not transaction.held_bytes:
+            self._held[transaction.id] = transaction
+        transaction.held_bytes += size
+        self._bytes += size
+
+    def settled(self, transaction: Transaction) -> None:
+        """Remove a transaction that pends no longer."""
+        if transaction.held_bytes:
+            self._forget(transaction)
+
+    def let_go(self, now: int) -> None:
+        """Let go what is too old, or too much, at this broker time (ms)."""
+        while self._held:
+            oldest = next(iter(self._held.values()))
+            if self._bytes <= self._policy.bytes and oldest.appended > now - self._policy.age:
+                return
+            self._forget(oldest)
+            oldest.let_bodies_go()
+
+    def _forget(self, transaction: Transaction) -> None:
+        del self._held[transaction.id]
+        self._bytes -= transaction.held_bytes
+        transaction.held_bytes = 0
 
 
 class Lanes:

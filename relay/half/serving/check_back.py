@@ -14,8 +14,8 @@ from outbox.protocol.half import Truth
 from outbox.protocol.names import Channel
 from relay import metrics
 from relay.half.kafka.half_reader import PartitionReaders
-from relay.half.ledger.check_requests import first_half
 from relay.half.ledger.ledger import Ledger
+from relay.half.state.check_schedule import first_half
 
 QUEUE = 20_000
 """Requests that may wait to be sent: more would only take memory, for they stay due."""

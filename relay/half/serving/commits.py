@@ -76,7 +76,7 @@ class Commits:
 
 
 class GroupMetadata:
-    """The metadata; the consumer's thread sets it, the workers' threads read it."""
+    """The newest metadata of the subscribed consumer: its thread sets it, the workers' threads read it (R15, H5)."""
 
     def __init__(self) -> None:
         self.newest = b""

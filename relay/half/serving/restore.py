@@ -23,7 +23,7 @@ from outbox.protocol.errors import NewerFormatError, ProtocolError
 from relay import metrics
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
-from relay.half.state.body_cache import BodyPolicy
+from relay.half.ledger.pending_transactions import BodyPolicy
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.parking import ParkingPolicy
 from relay.recovery.hanging_checkpoint import CHECKPOINT_SECONDS, HeldBackError

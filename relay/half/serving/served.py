@@ -20,12 +20,10 @@ from relay.delivery.call_watch import calling
 from relay.delivery.producer import DeliveryError
 from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery
 from relay.half.kafka.offset_commits import OffsetCommits
-from relay.half.partitions.ownership import Halts, Ownership
-from relay.half.partitions.stalls import Stalls
+from relay.half.partitions.ownership import Halts, Ownership, Stalls
 from relay.half.serving.commits import GroupMetadata
-from relay.half.serving.fencing import Fencing
 from relay.half.serving.intake import Intake
-from relay.half.serving.take_over import TakeOver
+from relay.half.serving.take_over import Fencing, TakeOver
 from relay.half.serving.worker import PartitionWorker
 from relay.recovery.hanging_checkpoint import HeldBackError
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -9,22 +12,23 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._failpoints import failpoint
 from outbox._kafka.channel import ChannelDescription
-from outbox.errors import KafkaUnreachable
+from outbox._service.channels.channel_context import thread_pool
+from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError
 from relay.delivery.at_least_once_delivery import PlainDelivery
+from relay.delivery.producer import DeliveryError
 from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.half.kafka.decode import Decoder
-from relay.half.kafka.discard_reader import DiscardReader
-from relay.half.kafka.half_reader import HalfReader, PartitionReaders
+from relay.half.kafka.half_reader import DiscardReader, HalfReader, PartitionReaders
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.pending_transactions import BodyPolicy
 from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import Commits, GroupMetadata
 from relay.half.serving.half_authors import CheckpointAuthor, HalfAuthor
 from relay.half.serving.restore import read_checkpoints, restore_ledger, verify_discards
 from relay.half.serving.worker import PartitionWorker
-from relay.half.state.body_cache import BodyPolicy
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.parking import ParkingPolicy
 from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end, why_unreadable
@@ -161,3 +165,47 @@ class TakeOver:
         kafka, owner = settings.connection(), Checkpointed.half_partition(channel.channel, number)
         author_of = partial(CheckpointAuthor.of, kafka, channel, number)
         end_hanging(kafka, self._admin, channel.channel, owner, author_of, settings.hanging_transaction)
+
+
+class Fencing:
+    """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks.
+
+    Args:
+        fence: Returns an initialised producer for a half partition.
+    """
+
+    def __init__(self, fence: Callable[[int], Delivery]) -> None:
+        self._fence = fence
+        self._begun: dict[int, Future[Delivery]] = {}
+
+    def begin(self, numbers: Collection[int]) -> None:
+        """Begin to fence the former owners of half partitions, unless that is under way."""
+        new = [number for number in numbers if number not in self._begun]
+        if not new:
+            return
+        pool = thread_pool(len(new))
+        for number in new:
+            self._begun[number] = pool.submit(self._fence, number)
+        pool.shutdown(wait=False)
+
+    def take_done(self, seconds: float = 0.0) -> Iterator[tuple[int, Delivery | Exception]]:
+        """Yield what is done, all at the latest after so many seconds: a producer, or why there is none."""
+        wait(self._begun.values(), seconds)
+        for number in [number for number, future in self._begun.items() if future.done()]:
+            future = self._begun.pop(number)
+            try:
+                yield number, future.result()
+            except ConfigurationError:
+                raise
+            except Exception as error:  # noqa: BLE001 - it is about this half partition alone (R81)
+                yield number, error
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Wait for half partitions that are ours no longer: a producer that comes later would fence the next owner."""
+        for number in self._begun.keys() & set(numbers):
+            with suppress(DeliveryError, OutboxError):
+                self._begun.pop(number).result().close()
+
+    def drop_all(self) -> None:
+        """Wait for all, as `drop`."""
+        self.drop(list(self._begun))

@@ -17,8 +17,7 @@ from relay.delivery.telemetry import became_visible, refused
 from relay.half.batching.batch import Batch, Outcome
 from relay.half.ledger.ledger import Ledger
 from relay.half.state.discard_index import ParkedHalves
-from relay.half.state.dropped import Report
-from relay.half.state.obeyed import Contradiction
+from relay.half.state.obeyed import Contradiction, Report
 
 OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its service."""

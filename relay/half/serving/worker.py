@@ -25,9 +25,9 @@ from relay.delivery.sending import BatchFeedback, Sending, Sent
 from relay.delivery.telemetry import at_gate
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.batching.batch import Batch, Outcome, offsets, settle_batch, take_batch, take_ready
-from relay.half.batching.pacing import Pacing
 from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.ready_queue import Pacing
 from relay.half.serving import telemetry as report
 from relay.half.serving.arrivals import Arrivals
 from relay.half.serving.check_back import CheckBack

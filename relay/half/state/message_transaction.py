@@ -7,6 +7,7 @@ from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Va
 from dataclasses import dataclass, field
 from itertools import chain
 
+from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.protocol.positions import Positions
@@ -292,9 +293,18 @@ class Transaction:
         """Whether every position that counts was found."""
         return len(self.counted()) == self.expected()
 
-    def is_out_of_order(self) -> bool:
-        """Whether it comes from the discard topic: nothing waits behind it."""
-        return self.discarded is not None
+    def may_wait(self) -> bool:
+        """Whether it can wait for a real topic: it does not come from the discard topic, and lacks nothing."""
+        return self.discarded is None and self.complete()
+
+    def lacks(self) -> Finding | None:
+        """Return what it lacks itself, whatever real topics take."""
+        counted = self.counted()
+        if missing := self.expected() - len(counted):
+            return Finding(DiscardReason.INCOMPLETE, f"{missing} of its messages are not in the half topic")
+        if all(half.has_body() for half in counted):
+            return None
+        return Finding(DiscardReason.MALFORMED, "the body of one of its messages could not be read")
 
     def seen(self) -> tuple[Positions, int, int]:
         """Positions read so far, and the offsets of the first and last of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
+from relay.half.state.half_records import OpRecord
 
 GENERATION = 5_000
 """Transactions of one kind after which the generation before is forgotten: 5,000 to 10,000 are remembered."""
@@ -54,3 +55,43 @@ class Obeyed:
 
     def _knows(self, transaction_id: str, kind: OpKind) -> bool:
         return any(transaction_id in generation for generation in self._settled[kind])
+
+
+EACH_MS = 60_000
+"""Time from one report to the next, ms."""
+
+
+class Report(NamedTuple):
+    """Which records were dropped since the last report because their source does not write to their topic."""
+
+    records: int
+    newest: OpRecord
+
+
+class Dropped:
+    """The dropped op records of one partition number."""
+
+    def __init__(self) -> None:
+        self._misplaced = 0
+        self._newest: OpRecord | None = None
+        self._due = 0
+
+    def note(self, record: OpRecord) -> str:
+        """Note a record that decides nothing; return the kind under which it is counted."""
+        if not record.is_misplaced:
+            return "op_malformed"
+        self._misplaced += 1
+        self._newest = record
+        return "op_misplaced"
+
+    def take(self, now: int) -> Report | None:
+        """Return what was misplaced since the last report; None if it was nothing, or the last report is too recent.
+
+        Args:
+            now: The broker's time, ms.
+        """
+        if self._newest is None or now < self._due:
+            return None
+        report = Report(self._misplaced, self._newest)
+        self._misplaced, self._newest, self._due = 0, None, now + EACH_MS
+        return report

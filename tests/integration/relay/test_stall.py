@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from relay.half.partitions.stalls import STALLED_SECONDS
+from relay.half.partitions.ownership import STALLED_SECONDS
 from tests.integration.relay.test_halts import publish, values
 from tests.support.harness import Site, wait_until
 from tests.support.probes import free_port, get, metric

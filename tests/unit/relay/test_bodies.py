@@ -11,9 +11,9 @@ import pytest
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 from relay.half.batching.batch import settle_batch, take_batch
-from relay.half.ledger.check_requests import first_half
 from relay.half.ledger.ledger import Ledger
-from relay.half.state.body_cache import BodyPolicy
+from relay.half.ledger.pending_transactions import BodyPolicy
+from relay.half.state.check_schedule import first_half
 from relay.half.state.half_records import Half
 from tests.support.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op, taken_ready
 

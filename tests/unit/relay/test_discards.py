@@ -14,8 +14,8 @@ from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.delivery.rules.outgoing import Finding
 from relay.half.batching.batch import Batch, settle_batch, take_batch
-from relay.half.ledger.check_requests import first_half
 from relay.half.ledger.ledger import Ledger
+from relay.half.state.check_schedule import first_half
 from relay.half.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
 from relay.half.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some

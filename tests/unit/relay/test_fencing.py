@@ -9,7 +9,7 @@ import pytest
 
 from relay.delivery.producer import DeliveryError
 from relay.delivery.transactional_delivery import Delivery
-from relay.half.serving.fencing import Fenced, Fencing
+from relay.half.serving.take_over import Fenced, Fencing
 
 SECONDS = 10.0
 

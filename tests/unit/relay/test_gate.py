@@ -19,8 +19,9 @@ from relay.delivery.rules.allow_list import EVERYTHING, AllowList, CurrentAllowL
 from relay.delivery.rules.preflight import RealTopic, inspect
 from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
 from relay.half.batching.batch import take_ready
+from relay.half.ledger import partition_progress
 from relay.half.ledger.ledger import Ledger
-from relay.half.state import parking, unsettled
+from relay.half.state import parking
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
 from relay.half.state.parking import ParkingPolicy
@@ -106,7 +107,7 @@ class GatedLedger:
 
     def reason(self, transaction: Transaction) -> DiscardReason | None:
         """What pre-flight says of what was handed out."""
-        found = inspect(transaction, self.gate.topics, CHANNEL, None, self.gate.allowed)
+        found = transaction.lacks() or inspect(transaction, self.gate.topics, CHANNEL, None, self.gate.allowed)
         return found.reason if found else None
 
     def given_up(self) -> list[tuple[int, DiscardReason | None]]:
@@ -433,7 +434,7 @@ def test_transaction_that_exhausts_space_is_given_up() -> None:
 
 def test_given_up_goes_once_checkpoint_can_encode_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate says only once that it has given up: it is not asked while the answer would be of no use."""
-    for module in (unsettled, parking):
+    for module in (partition_progress, parking):
         for name, value in (("WINDOW", 6), ("FEW", 2)):
             monkeypatch.setattr(module, name, value)
     relay = GatedLedger("there")

@@ -18,8 +18,7 @@ from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.half.serving.half_authors import CheckpointAuthor
-from relay.recovery.checkpoint_hold import Held, Hold
-from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, decided, end_hanging, refuse_undone_end
+from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, Held, Hold, decided, end_hanging, refuse_undone_end
 from relay.recovery.transaction_state import (
     Decision,
     Outcome,

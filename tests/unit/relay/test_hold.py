@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Message
 
 import relay.half.serving.half_authors
-import relay.recovery.checkpoint_hold
+import relay.recovery.hanging_checkpoint
 from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
@@ -17,7 +17,7 @@ from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.half.serving.half_authors import CheckpointAuthor
 from relay.half.state.half_records import Half
-from relay.recovery.checkpoint_hold import Held, Hold
+from relay.recovery.hanging_checkpoint import Held, Hold
 from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, SERVICE, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
@@ -73,10 +73,11 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """The cluster."""
     made = Cluster()
-    monkeypatch.setattr(relay.recovery.checkpoint_hold, "end_offset", made.end_offset)
-    monkeypatch.setattr(relay.recovery.checkpoint_hold, "OffsetReader", made.reader)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "end_offset", made.end_offset)
+    module = relay.recovery.hanging_checkpoint
+    monkeypatch.setattr(module, "OffsetReader", made.reader)
     monkeypatch.setattr(relay.half.serving.half_authors, "HalfReader", made.half_reader)
-    monkeypatch.setattr(relay.recovery.checkpoint_hold, "describe_topics", lambda _admin, names: set(names) - {MISSING})
+    monkeypatch.setattr(module, "describe_topics", lambda _admin, names: set(names) - {MISSING})
     return made
 
 

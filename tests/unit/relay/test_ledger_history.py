@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import relay.half.ledger.op_decisions
+import relay.half.ledger.partition_progress
 import relay.half.state.parking
-import relay.half.state.unsettled
 from outbox.protocol import checkpoint
 from relay.delivery.rules.topic_gate import GatePolicy
-from relay.half.state.body_cache import KEEP, BodyPolicy
+from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
 from relay.half.state.parking import DEFAULT, ParkingPolicy
 from tests.support.examples import examples
 from tests.support.ledger_model import FLOODED, IMPATIENT, PATIENT, SOON, TOPICS, Fate, Local, World
@@ -28,7 +28,7 @@ WINDOWS = {"narrow": (6, 2, 10_000), "wide": (checkpoint.WINDOW, checkpoint.FEW,
 
 def choose_window(name: str) -> None:
     """Let the checkpoint name so much; a history is too short to fill what it really can."""
-    for module in (relay.half.state.unsettled, relay.half.state.parking):
+    for module in (relay.half.ledger.partition_progress, relay.half.state.parking):
         module.WINDOW, module.FEW, module.FAR = WINDOWS[name]  # type: ignore[attr-defined]  # constants of both
 
 

@@ -12,10 +12,10 @@ from confluent_kafka import KafkaError, Message
 
 import relay.delivery.topic_lookup
 import relay.half.ledger.op_decisions
+import relay.half.ledger.partition_progress
 import relay.half.serving.arrivals
 import relay.half.serving.commits
 import relay.half.serving.worker
-import relay.half.state.unsettled
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
@@ -35,8 +35,7 @@ from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import Delivery
 from relay.half.kafka.decode import Decoder
-from relay.half.kafka.discard_reader import DiscardReader
-from relay.half.kafka.half_reader import HalfReader, PartitionReaders
+from relay.half.kafka.half_reader import DiscardReader, HalfReader, PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits
@@ -102,8 +101,8 @@ def delivery() -> Mock:
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """A ledger with little room."""
-    monkeypatch.setattr(relay.half.state.unsettled, "WINDOW", WINDOW)
-    monkeypatch.setattr(relay.half.state.unsettled, "FAR", WINDOW)
+    monkeypatch.setattr(relay.half.ledger.partition_progress, "WINDOW", WINDOW)
+    monkeypatch.setattr(relay.half.ledger.partition_progress, "FAR", WINDOW)
     monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", EARLY)
     return new_ledger()
 
@@ -384,8 +383,8 @@ def test_worker_reads_many_halves_in_one_turn(
     worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ledger allows few at a time, and more as soon as it has read these: others wait for each turn."""
-    monkeypatch.setattr(relay.half.state.unsettled, "FEW", 3)
-    monkeypatch.setattr(relay.half.state.unsettled, "FAR", 10_000)
+    monkeypatch.setattr(relay.half.ledger.partition_progress, "FEW", 3)
+    monkeypatch.setattr(relay.half.ledger.partition_progress, "FAR", 10_000)
     worker.arrivals.feed(halves(*range(100)), [])
     assert ledger.read_limit(0) == WINDOW
     worker._read()

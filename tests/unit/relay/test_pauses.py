@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from outbox._postgres.notifications import Notifications
 from relay.table.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, NOTIFIED_SECONDS, Pauses
 
 
@@ -17,7 +18,7 @@ class Begins(enum.Enum):
     OPEN_TRANSACTION = False
 
 
-class Place:
+class Place(Notifications):
     """A clock and notifications that note what is asked of them."""
 
     def __init__(self, *, begins: bool | None, comes: bool = False) -> None:

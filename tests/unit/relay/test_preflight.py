@@ -144,8 +144,15 @@ def test_internal_topic_of_other_channel_counts_before_missing_right() -> None:
 
 
 def test_a_transaction_that_lacks_a_listed_position_is_incomplete() -> None:
-    found = inspect(committed(message(1, 0), last=2), TOPICS, CHANNEL)
+    found = committed(message(1, 0), last=2).lacks()
     assert found == Finding(DiscardReason.INCOMPLETE, "2 of its messages are not in the half topic")
+
+
+def test_a_message_whose_body_is_not_here_is_not_delivered() -> None:
+    transaction = committed(message(1, 0))
+    assert transaction.lacks() is None
+    transaction.let_bodies_go()
+    assert transaction.lacks() == Finding(DiscardReason.MALFORMED, "the body of one of its messages could not be read")
 
 
 def test_what_does_not_count_is_not_inspected() -> None:

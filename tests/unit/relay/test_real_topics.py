@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.recovery.stable_offsets import StableOffsets
+from relay.recovery.offset_reader import StableOffsets
 
 
 def test_a_topic_that_everybody_can_read_has_no_backlog() -> None:

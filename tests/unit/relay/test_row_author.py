@@ -11,8 +11,8 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.record import Record
 from relay.recovery.author import Found
+from relay.table.kafka_progress import RowAuthor
 from relay.table.owned_table import IS_ID
-from relay.table.row_author import RowAuthor
 from relay.table.source_table import SourceTable
 
 SOURCE, TOPIC = "shop", "orders"

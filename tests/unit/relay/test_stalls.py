@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.half.partitions.stalls import STALLED_SECONDS, Stalls
+from relay.half.partitions.ownership import STALLED_SECONDS, Stalls
 
 LATER = STALLED_SECONDS + 1
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox.protocol.checkpoint import FEW, WINDOW, HalfCheckpoint, runs_of
-from relay.half.state.unsettled import Unsettled
+from relay.half.ledger.partition_progress import Unsettled
 from tests.support import protocol_strategies as some
 from tests.support.protocol_documents import TOPIC
 

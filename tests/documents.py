@@ -28,7 +28,7 @@ from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import CompactSettings, LandSettings
+from spark_jobs.runtime.settings import LandSettings
 from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
@@ -74,7 +74,6 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceSettings)}
-    landed = {setting.name for setting in describe_settings(LandSettings)}
     jobs = _common(LandSettings, AuditSettings, ReplaySettings) - {"job_id"}
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
@@ -92,7 +91,6 @@ def _tables() -> dict[str, str]:
         ),
         "settings of the jobs": _settings(row for row in describe_settings(LandSettings) if row.name in jobs),
         "settings of land": _settings(row for row in describe_settings(LandSettings) if row.name not in jobs),
-        "settings of compact": _settings(row for row in describe_settings(CompactSettings) if row.name not in landed),
         "settings of the audit": _settings(row for row in describe_settings(AuditSettings) if row.name not in jobs),
         "settings of the replay": _settings(row for row in describe_settings(ReplaySettings) if row.name not in jobs),
         "metrics of the relay": _metrics(relay.metrics),

@@ -17,7 +17,6 @@ from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.errors import JobFailedError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, configure_job_logs, spark_session
-from spark_jobs.runtime.settings import SinkName
 
 _LAST_MS = 250_000_000_000_000
 """Times whose year Python can print."""
@@ -35,8 +34,7 @@ def run(given: dict[str, Any]) -> None:
         given["ids"] = _ids(given["ids"])
     settings = ReplaySettings(**given)
     terminal = configure_job_logs(settings)
-    locks = [DELTA_LOCK] if settings.sink is SinkName.DELTA else []
-    with spark_session(settings.name, settings.spark, locks) as spark:
+    with spark_session(settings.name, settings.spark, [DELTA_LOCK]) as spark:
         try:
             prepared = replay(spark, settings, terminal)
         except JobFailedError as error:

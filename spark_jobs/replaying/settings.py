@@ -14,14 +14,14 @@ from spark_jobs.records.audit_verdicts import REPORTED, Verdict
 from spark_jobs.replaying.kafka_transaction import OURS
 from spark_jobs.replaying.lanes import PartitionBy
 from spark_jobs.replaying.selection import Selection
-from spark_jobs.runtime.settings import JobSettings, SinkSettings, names_in
+from spark_jobs.runtime.settings import JobSettings, names_in
 
 MOST_IDS = 10_000
 
 _ID = re.compile(rf"{UUID_PATTERN}(/(0|[1-9][0-9]{{0,17}}))?")
 
 
-class ReplaySettings(SinkSettings, JobSettings):
+class ReplaySettings(JobSettings):
     """Settings of `replay`.
 
     It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed.
@@ -37,7 +37,7 @@ class ReplaySettings(SinkSettings, JobSettings):
         "target",
         "dry_run",
         "bootstrap_servers",
-        "sink",
+        "partition_by",
     )
 
     job_id: str = Field(

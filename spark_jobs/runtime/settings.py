@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -10,11 +9,9 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from outbox._security.secret_files import with_secrets
 from outbox._service.settings import (
-    Bytes,
     Flag,
     KafkaProperties,
     KafkaSettings,
-    LayeredSettings,
     LogSettings,
     Repeatable,
     Unit,
@@ -87,19 +84,6 @@ class JobSettings(SparkSettings, KafkaSettings):
         return {"bootstrap.servers": self.bootstrap_servers, **with_secrets(self.kafka_java)}
 
 
-class SinkName(enum.StrEnum):
-    """How tables are written."""
-
-    DELTA = "delta"
-    PARQUET = "parquet"
-
-
-class SinkSettings(LayeredSettings):
-    """How the tables of `land` are written."""
-
-    sink: SinkName = Field(SinkName.DELTA, description="How land writes its tables: delta or parquet.")
-
-
 class OutputSettings(SparkSettings):
     """What jobs have that write or keep the tables of `land`."""
 
@@ -131,7 +115,7 @@ class RetireSettings(CheckpointedSettings):
         return f"outbox-{self.job_id}-retire"
 
 
-class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
+class LandSettings(CheckpointedSettings, JobSettings):
     """Settings of `land`."""
 
     MOST_USED = (
@@ -141,8 +125,8 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
         "bootstrap_servers",
         "available_now",
         "trigger_seconds",
-        "parse",
-        "sink",
+        "max_offsets_per_trigger",
+        "accept_gap",
         "internal",
         "channel",
     )
@@ -150,10 +134,6 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
     topics: TopicNames = Field("", description="Topics to land, separated by commas.")
     internal: str = Field(
         "", description="Topics of the channel itself to land besides: half, op, check, discard, separated by commas."
-    )
-    parse: Annotated[dict[str, str], Repeatable("TOPIC=SCHEMA")] = Field(
-        default_factory=dict,
-        description="Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",
     )
     available_now: bool = Field(default=False, description="Land what is there now and end.")
     trigger_seconds: Annotated[float, Unit("s")] = Field(
@@ -191,10 +171,6 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
     def _check_together(self) -> Self:
         if not self.topic_names():
             raise ValueError("no topic is named. Name at least one, in topics or internal.")
-        if unknown := sorted(set(self.parse) - set(self.topic_names())):
-            raise ValueError(
-                f"parse names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
-            )
         if unknown := sorted(set(names_in(self.accept_gap)) - set(self.topic_names())):
             raise ValueError(
                 f"accept_gap names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
@@ -227,19 +203,10 @@ class LandSettings(SinkSettings, CheckpointedSettings, JobSettings):
         return options
 
 
-class CompactSettings(OutputSettings):
-    """Settings of `land compact`; it needs no Kafka."""
-
-    closed_days: Annotated[int, Unit("days")] = Field(
-        1, ge=0, description="Whole days between a day and today, by UTC, before it is compacted."
-    )
-    target_file_bytes: Bytes = Field(256 * 1024 * 1024, ge=1024, description="Size that a file is to have.")
-    manifest_readers_only: bool = Field(
-        default=False,
-        description="Compact Parquet tables, although other readers than read_table and read_landed read rows twice.",
-    )
+class MaintainSettings(OutputSettings):
+    """Settings of `land maintain`; it needs no Kafka."""
 
     @property
     def name(self) -> str:
         """Name of the application."""
-        return f"outbox-{self.job_id}-compact"
+        return f"outbox-{self.job_id}-maintain"

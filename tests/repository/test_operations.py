@@ -26,12 +26,12 @@ from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import CompactSettings, LandSettings, RetireSettings
+from spark_jobs.runtime.settings import LandSettings, MaintainSettings, RetireSettings
 from tests.documents import exposed, filled, metrics_of, read, setting_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES: tuple[type[LayeredSettings], ...] = (
-    *(RelaySettings, CheckerSettings, LandSettings, CompactSettings, RetireSettings),
+    *(RelaySettings, CheckerSettings, LandSettings, MaintainSettings, RetireSettings),
     *(AuditSettings, ReplaySettings),
 )
 UNITS = {"ms": "_ms", "s": "_seconds", "bytes": "_bytes"}

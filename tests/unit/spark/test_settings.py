@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from outbox._service.exit_codes import one_line
 from spark_jobs.replaying.selection import Selection
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.runtime.settings import LandSettings, SinkName
+from spark_jobs.runtime.settings import LandSettings
 from spark_jobs.runtime.source import source_options
 
 
@@ -50,20 +50,13 @@ def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
     [
         ({"topics": "", "internal": ""}, "no topic is named"),
         ({"internal": "halves"}, "'halves' is no internal topic. Name some of half, op"),
-        ({"parse": {"stock": "id bigint"}}, "stock, which is not landed"),
         ({"accept_gap": "stock"}, "stock, which is not landed"),
         ({"min_offsets_per_trigger": 2_000_000}, "exceeds"),
-        ({"sink": "iceberg"}, "parquet"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValidationError, match=complaint):
         settings(**given)
-
-
-def test_schemas_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_PARSE", '{"orders": "id bigint"}')
-    assert settings().parse == {"orders": "id bigint"}
 
 
 def test_fewest_offsets_hold_back_a_job_that_goes_on_but_not_one_that_ends() -> None:
@@ -139,11 +132,6 @@ def test_a_replay_selects_by_all_that_is_given() -> None:
     made = replay_settings(ids=f"{id_}/3, {id_}", where="offset > 1", verdicts="LOST,TORN", findings="report")
     assert made.selection() == Selection((f"{id_}/3", id_), "offset > 1", ("LOST", "TORN"))
     assert made.name == "outbox-replay-again"
-
-
-def test_sink_without_a_setting_is_delta() -> None:
-    assert settings().sink is SinkName.DELTA
-    assert replay_settings(where="true").sink is SinkName.DELTA
 
 
 def test_settings_that_contradict_each_other_are_one_plain_sentence() -> None:

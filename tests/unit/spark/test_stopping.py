@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-unt
 
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.session import asked_to_stop, configure_job_logs
-from spark_jobs.runtime.settings import CompactSettings
+from spark_jobs.runtime.settings import MaintainSettings
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +72,7 @@ def test_py4j_writes_no_traceback_past_its_own_logger(capsys: pytest.CaptureFixt
     root = logging.getLogger()
     before = root.handlers[:], root.level, root.filters[:]
     try:
-        configure_job_logs(cast("CompactSettings", Mock(log_level="info", log_format="json")))
+        configure_job_logs(cast("MaintainSettings", Mock(log_level="info", log_format="json")))
         root.handle(record("java_gateway.py", "Exception while sending command."))
         root.handle(record("job.py", "Landed"))
     finally:

@@ -23,7 +23,6 @@ from outbox._service.periodic import Periodic
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics
-from relay.batching.allow_list import CurrentAllowList
 from relay.kafka.broker_watch import shared_watch
 from relay.kafka.call_watch import watch_calls
 from relay.kafka.check_sender import CheckSender
@@ -31,7 +30,6 @@ from relay.kafka.log_ends import LogEnds
 from relay.kafka.offset_commits import OffsetCommits
 from relay.kafka.transactional_delivery import TRANSACTION_TIMEOUT_MS
 from relay.recovery.stable_offsets import watch_real_topics
-from relay.reload import AllowListReload
 from relay.serving.group_metadata import GroupMetadata
 from relay.serving.intake import Intake
 from relay.serving.served import ServedPartitions
@@ -61,10 +59,8 @@ log = structlog.get_logger()
 class RelayService:
     """The relay of one channel."""
 
-    def __init__(self, settings: RelaySettings, control: ServiceControl[RelaySettings]) -> None:
+    def __init__(self, settings: RelaySettings, control: ServiceControl) -> None:
         metrics.begin()
-        allowed = CurrentAllowList(settings.allow_list())
-        self._reload = AllowListReload(settings, allowed, control.reload, control.read_again)
         self._settings = settings
         self._stop = control.stop
         self._health = control.health
@@ -77,7 +73,9 @@ class RelayService:
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
         brokers = shared_watch(connection_key(settings), settings.polled_connection())
-        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed, brokers)
+        self._lookups = TopicLookups(
+            settings.gate_policy(), self._channel.channel, self._topics, settings.allow_list(), brokers
+        )
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         self._calls = watch_calls()
@@ -157,7 +155,6 @@ class RelayService:
             )
         try:
             while not self._stop.is_set():
-                self._reload.check()
                 self._turn()
         except UnsafeError as error:
             raise self._contract.cause_of(error) from error

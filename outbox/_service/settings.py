@@ -450,7 +450,7 @@ class AllowedTopics(SiteSettings):
     allowed_topics: dict[str, tuple[str, ...]] | None = Field(
         None,
         description="Allowed real topics by producer group: names, or prefixes that end in '*'. "
-        "Required with profile production; SIGHUP reloads it.",
+        "Required with profile production.",
     )
 
     @field_validator("allowed_topics")

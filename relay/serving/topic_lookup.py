@@ -12,7 +12,7 @@ from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
-from relay.batching.allow_list import CurrentAllowList
+from relay.batching.allow_list import AllowList
 from relay.batching.preflight import RealTopic, real_topic, targets
 from relay.batching.topic_gate import Gate, GateChange, GatePolicy
 from relay.kafka.broker_watch import BrokerView, BrokerWatch
@@ -153,18 +153,18 @@ class TopicLookups:
         policy: GatePolicy,
         channel: Channel,
         topics: TopicCache,
-        in_force: CurrentAllowList,
+        allowed: AllowList,
         brokers: BrokerWatch,
     ) -> None:
         self._brokers = brokers
         self._policy = policy
         self._channel = channel
         self._topics = topics
-        self._in_force = in_force
+        self._allowed = allowed
 
     def gate(self, owner: int | str) -> Gate:
         """Return a new gate of a half partition or a table source."""
-        return Gate(self._policy, self._channel, owner, self._in_force)
+        return Gate(self._policy, self._channel, owner, self._allowed)
 
     def lookup(
         self, waiting: WaitingTransactions, gate: Gate, hanging: HangingTransactions, refusals: Refusals

@@ -81,7 +81,7 @@ rolling: setup ## Restart three brokers one after the other, RUNS=20 times besid
 bloat: setup ## Let BLOAT_ROWS=10000000 rows pass through a message table, and see that it does not grow (about six minutes)
 	$(BIN)/python -m tests.torture.bloat --rows $(BLOAT_ROWS)
 
-land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times for each sink, and check that each record landed once (SEED=7)
+land-torture: setup ## Kill the driver of `outbox land` KILLS=40 times, and check that each record landed once (SEED=7)
 	$(BIN)/python -m tests.land_torture --kills $(KILLS) --seed $(SEED)
 
 land-torture-document: setup ## Write its table in docs/spark/land.md from the reports that are kept (KEEP=build/land-torture/report.json keeps one)

@@ -75,7 +75,6 @@ class Database:
         self._connection: psycopg.Connection[Any] | None = None
         self._undecided = Undecided()
         self._looked = -LOOK_SECONDS
-        self._forget = False
         self._stopping = threading.Event()
         self._batches: queue.Queue[Sequence[CheckRequest] | None] = queue.Queue(QUEUE)
         self._in_channel = current_channel()
@@ -98,13 +97,8 @@ class Database:
             metrics.DROPPED.labels("queue_full").inc(len(requests))
             log.warning("Check requests dropped, the relay repeats them", database=self.name, count=len(requests))
 
-    def retire(self, *, forget: bool = False) -> None:
-        """Finish the batch at hand and end, without being waited for; what waits is asked again.
-
-        Args:
-            forget: Whether its figures go, too.
-        """
-        self._forget = forget
+    def retire(self) -> None:
+        """Finish the batch at hand and end, without being waited for; what waits is asked again."""
         self._stopping.set()
         with suppress(queue.Full):
             self._batches.put_nowait(None)  # wakes it; a full queue does so, too
@@ -126,8 +120,6 @@ class Database:
                     self._down()
         finally:
             self._disconnect()
-            if self._forget:
-                metrics.forget(self.name)
 
     def _turn(self) -> None:
         if time.monotonic() - self._looked > LOOK_SECONDS:

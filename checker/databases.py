@@ -1,4 +1,4 @@
-"""All databases at work, and how their set changes while the checker runs: whole, or not at all."""
+"""All databases at work."""
 
 from __future__ import annotations
 
@@ -49,29 +49,10 @@ class ServedDatabases:
             raise _together(problems)
         for problem in silent:
             log.error("Database not usable yet, the others are served", problem=str(problem))
-        self._begin(made)
-
-    def change(self, settings: Mapping[str, CheckerDatabase]) -> None:
-        """Serve these from now on: add, remove and replace; what did not change goes on undisturbed.
-
-        Raises:
-            ConfigurationError: There is none, or a new or changed one cannot be used; then nothing changed.
-        """
-        if not settings:
-            raise ConfigurationError("no database is configured")
-        changed = [
-            self._made(name, one)
-            for name, one in settings.items()
-            if name not in self._databases or self._databases[name].settings != one
-        ]
-        if problems := _problems(changed):
-            raise _together(problems)
-        names = {database.name for database in changed}
-        for name in [name for name in self._databases if name in names or name not in settings]:
-            self._databases.pop(name).retire(forget=name not in settings)
-            self._upkeep.end(name)
-        self._begin(changed)
-        log.info("Databases served", databases=sorted(self._databases), changed=sorted(names))
+        for database in made:
+            self._databases[database.name] = database
+            database.start()
+            self._upkeep.begin(database.name, database.settings)
 
     def ask(self, requests: Iterable[CheckRequest]) -> Sequence[CheckRequest]:
         """Hand requests on to their databases; those that no database is configured for."""
@@ -115,17 +96,9 @@ class ServedDatabases:
         purge = self._upkeep.purges
         return Database(name, settings, self._channel, self._report, self._in_discard_topic, purge=purge)
 
-    def _begin(self, databases: Iterable[Database]) -> None:
-        for database in databases:
-            self._databases[database.name] = database
-            database.start()
-            self._upkeep.begin(database.name, database.settings)
-
 
 def _problems(databases: Sequence[Database]) -> list[ConfigurationError]:
     """Return the problems of all databases; check them in parallel, so that only one time-out is waited for."""
-    if not databases:
-        return []
     with thread_pool(len(databases)) as pool:
         return [problem for problem in pool.map(_problem, databases) if problem is not None]
 

@@ -66,8 +66,6 @@ UNDELIVERED = TABLE.gauge(
     kind=Delay,
 )
 
-_OF_A_DATABASE = (VERDICTS, BATCH_SECONDS, OLDEST_SECONDS, DATABASE_UP, BREAKERS_OPEN)
-
 
 def open_channel() -> None:
     """Show the metrics of this thread's channel from the beginning at 0, so that a rate includes the first event."""
@@ -84,23 +82,11 @@ def know(database: str) -> None:
         OLDEST_SECONDS.labels(database, kind)
 
 
-def forget(database: str) -> None:
-    """Remove the metrics of a database that is no longer served."""
-    for metric in _OF_A_DATABASE:
-        metric.remove_by_labels({"database": database})
-
-
 def begin(database: str) -> None:
     """Show the figures of a database's upkeep from the beginning: its first walk is due."""
     purged(database, dict.fromkeys(_STATES, 0))
     undelivered(database, dict.fromkeys(Delay, 0))
     UPKEEP_COMPLETED.labels(database).set_to_current_time()
-
-
-def end(database: str) -> None:
-    """Remove the metrics of a database whose upkeep has ended."""
-    for metric in (UNDELIVERED, PURGED, UPKEEP_COMPLETED):
-        metric.remove_by_labels({"database": database})
 
 
 def undelivered(database: str, found: Mapping[Delay, int]) -> None:

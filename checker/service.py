@@ -26,7 +26,6 @@ from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.membership import Membership, not_joined, refuse_missing_right, require_rights
-from outbox.errors import ConfigurationError
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_ops
@@ -42,7 +41,7 @@ log = structlog.get_logger()
 class CheckerService:
     """The checker of one channel."""
 
-    def __init__(self, settings: CheckerSettings, control: ServiceControl[CheckerSettings]) -> None:
+    def __init__(self, settings: CheckerSettings, control: ServiceControl) -> None:
         metrics.open_channel()
         self._settings = settings
         self._control = control
@@ -90,9 +89,6 @@ class CheckerService:
         log.info("Checker started", databases=self._databases.names())
         try:
             while not self._control.stop.is_set():
-                if self._control.reload.is_set():
-                    self._control.reload.clear()
-                    self._reload()
                 self._turn()
         finally:
             self._contract.stop()
@@ -124,17 +120,6 @@ class CheckerService:
         """End if op markers may not be written: every decision would be repeated endlessly."""
         if self._op_error is not None:
             refuse_missing_right(self._op_error, "WRITE", {"topic": self._channel.verdict.name})
-
-    def _reload(self) -> None:
-        """Take the databases of a new configuration; one that is wrong is refused, and the old one goes on."""
-        try:
-            self._databases.change(self._control.read_again().all_databases())
-        except (ConfigurationError, OSError, ValueError) as error:  # ValueError: also of a file that is being written
-            metrics.TABLE.reloaded("refused")
-            problem = str(error)  # no traceback: it is one clear line
-            log.error("New configuration refused, the old one stays in use", problem=problem)  # noqa: TRY400 - as above
-            return
-        metrics.TABLE.reloaded("taken")
 
     def _assigned(self, _consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         self._intake.assigned(self._admin, partitions)

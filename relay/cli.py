@@ -81,7 +81,7 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
         _run(given)
 
 
-def _make(settings: RelaySettings, control: ServiceControl[RelaySettings]) -> RelayService:
+def _make(settings: RelaySettings, control: ServiceControl) -> RelayService:
     require_allow_list(settings.profile, settings.allowed_topics)
     return RelayService(settings, control)
 

@@ -25,7 +25,6 @@ from outbox.protocol.names import Channel
 from relay import metrics
 from relay.delivery.broker_watch import shared_watch
 from relay.delivery.call_watch import watch_calls
-from relay.delivery.rules.allow_list import CurrentAllowList
 from relay.delivery.topic_lookup import TopicLookups
 from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS
 from relay.half.kafka.offset_commits import OffsetCommits
@@ -35,7 +34,6 @@ from relay.half.serving.intake import Intake, LogEnds
 from relay.half.serving.served import ServedPartitions
 from relay.half.serving.take_over import TakeOver
 from relay.recovery.offset_reader import watch_real_topics
-from relay.reload import AllowListReload
 from relay.settings import RelaySettings
 
 if TYPE_CHECKING:
@@ -60,10 +58,8 @@ log = structlog.get_logger()
 class RelayService:
     """The relay of one channel."""
 
-    def __init__(self, settings: RelaySettings, control: ServiceControl[RelaySettings]) -> None:
+    def __init__(self, settings: RelaySettings, control: ServiceControl) -> None:
         metrics.begin()
-        allowed = CurrentAllowList(settings.allow_list())
-        self._reload = AllowListReload(settings, allowed, control.reload, control.read_again)
         self._settings = settings
         self._stop = control.stop
         self._health = control.health
@@ -76,7 +72,9 @@ class RelayService:
         self._admin = admin
         self._topics = TopicCache(admin, writing=True)
         brokers = shared_watch(connection_key(settings), settings.polled_connection())
-        self._lookups = TopicLookups(settings.gate_policy(), self._channel.channel, self._topics, allowed, brokers)
+        self._lookups = TopicLookups(
+            settings.gate_policy(), self._channel.channel, self._topics, settings.allow_list(), brokers
+        )
         self._tables = self._table_sources() if settings.tables else None
         self._real_topics = watch_real_topics(admin, self._topics)
         self._calls = watch_calls()
@@ -156,7 +154,6 @@ class RelayService:
             )
         try:
             while not self._stop.is_set():
-                self._reload.check()
                 self._turn()
         except UnsafeError as error:
             raise self._contract.cause_of(error) from error

@@ -25,7 +25,7 @@ from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase, LibrarySettings, ServiceFields, TableSettings
 from outbox._settings.describe import DescribedSetting, describe_settings
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.of_jobs import CompactSettings, LandSettings
+from outbox._settings.of_jobs import LandSettings
 from outbox._settings.setting import SettingsTable
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
@@ -76,7 +76,6 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceFields)}
-    landed = {setting.name for setting in describe_settings(LandSettings)}
     jobs = _common(LandSettings, AuditSettings, ReplaySettings) - {"job_id"}
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
@@ -94,7 +93,6 @@ def _tables() -> dict[str, str]:
         ),
         "settings of the jobs": _settings(row for row in describe_settings(LandSettings) if row.name in jobs),
         "settings of land": _settings(row for row in describe_settings(LandSettings) if row.name not in jobs),
-        "settings of compact": _settings(row for row in describe_settings(CompactSettings) if row.name not in landed),
         "settings of the audit": _settings(row for row in describe_settings(AuditSettings) if row.name not in jobs),
         "settings of the replay": _settings(row for row in describe_settings(ReplaySettings) if row.name not in jobs),
         "metrics of the relay": _metrics(relay.metrics),

@@ -22,7 +22,7 @@ from benchmarks.spark.audit import measure_audit, measure_large
 from benchmarks.spark.history import write_history
 from benchmarks.spark.land import measure_cold, measure_land
 from benchmarks.spark.records import BODY_BYTES, write_records
-from spark_jobs.runtime.session import spark_session
+from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, spark_session
 from stack import Stack
 from tests.support.harness import Site
 
@@ -53,7 +53,7 @@ class Size:
 
 
 def _land(size: Size, stack: Stack) -> list[Figure]:
-    with _site(stack) as site, spark_session("benchmark", {}) as spark:
+    with _site(stack) as site, spark_session("benchmark", {}, [SPARK_LOCK, DELTA_LOCK]) as spark:
         write_records(site, site.topic("events"), size.records)
         return measure_land(spark, site, site.topic("events"), size.records, size.rounds)
 

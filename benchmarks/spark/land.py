@@ -20,7 +20,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from outbox._settings.of_jobs import LandSettings
 from spark_jobs.landing.job import land, read
-from spark_jobs.tables.layout import MANIFESTS, RECORDS
+from spark_jobs.tables.output import FORMAT, RECORDS
 from tests.land_torture.naive import append_all
 from tests.support.harness import Site
 
@@ -45,13 +45,13 @@ def measure_land(spark: SparkSession, site: Site, topic: str, records: int, roun
     for run in variants.values():
         run()  # compiles what is hot
     found = interleave(variants, rounds)
-    title = f"land {records:,} records of 256 B, Parquet, warm session; {CORES} cores, shared with Kafka"
+    title = f"land {records:,} records of 256 B, warm session; {CORES} cores, shared with Kafka"
     return [
         Figure(
-            "land_vs_parquet",
+            "land_vs_delta",
             title,
             "records/s per core",
-            "Kafka source to Parquet append, same columns, no exactly-once",
+            "Kafka source appended to a Delta table, same columns, no exactly-once",
             found["land"],
             found["append"],
             Target("ratio", "at least", 0.8),
@@ -75,8 +75,9 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
         topic: Full name of a topic with records.
     """
     variants = {
-        "land": partial(_first_rows, site, topic, ["outbox", "land"], f"{MANIFESTS}/0.json"),
-        "append": partial(_first_rows, site, topic, ["tests.land_torture.naive"], f"{RECORDS}/*/*/*.parquet"),
+        # Its first commit makes the table, the second one has rows.
+        "land": partial(_first_rows, site, topic, ["outbox", "land"], f"{RECORDS}/_delta_log/*1.json"),
+        "append": partial(_first_rows, site, topic, ["tests.land_torture.naive"], f"{RECORDS}/_delta_log/*0.json"),
     }
     found = interleave(variants, rounds)
     return [
@@ -84,7 +85,7 @@ def measure_cold(site: Site, topic: str, rounds: int) -> list[Figure]:
             "land_cold_start",
             "start of the process until the first rows are landed, Java and Spark included",
             "s",
-            "the append job, until its first file",
+            "the append job, until its first commit",
             found["land"],
             found["append"],
             Target("ours", "at most", 20),
@@ -110,7 +111,6 @@ def _settings(site: Site, topic: str, folder: str) -> dict[str, str]:
         "output": f"{folder}/table",
         "checkpoint": f"{folder}/checkpoint",
         "bootstrap_servers": site.bootstrap_servers,
-        "sink": "parquet",
     }
 
 
@@ -126,7 +126,7 @@ def _append(spark: SparkSession, settings: LandSettings) -> Count:
 
 def _landed(spark: SparkSession, settings: LandSettings) -> int:
     """Return records that lie in the table."""
-    table = spark.read.parquet(f"{settings.output}/{RECORDS}").select("topic", "partition", "offset")
+    table = spark.read.format(FORMAT).load(f"{settings.output}/{RECORDS}").select("topic", "partition", "offset")
     rows, distinct = table.count(), table.distinct().count()
     if rows != distinct:
         raise RuntimeError(f"{rows - distinct:,} records were landed more than once")

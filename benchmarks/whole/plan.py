@@ -75,7 +75,7 @@ DEMANDED: Mapping[str, str] = {
     "secured_publish_password": "trust",
     "checkback_per_second": "peers-check-back",
     "restart_1000_of_1m_seconds": "restart",
-    "land_vs_parquet": "spark",
+    "land_vs_delta": "spark",
     "audit_rows_per_second_per_core": "spark",
 }
 """Figures that every run tells of, if only that they were not measured and why; and the steps that measure them."""

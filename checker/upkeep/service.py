@@ -7,7 +7,7 @@ with the databases that are served.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import psycopg
 import structlog
@@ -46,7 +46,6 @@ class DatabaseUpkeep:
         )
         self._problems: Sequence[str] = ()
         self._told: Sequence[Undelivered] = ()
-        self._showing = threading.Lock()
         self._periodic = Periodic(f"upkeep {name}", self.walk, settings.upkeep_interval_ms / 1000)
         metrics.begin(name)
 
@@ -67,12 +66,6 @@ class DatabaseUpkeep:
         self._stopped.set()
         self._periodic.stop()
 
-    def forget(self) -> None:
-        """End, and leave no figure behind."""
-        self.stop()
-        with self._showing:
-            metrics.end(self._name)
-
     def walk(self) -> None:
         """Walk over the table once."""
         progress = self._reader.progress()
@@ -90,7 +83,7 @@ class DatabaseUpkeep:
 
         def count(purged: Purged) -> None:
             total.update(purged)
-            self._show(lambda: metrics.purged(self._name, purged))
+            metrics.purged(self._name, purged)
 
         with connect(self._database, "upkeep", OPTIONS) as connection:
             self._table.verify(connection)
@@ -99,16 +92,10 @@ class DatabaseUpkeep:
             log.info("Rows purged", database=self._name, committed=total["C"], rollback_rows=total["R"])
         if found is not None:
             counts = {kind: sum(one.count for one in found if one.delay is kind) for kind in Delay}
-            self._show(lambda: metrics.undelivered(self._name, counts))
+            metrics.undelivered(self._name, counts)
             self._tell_undelivered(found)
             if not progress.problems:
-                self._show(lambda: metrics.UPKEEP_COMPLETED.labels(self._name).set_to_current_time())
-
-    def _show(self, tell: Callable[[], object]) -> None:
-        """Publish metrics, unless the database is no longer served: they would stay for ever."""
-        with self._showing:
-            if not self._stopped.is_set():
-                tell()
+                metrics.UPKEEP_COMPLETED.labels(self._name).set_to_current_time()
 
     def _tell_problems(self, progress: ChannelProgress) -> None:
         problems = progress.problems
@@ -148,10 +135,6 @@ class Upkeep:
         """Start the upkeep of a database."""
         one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
         one.start()
-
-    def end(self, name: str) -> None:
-        """Stop the upkeep of a database that is removed or has new settings."""
-        self._databases.pop(name).forget()
 
     def check(self) -> None:
         """Whether all is well here.

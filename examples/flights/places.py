@@ -19,7 +19,6 @@ from outbox.protocol.names import Channel
 from outbox.protocol.op import OpSource, parse_op
 from outbox.testing import VisibleRecord, read_committed
 from spark_jobs.runtime.session import DELTA_LOCK, spark_session
-from spark_jobs.tables.table_reader import read_table
 
 LANDED = ("topic", "partition", "offset", "key", "value", "headers")
 
@@ -64,7 +63,7 @@ def seen_in(records: Iterable[VisibleRecord]) -> list[Seen]:
 def landed_rows(path: Path) -> list[Mapping[str, Any]]:
     """Return the rows that Spark landed, from its Delta table."""
     with spark_session("flights", {}, [DELTA_LOCK]) as spark:
-        found = read_table(spark, str(path)).select(*LANDED).toArrow()
+        found = spark.read.format("delta").load(f"{path}/records").select(*LANDED).toArrow()
     return cast("list[Mapping[str, Any]]", found.to_pylist())
 
 

@@ -1,6 +1,6 @@
 """How a process of a service takes signals, and treats memory.
 
-SIGTERM, SIGINT and SIGHUP set a flag, and nothing else: a handler that raises would throw away fetched messages. A
+SIGTERM and SIGINT set a flag, and nothing else: a handler that raises would throw away fetched messages. A
 second signal sets it again, which changes nothing.
 """
 
@@ -24,13 +24,6 @@ def stop_on_signals() -> threading.Event:
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
     return stop
-
-
-def reload_on_signal() -> threading.Event:
-    """Return an event that is set when the process is asked to read its configuration again (SIGHUP)."""
-    wanted = threading.Event()
-    signal.signal(signal.SIGHUP, lambda _signal, _frame: wanted.set())
-    return wanted
 
 
 _M_ARENA_MAX = -8

@@ -18,13 +18,13 @@ from outbox._service.exit_codes import guarded
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
 from outbox._service.output import Figures, show_progress
-from outbox._service.process import reload_on_signal, stop_on_signals
+from outbox._service.process import stop_on_signals
 from outbox._service.settings import ServiceSettings
-from outbox._settings.channels import load_all, load_channel, served_channels
+from outbox._settings.channels import load_all, load_channel
 
 S = TypeVar("S", bound=ServiceSettings)
 
-Make = Callable[[S, ServiceControl[S]], Service]
+Make = Callable[[S, ServiceControl], Service]
 
 
 def run_service(
@@ -53,18 +53,17 @@ def _serve(
     channels = load_all(settings_type, given)
     settings = next(iter(channels.values()))
     terminal = configure_logs(settings.log_level, settings.log_format)
-    stop, reload = stop_on_signals(), reload_on_signal()
+    stop = stop_on_signals()
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)
-        control = ServiceControl(stop, reload, partial(settings_type, **given), health)
         with in_channel(settings.channel):
             metrics.show_ready(health)
-            _run(make(settings, control), progress, terminal)
+            _run(make(settings, ServiceControl(stop, health)), progress, terminal)
     else:
         several = _Several(settings_type, given, metrics, make, channels)
         _serve_health(settings, several.health, metrics)
-        _run(several.service(stop, reload), progress, terminal)
+        _run(several.service(stop), progress, terminal)
 
 
 def _run(service: Service, progress: Callable[[], Figures] | None, terminal: Console | None) -> None:
@@ -95,18 +94,16 @@ class _Several(Generic[S]):
         self._healths = {name: Health() for name in names}
         self.health = ChannelsHealth(self._healths)
 
-    def service(self, stop: threading.Event, reload: threading.Event) -> ChannelThreads:
+    def service(self, stop: threading.Event) -> ChannelThreads:
         """Return what serves them all."""
-        reloads = {name: threading.Event() for name in self._healths}
-        threads = {name: self._thread(name, stop, reloads[name]) for name in self._healths}
-        return ChannelThreads(threads, reloads, self.health, stop, reload, partial(served_channels, self._given))
+        return ChannelThreads({name: self._thread(name, stop) for name in self._healths}, self.health, stop)
 
-    def _thread(self, name: str, stop: threading.Event, reload: threading.Event) -> ChannelThread:
+    def _thread(self, name: str, stop: threading.Event) -> ChannelThread:
         health = self._healths[name]
-        read = partial(load_channel, self._settings_type, self._given, name)
 
         def make() -> Service:
             self._metrics.show_ready(health)
-            return self._make(read(), ServiceControl(stop, reload, read, health))
+            settings = load_channel(self._settings_type, self._given, name)
+            return self._make(settings, ServiceControl(stop, health))
 
         return ChannelThread(name, make, stop, health, self._metrics)

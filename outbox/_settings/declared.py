@@ -331,8 +331,7 @@ class AllowedTopics(ProfileSettings):
 
     allowed_topics: dict[str, tuple[str, ...]] | None = setting(
         None,
-        "Allowed real topics by service: names, or prefixes that end in '*'. "
-        "Required with profile production; SIGHUP reloads it.",
+        "Allowed real topics by service: names, or prefixes that end in '*'. Required with profile production.",
         check=_check_patterns,
     )
 

@@ -30,13 +30,6 @@ def _check_topics(text: str) -> None:
         raise ValueError("not a list of topic names that Kafka allows. Separate them by commas")
 
 
-class SinkName(enum.StrEnum):
-    """How tables are written."""
-
-    DELTA = "delta"
-    PARQUET = "parquet"
-
-
 class PartitionBy(enum.StrEnum):
     """What chooses the partition of a replayed record."""
 
@@ -110,14 +103,6 @@ class TopicSettings(LayeredSettings):
         return names_in(self.topics)
 
 
-class SinkSettings(LayeredSettings):
-    """How the tables of `land` are written."""
-
-    OPTIONS: ClassVar[tuple[str, ...]] = ("sink",)
-
-    sink: SinkName = setting(SinkName.DELTA, "How land writes its tables: delta or parquet.")
-
-
 class OutputSettings(SparkSettings):
     """Where a job writes."""
 
@@ -150,36 +135,26 @@ class RetireSettings(CheckpointSettings, reader="land retire"):
         return f"outbox-{self.job_id}-retire"
 
 
-class CompactSettings(OutputSettings, reader="land compact"):
-    """What `land compact` reads; it needs no Kafka."""
+class MaintainSettings(OutputSettings, reader="land maintain"):
+    """What `land maintain` reads; it needs no Kafka."""
 
     JOB = "land"
-    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "manifest_readers_only", "job_id")
-
-    manifest_readers_only: bool = setting(
-        default=False,
-        text="Compact Parquet tables, although other readers than read_table and read_landed read rows twice.",
-    )
+    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "job_id")
 
     @property
     def name(self) -> str:
         """Name of the application."""
-        return f"outbox-{self.job_id}-compact"
+        return f"outbox-{self.job_id}-maintain"
 
 
-class LandSettings(TopicSettings, SinkSettings, CheckpointSettings, JobSettings, reader="land"):
+class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"):
     """What `land` reads."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
-        *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds", "parse", "sink"),
+        *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds"),
         *("accept_gap", "max_offsets_per_trigger", "kafka_java", "job_id", "channel"),
     )
 
-    parse: dict[str, str] = setting(
-        {},
-        "Topics whose JSON is landed typed, too, with schemas (id bigint NOT NULL); --parse reads @FILE.",
-        each="TOPIC=SCHEMA",
-    )
     available_now: bool = setting(default=False, text="Land what is there now and end.")
     trigger_seconds: float = setting(10.0, "Time from the start of one batch to the start of the next.", least=0)
     max_offsets_per_trigger: int | None = setting(
@@ -203,11 +178,10 @@ class LandSettings(TopicSettings, SinkSettings, CheckpointSettings, JobSettings,
         super().check()
         if not self.topic_names():
             raise ValueError("no topic is named. Name at least one in topics.")
-        for setting_, named in (("parse", self.parse), ("accept_gap", names_in(self.accept_gap))):
-            if unknown := sorted(set(named) - set(self.topic_names())):
-                raise ValueError(
-                    f"{setting_} names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
-                )
+        if unknown := sorted(set(names_in(self.accept_gap)) - set(self.topic_names())):
+            raise ValueError(
+                f"accept_gap names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
+            )
 
     def internal_names(self) -> tuple[str, ...]:
         """Those of them that are the channel's own."""
@@ -248,13 +222,13 @@ class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, 
     spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")
 
 
-class ReplayFields(SinkSettings, JobSettings, reader="replay"):
+class ReplayFields(JobSettings, reader="replay"):
     """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed."""
 
     JOB = "replay"
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("replay_id", "table", "ids", "where", "verdicts", "findings", "target", "partition_by", "include_replays"),
-        *("dry_run", "sink", "bootstrap_servers", "channel"),
+        *("dry_run", "bootstrap_servers", "channel"),
     )
 
     replay_id: str = setting(

@@ -15,7 +15,7 @@ from outbox.protocol.names import Channel
 from relay.delivery.broker_watch import BrokerView, BrokerWatch
 from relay.delivery.call_watch import calling
 from relay.delivery.refusals import Refusals
-from relay.delivery.rules.allow_list import CurrentAllowList
+from relay.delivery.rules.allow_list import AllowList
 from relay.delivery.rules.preflight import RealTopic, real_topic
 from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
 
@@ -177,18 +177,18 @@ class TopicLookups:
         policy: GatePolicy,
         channel: Channel,
         topics: TopicCache,
-        in_force: CurrentAllowList,
+        allowed: AllowList,
         brokers: BrokerWatch,
     ) -> None:
         self._brokers = brokers
         self._policy = policy
         self._channel = channel
         self._topics = topics
-        self._in_force = in_force
+        self._allowed = allowed
 
     def gate(self, owner: int | str) -> Gate:
         """Return a new gate of a half partition or a table source."""
-        return Gate(self._policy, self._channel, owner, self._in_force)
+        return Gate(self._policy, self._channel, owner, self._allowed)
 
     def lookup(
         self, waiting: WaitingTransactions, gate: Gate, hanging: HangingTransactions, refusals: Refusals

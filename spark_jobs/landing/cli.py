@@ -1,10 +1,9 @@
-"""`outbox land` and its commands: `compact`, `retire`, and `jars` for clusters."""
+"""`outbox land` and its commands: `maintain`, `retire`, and `jars` for clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,27 +13,21 @@ from pyspark.sql import SparkSession
 from outbox._cli.setting_options import layers, setting_options
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
-from outbox._service.exit_codes import Exit, fail
-from outbox._settings.of_jobs import (
-    CompactSettings,
-    LandSettings,
-    OutputSettings,
-    RetireSettings,
-    SinkName,
-    SinkSettings,
-)
-from outbox.errors import ConfigurationError
+from outbox._service.exit_codes import Exit, fail, guarded
+from outbox._settings.of_jobs import LandSettings, MaintainSettings, OutputSettings, RetireSettings
 from spark_jobs.landing.gaps import retire
 from spark_jobs.landing.job import if_deleted, land
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
 from spark_jobs.runtime.source import check_topics
-from spark_jobs.tables.compactor import compact
+from spark_jobs.tables.maintenance import maintain
 
 _JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"
 
-app: typer.Typer = typer.Typer(epilog=layers(LandSettings), help="Land topics in tables, each record once, with Spark.")
+app: typer.Typer = typer.Typer(
+    epilog=layers(LandSettings), help="Land topics in Delta tables, each record once, with Spark."
+)
 
 
 @app.callback(invoke_without_command=True)
@@ -43,28 +36,24 @@ def run(context: typer.Context, given: dict[str, Any]) -> None:
     """Land topics until SIGTERM."""
     if context.invoked_subcommand is not None:
         return
-    if "parse" in given:
-        given["parse"] = {name: _schema(text) for name, text in given["parse"].items()}
     settings = LandSettings(**given)
     configure_job_logs(settings)
     check_topics(settings, settings.topic_names(), if_deleted)
-    with _session(settings, _locks(settings.sink)) as spark, asked_to_stop(spark) as stop:
+    with _session(settings, [SPARK_LOCK, DELTA_LOCK]) as spark, asked_to_stop(spark) as stop:
         land(spark, settings, stop)
 
 
-@app.command("compact")
-@setting_options(CompactSettings)
-def run_compact(given: dict[str, Any]) -> None:
-    """Write the many small files of closed days into few: with Delta's OPTIMIZE, or Parquet folders by a swap.
+@app.command("maintain")
+@setting_options(MaintainSettings)
+def run_maintain(given: dict[str, Any]) -> None:
+    """Write many small files into few, and delete files that were replaced long ago: Delta's OPTIMIZE and VACUUM.
 
-    Readers of Delta tables always read each row once. Of Parquet tables, every reader but read_table and read_landed
-    reads compacted rows twice while the command runs, and after it was killed until it runs again; a stream over the
-    folder reads them again for good. So Parquet tables need --manifest-readers-only.
+    The job may run meanwhile, and readers notice nothing. It needs no Kafka.
     """
-    settings = CompactSettings(**given)
+    settings = MaintainSettings(**given)
     configure_job_logs(settings)
     with _session(settings, [DELTA_LOCK]) as spark, asked_to_stop(spark) as stop:
-        compact(spark, settings, datetime.now(UTC).date(), stop.is_set)
+        maintain(spark, settings, stop.is_set)
 
 
 @app.command("retire")
@@ -76,7 +65,7 @@ def run_retire(
     """End the landing of one topic, also of one that is gone from Kafka; the job goes on with the others.
 
     Stop the job first, and start it without the topic afterwards. What is landed of the topic stays in the tables. The
-    first offsets that are not landed are recorded in a manifest. It needs no Kafka.
+    first offsets that are not landed are recorded with them. It needs no Kafka.
     """
     settings = RetireSettings(**given)
     configure_job_logs(settings)
@@ -85,26 +74,20 @@ def run_retire(
 
 
 @app.command("jars")
-@setting_options(SinkSettings)
 def show_jars(
-    given: dict[str, Any],
     java_home: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--java-home", help="Print the JAVA_HOME instead: of an installed Java, or of a wheel's.")
     ] = False,
 ) -> None:
     """Print the jars that spark-submit needs, for --jars; those that are missing are fetched."""
     if java_home:
-        typer.echo(spark_java_home(find_java()))
+        guarded(lambda: typer.echo(spark_java_home(find_java())))
     else:
-        typer.echo(",".join(str(jar) for lock in _locks(SinkSettings(**given).sink) for jar in fetch(lock)))
-
-
-def _locks(sink: SinkName) -> list[Path]:
-    return [SPARK_LOCK, DELTA_LOCK] if sink is SinkName.DELTA else [SPARK_LOCK]
+        guarded(lambda: typer.echo(",".join(str(jar) for lock in (SPARK_LOCK, DELTA_LOCK) for jar in fetch(lock))))
 
 
 @contextmanager
-def _session(settings: OutputSettings, locks: list[Path]) -> Iterator[SparkSession]:
+def _session(settings: OutputSettings, locks: Sequence[Path]) -> Iterator[SparkSession]:
     """Yield a Spark session; what the job cannot recover from ends the command with one line."""
     with spark_session(settings.name, settings.spark, locks) as spark:
         try:
@@ -113,15 +96,3 @@ def _session(settings: OutputSettings, locks: list[Path]) -> Iterator[SparkSessi
             fail(str(error), Exit.FAILED)
         except JVM_GONE:
             fail(_JAVA_GONE, Exit.FAILED)
-
-
-def _schema(text: str) -> str:
-    """Return a schema, or what the file holds that is named after an @."""
-    if not text.startswith("@"):
-        return text
-    try:
-        return Path(text[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise ConfigurationError(
-            f"The file of a schema, {text[1:]}, cannot be read: {error}. Correct its name or its rights."
-        ) from error

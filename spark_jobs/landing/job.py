@@ -5,29 +5,25 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from functools import partial
 
 import structlog
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from outbox._settings.of_jobs import LandSettings, SinkName, names_in
+from outbox._settings.of_jobs import LandSettings, names_in
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
-from spark_jobs.landing.gaps import GapWriter, catch_up
+from spark_jobs.landing.gaps import accept
 from spark_jobs.landing.metrics import write_metrics
-from spark_jobs.landing.parsing import parse_schema
 from spark_jobs.runtime.errors import JobFailedError, LostRecordsError, is_data_loss, reason
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.source import KafkaView, source_options
 from spark_jobs.runtime.spans import Offsets, behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
-from spark_jobs.tables.delta import DeltaSink
-from spark_jobs.tables.pairing import needed_offsets, retirement, way_without
+from spark_jobs.tables.output import Output
+from spark_jobs.tables.pairing import Pair, retirement
 from spark_jobs.tables.query_checkpoint import Checkpoint
-from spark_jobs.tables.sinks import ParquetSink, Sink
-from spark_jobs.tables.table_reader import accepted_gaps
 
 WATCH_SECONDS = 1
 
@@ -45,32 +41,29 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     """Land topics until asked to stop, or until what was there at the start is landed.
 
     Args:
-        spark: Session with Spark's Kafka source.
+        spark: Session with Spark's Kafka source and Delta.
         stop: Set when the job is asked to stop.
 
     Raises:
         OutputError: Output or checkpoint cannot be used, or do not belong together.
         SourceError: Kafka does not answer, or a topic is missing.
         LostRecordsError: Records that were to be landed are gone from Kafka.
-        ConfigurationError: A schema of values is none, or the file for Prometheus cannot be written.
+        ConfigurationError: Spark has no Delta, or the file for Prometheus cannot be written.
         JobFailedError: The job ended on its own.
     """
-    output = Folder(spark, settings.output)
-    checkpoint = Checkpoint(Folder(spark, settings.checkpoint_path))
-    schemas = {topic: parse_schema(spark, topic, text) for topic, text in settings.parse.items()}
+    pair = Pair(Output(spark, settings.output), Checkpoint(Folder(spark, settings.checkpoint_path)))
     with KafkaView(spark, settings, settings.topic_names()) as kafka:
         kafka.check_topics(if_deleted)
-        sink = make_sink(spark, settings, output, checkpoint)
-        writer = BatchWriter(settings.job_id, output, checkpoint, sink, kafka.topic_ids, schemas)
-        catch_up(output, checkpoint)
+        writer = BatchWriter(settings.job_id, pair, kafka.topic_ids)
+        pair.catch_up()
         writer.prepare()
         if accepted := names_in(settings.accept_gap):
             writer.finish()
-            accept_gaps(kafka, GapWriter(settings.job_id, output, checkpoint, sink), output, checkpoint, accepted)
+            accept_gaps(kafka, pair, settings.job_id, accepted)
         if settings.prometheus_file is not None:
-            gaps = accepted_gaps(spark, settings.output)
+            gaps = () if pair.last is None else pair.last.gaps
             write_metrics(settings.prometheus_file, settings.job_id, settings.topic_names(), gaps)
-        refuse_lost(kafka, output, checkpoint)
+        refuse_lost(kafka, pair)
         query = start(landed_columns(read(spark, settings), settings.internal_names()), settings, writer)
         log.info("Landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
         try:
@@ -78,7 +71,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
         except StreamingQueryException as error:
             if not stop.is_set():
                 if writer.gone or is_data_loss(error):
-                    refuse_lost(kafka, output, checkpoint)
+                    refuse_lost(kafka, pair)
                     raise LostRecordsError(str(writer.failure or reason(error))) from error
                 raise writer.failure or JobFailedError(f"The query ended: {reason(error)}") from error
         except JVM_GONE as error:
@@ -90,17 +83,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     log.info("Landed", batches=writer.batches, rows=writer.rows)
 
 
-def make_sink(spark: SparkSession, settings: LandSettings, output: Folder, checkpoint: Checkpoint) -> Sink:
-    """Return the sink that the settings name."""
-    if settings.sink is SinkName.DELTA:
-        # A new checkpoint counts batches from 0 again: it must not pass for the old one.
-        return DeltaSink(spark, output, lambda: f"{settings.name}-{checkpoint.query_id()}")
-    return ParquetSink(spark, output)
-
-
-def accept_gaps(
-    kafka: KafkaView, gap_writer: GapWriter, output: Folder, checkpoint: Checkpoint, topics: Collection[str]
-) -> None:
+def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[str]) -> None:
     """Record what Kafka removed from the beginning of topics, so that the job goes on behind it.
 
     Args:
@@ -109,20 +92,20 @@ def accept_gaps(
     Raises:
         LostRecordsError: More than that is gone; nothing was recorded.
     """
-    if needed := needed_offsets(output, checkpoint):
+    if needed := pair.needed():
         beginnings, ends = kafka.offsets()
         needed = with_added(needed, beginnings)
         gaps = gaps_at_beginnings(needed, beginnings, ends, topics)
-        _refuse(behind(needed, gaps), beginnings, ends, partial(way_without, output, checkpoint))
+        _refuse(behind(needed, gaps), beginnings, ends, pair.way_without)
         if gaps:
-            gap_writer.accept(gaps, kafka.topic_ids())
+            accept(pair, job_id, gaps, kafka.topic_ids())
 
 
-def refuse_lost(kafka: KafkaView, output: Folder, checkpoint: Checkpoint) -> None:
+def refuse_lost(kafka: KafkaView, pair: Pair) -> None:
     """Check that Kafka still has all that is not landed."""
-    if needed := needed_offsets(output, checkpoint):
+    if needed := pair.needed():
         beginnings, ends = kafka.offsets()
-        _refuse(with_added(needed, beginnings), beginnings, ends, partial(way_without, output, checkpoint))
+        _refuse(with_added(needed, beginnings), beginnings, ends, pair.way_without)
 
 
 def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets, way_on: Callable[[Sequence[str]], str]) -> None:

@@ -11,7 +11,6 @@ from rich.table import Table
 from outbox._cli.setting_options import layers, setting_options
 from outbox._service.exit_codes import Exit, fail
 from outbox._service.output import PlainConsole, utc
-from outbox._settings.of_jobs import SinkName
 from outbox.errors import ConfigurationError
 from spark_jobs.replaying.job import Prepared, replay
 from spark_jobs.replaying.settings import ReplaySettings
@@ -35,8 +34,7 @@ def run(given: dict[str, Any]) -> None:
         given["ids"] = _ids(given["ids"])
     settings = ReplaySettings(**given)
     terminal = configure_job_logs(settings)
-    locks = [DELTA_LOCK] if settings.sink is SinkName.DELTA else []
-    with spark_session(settings.name, settings.spark, locks) as spark:
+    with spark_session(settings.name, settings.spark, [DELTA_LOCK]) as spark:
         try:
             prepared = replay(spark, settings, terminal)
         except JobFailedError as error:

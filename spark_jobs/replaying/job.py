@@ -32,7 +32,7 @@ from spark_jobs.replaying.target_check import changed, closed_topics, internal_t
 from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
-from spark_jobs.tables.table_reader import accepted_gaps, read_table
+from spark_jobs.tables.output import Output
 
 TRANSACTION_BYTES = 16 * 1024 * 1024
 """Most bytes in a Kafka transaction: it bounds memory."""
@@ -55,12 +55,13 @@ class ReplayJob:
     """One run of a replay.
 
     Args:
-        spark: Session; it needs no Kafka source.
+        spark: Session with Delta; it needs no Kafka source.
     """
 
     def __init__(self, spark: SparkSession, settings: ReplaySettings) -> None:
         self._spark = spark
         self._settings = settings
+        self._table = Output(spark, settings.table)
         self._kafka = settings.connection()
         self._channel = settings.channel_names()
 
@@ -71,7 +72,8 @@ class ReplayJob:
         chosen = self._chosen(entries.plan).persist(StorageLevel.DISK_ONLY)  # one selection, however often it is used
         sources = [row.topic for row in chosen.select("topic").distinct().collect()]
         self._refuse_unclear(chosen, sources)
-        for gap in accepted_gaps(self._spark, self._settings.table):
+        progress = self._table.progress()
+        for gap in () if progress is None else progress.gaps:
             if gap.topic in sources:
                 log.warning("Table has an accepted gap; its records cannot be replayed", offsets=str(gap))
         targets = self._targets(sources, entries.plan)
@@ -100,7 +102,7 @@ class ReplayJob:
                 raise OutputError(
                     f"The findings of an audit in {self._settings.findings} cannot be read: {reason(error)}"
                 ) from error
-        chosen = select(read_table(self._spark, self._settings.table), selection, findings)
+        chosen = select(self._table.read(), selection, findings)
         return chosen if plan is None else up_to(chosen, plan.lasts)
 
     def _refuse_unclear(self, chosen: DataFrame, topics: list[str]) -> None:
@@ -245,7 +247,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
     """Write the selected records; those that this replay has written already, it passes over.
 
     Args:
-        spark: Session; it needs no Kafka source.
+        spark: Session with Delta; it needs no Kafka source.
         terminal: Where the progress is shown; None: a log line every minute.
 
     Returns:

@@ -13,9 +13,40 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from outbox.errors import ConfigurationError
-from spark_jobs.tables.manifest import Checksum
 
 FORMAT_VERSION = 1
+
+_MODULUS = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """Sum of `xxhash64` over the places of records, modulo 2^64; written in 16 hex digits."""
+
+    total: int = 0
+
+    @classmethod
+    def of(cls, total: int) -> Checksum:
+        """From a sum of hashes, which may have any size and sign."""
+        return cls(total % _MODULUS)
+
+    @classmethod
+    def of_halves(cls, high: int, low: int) -> Checksum:
+        """From the sums of the hashes' upper (signed) and lower 32 bits."""
+        return cls.of((high << 32) + low)
+
+    @classmethod
+    def parse(cls, text: str) -> Checksum:
+        """Read the written form."""
+        return cls(int(text, 16))
+
+    def __add__(self, other: Checksum) -> Checksum:
+        """Return the checksum of both sets of rows together."""
+        return self.of(self.total + other.total)
+
+    def __str__(self) -> str:
+        """Return the written form."""
+        return f"{self.total:016x}"
 
 
 class LandedPlace(NamedTuple):

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from spark_jobs.runtime.errors import OutputError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
-
-
-def read_texts(spark: SparkSession, path: str) -> Iterator[str]:
-    """Yield the contents of all visible files of a folder, read by Spark in groups; none if it is absent."""
-    try:
-        files = spark.read.text(path, wholetext=True)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return
-        raise
-    yield from (row.value for row in files.collect())
 
 
 class Folder:
@@ -54,11 +41,6 @@ class Folder:
     def path(self, name: str = "") -> str:
         """Return the full path of something in the folder."""
         return str(self._at(name).toString())
-
-    def exists(self, name: str = "") -> bool:
-        """Whether there is such a file or folder."""
-        with self._told("read"):
-            return bool(self._files.exists(self._at(name)))
 
     def names(self, name: str = "") -> list[str]:
         """Names of what is in a folder below; empty if there is none."""
@@ -121,23 +103,6 @@ class Folder:
         """Remove a file, or a folder with all that is in it; that it is absent is no error."""
         with self._told("written"):
             self._files.delete(self._at(name), True)
-
-    def delete_empty(self, name: str) -> None:
-        """Remove a folder if nothing is in it."""
-        with self._told("written"):
-            at = self._at(name)
-            if self._files.exists(at) and not self._files.listStatus(at):
-                self._files.delete(at, False)
-
-    def bytes(self, name: str) -> int:
-        """Return the size of all that is in a folder."""
-        with self._told("read"):
-            return int(self._files.getContentSummary(self._at(name)).getLength())
-
-    def flush(self) -> None:
-        """Wait until all that was written is on a local disk; other file systems see to that at each write."""
-        if str(self._files.getScheme()) == "file":
-            os.sync()
 
     def make(self, name: str) -> None:
         """Make a folder and those above it."""

@@ -1,124 +1,137 @@
-"""Whether a table, a checkpoint and the topics belong together, seen before anything is written."""
+"""Whether an output, a checkpoint and the topics belong together, seen before anything is written."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
 
-from outbox._settings.of_jobs import SinkName
+from pyspark.sql import DataFrame
+
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
-from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.spans import Offsets, needed_text
-from spark_jobs.tables.delta import is_delta_table
-from spark_jobs.tables.layout import MANIFESTS, OWNER, RECORDS, manifest_file, retired_file
-from spark_jobs.tables.manifest import FORMAT_VERSION, Manifest, check_format
+from spark_jobs.tables.output import RECORDS, Output
+from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who writes an output.
+class Pair:
+    """An output, and the checkpoint that counts its batches. One process at a time may use it.
 
-    Args:
-        query_id: Id of the checkpoint that counts its batches.
+    Attributes:
+        last: Progress of the last commit; None before the first batch.
     """
 
-    sink: SinkName
-    query_id: str
+    def __init__(self, output: Output, checkpoint: Checkpoint) -> None:
+        self.output = output
+        self.checkpoint = checkpoint
+        self.last = output.progress()
 
-    def encode(self) -> str:
-        """Return the owner as one line of JSON."""
-        return json.dumps({"format": FORMAT_VERSION, **asdict(self)}) + "\n"
+    def check(self, topics: Mapping[str, str]) -> None:
+        """Refuse an output and a checkpoint of which one has not what the other has done, and topics that changed.
 
-    @classmethod
-    def parse(cls, text: str) -> Owner:
-        """Read what was written."""
-        try:
-            content = json.loads(text)
-            check_format(content["format"])
-            return cls(SinkName(content["sink"]), content["query_id"])
-        except (ValueError, KeyError, TypeError) as error:
+        Args:
+            topics: Ids of the topics of the job, as they are now.
+        """
+        self.check_owner()
+        landed = -1 if self.last is None else self.last.batch_id
+        if self.last is not None:
+            if gone := sorted(set(self.last.topics) - set(topics)):
+                raise OutputError(
+                    f"Topic {', '.join(gone)} was landed in {self.output} until batch {landed} and is not named any "
+                    f"more. Name it, or {self.way_without(gone)}."
+                )
+            check_ids(self.last.topics, topics, self.kept(), f"since batch {landed}", self.way_without)
+            if retired := [name for name in topics if name in self.last.retired]:
+                raise OutputError(
+                    f"Topic {', '.join(retired)} is retired from {self.output}. Leave it out of the topics, or land it "
+                    "into another output with another checkpoint."
+                )
+        committed = self.checkpoint.last_commit()
+        if committed is not None and committed > landed:
             raise OutputError(
-                f"The file {OWNER} of an output cannot be read: {error!r}. Find out who changed it."
-            ) from error
-
-
-def owner_of(output: Folder) -> Owner | None:
-    """Return the owner of an output; None before the first batch, and where a version without this file wrote it."""
-    text = output.text(OWNER)
-    return None if text is None else Owner.parse(text)
-
-
-def claim(output: Folder, owner: Owner) -> None:
-    """Record whose an output is, unless that is recorded."""
-    if not output.exists(OWNER):
-        output.put_text(OWNER, owner.encode())
-
-
-def last_manifest(output: Folder) -> Manifest | None:
-    """Return the manifest of the last batch that was landed; None before the first."""
-    landed = [int(stem) for name in output.names(MANIFESTS) if (stem := name.removesuffix(".json")).isdigit()]
-    return Manifest.parse(output.text(manifest_file(max(landed))) or "") if landed else None
-
-
-def check_pair(output: Folder, checkpoint: Checkpoint, topics: Mapping[str, str], sink: SinkName) -> None:
-    """Refuse a table and a checkpoint of which one does not know what the other has done."""
-    last = last_manifest(output)
-    landed = -1 if last is None else last.batch_id
-    check_owner(output, checkpoint, sink, last)
-    if last is not None:
-        if gone := sorted(set(last.topics) - set(topics)):
-            raise OutputError(
-                f"Topic {', '.join(gone)} was landed in {output} until batch {landed} and is not named any more. Name "
-                f"it, or {way_without(output, checkpoint, gone)}."
+                f"{self.checkpoint} has landed batches up to {committed}, {self.output} has none of them from "
+                f"{landed + 1} on. Name the output that belongs to it, or a new checkpoint."
             )
-        way_on = partial(way_without, output, checkpoint)
-        check_ids(last.topics, topics, last.end, f"since batch {landed}", way_on)
-    if retired := [name for name in topics if output.exists(retired_file(name))]:
-        raise OutputError(
-            f"Topic {', '.join(retired)} is retired from {output}. Leave it out of the topics, or land it into another "
-            "output with another checkpoint."
-        )
-    committed = checkpoint.last_commit()
-    if committed is not None and committed > landed:
-        raise OutputError(
-            f"{checkpoint} has landed batches up to {committed}, {output} has none of them from "
-            f"{landed + 1} on. Name the output that belongs to it, or a new checkpoint."
-        )
 
+    def check_owner(self) -> None:
+        """Refuse an output of another checkpoint, or of another writer."""
+        if self.last is None and self.output.has(RECORDS):
+            raise OutputError(
+                f"{self.output} has a Delta table {RECORDS}, and no commit of land is in its log: another job wrote "
+                "it, or the log was cut. Name another output with another checkpoint."
+            )
+        if self.last is not None and self.last.query_id != self.checkpoint.query_id():
+            raise OutputError(
+                f"{self.output} was landed by job {self.last.job_id!r} with another checkpoint than "
+                f"{self.checkpoint}. Name that checkpoint, or another output."
+            )
 
-def check_owner(output: Folder, checkpoint: Checkpoint, sink: SinkName, last: Manifest | None) -> None:
-    """Refuse an output of another sink or checkpoint, also one of which the first batch has no manifest yet."""
-    found = sink_of(output, last)
-    if found not in (None, sink):
-        raise OutputError(
-            f"{output} has {found} tables, and this job writes {sink} tables. Go on with --sink {found} (or "
-            f"OUTBOX_SINK={found}), or use another output with another checkpoint."
-        )
-    owner = owner_of(output)
-    began = owner or last
-    if began is not None and began.query_id != checkpoint.query_id():
-        job = f" by job {last.job_id!r}" if last else ""
-        raise OutputError(
-            f"{output} was landed{job} with another checkpoint than {checkpoint}. Name that checkpoint, or another "
-            "output."
-        )
+    def claim(self, job_id: str) -> Progress:
+        """Return the last progress; at first, make the output that of the checkpoint."""
+        if self.last is None:
+            begins = self.checkpoint.start(0)
+            first = Progress(job_id, self.checkpoint.query_id() or "", -1, begins, begins, {})
+            self.output.create(first)
+            self.last = first
+        return self.last
 
+    def commit(self, progress: Progress, rows: DataFrame | None = None, *, instead_of: int | None = None) -> None:
+        """Append a batch to the records; `Output.commit` has the arguments."""
+        self.output.commit(progress, rows, instead_of=instead_of)
+        self.last = progress
 
-def sink_of(output: Folder, last: Manifest | None) -> SinkName | None:
-    """Return what the tables of an output are; None if it has none yet."""
-    # The log first: it is what readers go by.
-    if is_delta_table(output, RECORDS):
-        return SinkName.DELTA
-    owner = owner_of(output)
-    if owner is not None:
-        return owner.sink
-    # Without an owner and a log, what has a manifest was landed as Parquet files, if only as batches without rows. So
-    # was what has a folder of a batch, although its writer was killed before the manifest.
-    folders = (name.startswith("batch_id=") for name in output.names(RECORDS))
-    return SinkName.PARQUET if last is not None or any(folders) else None
+    def is_landed(self, batch_id: int) -> bool:
+        """Whether a batch that Spark hands over is in the output."""
+        last = self.last
+        if last is None or batch_id > last.batch_id:
+            return False
+        if (batch_id, self.checkpoint.end(batch_id)) != (last.batch_id, last.end) or last.by_operator:
+            raise OutputError(
+                f"Batch {batch_id} of {self.output} was landed with other offsets than {self.checkpoint} now has for "
+                "it, as after the checkpoint was put back from a copy. Nothing was written. Land into another output."
+            )
+        return True
+
+    def is_unfinished(self) -> bool:
+        """Whether Spark has not committed the last batch: the look at the topics after it may be missing."""
+        last, committed = self.last, self.checkpoint.last_commit()
+        if last is None or last.by_operator or last.batch_id < 0:
+            return False
+        return committed is None or committed < last.batch_id
+
+    def needed(self) -> Offsets:
+        """Return the first offsets that are not landed; empty before the first batch is planned."""
+        return self.checkpoint.start(0) if self.last is None else self.last.end
+
+    def kept(self) -> Offsets:
+        """Return the first offsets that are not landed, or are not landed for sure, as of an unfinished batch."""
+        return self.last.start if self.last is not None and self.is_unfinished() else self.needed()
+
+    def catch_up(self) -> None:
+        """Bring the checkpoint behind the last batch, if an operator's command wrote it and was killed."""
+        last = self.last
+        if last is None or not last.by_operator or last.query_id != self.checkpoint.query_id():
+            return
+        committed = self.checkpoint.last_commit()
+        done = committed is not None and committed >= last.batch_id
+        # Where the checkpoint ends before the batch; a copy that was put back may not have it.
+        before = self.checkpoint.planned(last.batch_id - 1) if last.batch_id else self.checkpoint.start(0)
+        if not done and before == last.start:
+            self.checkpoint.skip(last.batch_id, last.end)
+
+    def way_without(self, topics: Sequence[str]) -> str:
+        """Return for people how a job goes on without some of its topics."""
+        last = self.last
+        landed = set() if last is None else set(last.topics)
+        # Spark reads a planned batch with all its topics, also with those that are not named any more.
+        planned = set(self.checkpoint.start(0) if last is None else self.checkpoint.planned(last.batch_id + 1) or {})
+        ways = []
+        if ended := [name for name in topics if name in landed and landed - set(topics)]:
+            ways.append(retirement(ended))
+        if new := [name for name in topics if name not in landed | planned]:
+            ways.append(f"leave {', '.join(new)} out of --topics, for nothing of it is landed")
+        if set(topics) - {*ended, *new}:
+            return "begin another output with another checkpoint"
+        return ", and ".join(ways)
 
 
 def retirement(topics: Sequence[str]) -> str:
@@ -126,22 +139,6 @@ def retirement(topics: Sequence[str]) -> str:
     names = ", ".join(topics)
     commands = " and ".join(f"outbox land retire {topic}" for topic in topics)
     return f"end the landing of {names}: stop the job, run {commands}, and leave {names} out of --topics from then on"
-
-
-def way_without(output: Folder, checkpoint: Checkpoint, topics: Sequence[str]) -> str:
-    """Return for people how a job goes on without some of its topics."""
-    last = last_manifest(output)
-    landed = set() if last is None else set(last.topics)
-    # Spark reads a planned batch with all its topics, also with those that are not named any more.
-    planned = set(checkpoint.start(0) if last is None else checkpoint.planned(last.batch_id + 1) or {})
-    ways = []
-    if ended := [name for name in topics if name in landed and landed - set(topics)]:
-        ways.append(retirement(ended))
-    if new := [name for name in topics if name not in landed | planned]:
-        ways.append(f"leave {', '.join(new)} out of --topics, for nothing of it is landed")
-    if set(topics) - {*ended, *new}:
-        return "begin another output with another checkpoint"
-    return ", and ".join(ways)
 
 
 def check_ids(
@@ -169,9 +166,3 @@ def check_ids(
             f"To go on without it, {way_on(gone)}. Land a new topic of that name into another output with another "
             "checkpoint."
         )
-
-
-def needed_offsets(output: Folder, checkpoint: Checkpoint) -> Offsets:
-    """Return the first offsets that are not landed; empty before the first batch is planned."""
-    last = last_manifest(output)
-    return checkpoint.start(0) if last is None else last.end

@@ -27,15 +27,14 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 class Sink(enum.StrEnum):
     """What may be tortured; the naive one must be found out."""
 
-    PARQUET = "parquet"
     DELTA = "delta"
     NAIVE = "naive"
 
 
 def main(
-    kills: Annotated[int, typer.Option(min=1, help="How often, for each sink.")] = 40,
+    kills: Annotated[int, typer.Option(min=1, help="How often, for each.")] = 40,
     seed: Annotated[int, typer.Option(help="Of all choices; 0: any.")] = 0,
-    sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: parquet and delta.")] = None,
+    sink: Annotated[list[Sink] | None, typer.Option(help="Repeatable. Default: delta.")] = None,
     report: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("build/land-torture/report.json"),
 ) -> None:
     """Kill the driver of `outbox land` again and again, check the table; ends with 2 if an invariant is violated.
@@ -44,7 +43,7 @@ def main(
     """
     stop = stop_on_signals()
     seed = seed or time.time_ns() % 1_000_000
-    sinks = sink or [Sink.PARQUET, Sink.DELTA]
+    sinks = sink or [Sink.DELTA]
     folder = report.parent
     shutil.rmtree(folder / "work", ignore_errors=True)
     began = time.monotonic()

@@ -24,7 +24,7 @@ _FIGURES = {
     "commits_deleted": "last file of `commits` deleted",
     "partitions_added": "partitions added to a topic",
     "batches": "batches",
-    "batches_replayed_after_their_manifest": "of them handed over again after their manifest stood",
+    "batches_replayed_after_they_were_landed": "of them handed over again after they were landed",
     "records_committed": "records committed",
     "records_aborted": "records aborted",
     "transactions_that_stayed_open": "transactions that stayed open for seconds",

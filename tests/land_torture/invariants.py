@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.progress import Progress
 
 SHOWN = 5
 """Examples of what is wrong that are named."""
@@ -41,16 +41,14 @@ class Evidence:
 
     Args:
         batches: How many of them each batch has.
-        manifests: All manifests, in the order of batches.
-        leftovers: Names of what still lies where nothing is being written.
+        commits: What the commits carry, and how many rows they have, in the order of batches.
     """
 
     visible: Sequence[Row]
     committed: int
     landed: Sequence[Row]
     batches: Mapping[int, int]
-    manifests: Sequence[Manifest]
-    leftovers: Collection[str] = ()
+    commits: Sequence[tuple[Progress, int]]
 
 
 def check(evidence: Evidence) -> list[Violation]:
@@ -82,23 +80,19 @@ def _none_changed(evidence: Evidence) -> Iterator[str]:
 
 
 def _batches_follow_each_other(evidence: Evidence) -> Iterator[str]:
-    numbers = [manifest.batch_id for manifest in evidence.manifests]
+    numbers = [progress.batch_id for progress, _ in evidence.commits]
     if numbers != list(range(len(numbers))):
-        yield f"the manifests are of the batches {numbers}"
-    for before, after in pairwise(evidence.manifests):
+        yield f"the commits are of the batches {numbers}"
+    for (before, _), (after, _) in pairwise(evidence.commits):
         if before.end != after.start:
             yield f"batch {before.batch_id} ends at {before.end}, batch {after.batch_id} starts at {after.start}"
 
 
-def _batches_have_what_their_manifests_say(evidence: Evidence) -> Iterator[str]:
-    told = {manifest.batch_id: manifest.rows for manifest in evidence.manifests if manifest.rows}
+def _batches_have_what_their_commits_say(evidence: Evidence) -> Iterator[str]:
+    told = {progress.batch_id: rows for progress, rows in evidence.commits if rows}
     for batch in sorted(told.keys() | evidence.batches.keys()):
         if told.get(batch, 0) != evidence.batches.get(batch, 0):
-            yield f"batch {batch} has {evidence.batches.get(batch, 0)} rows, its manifest says {told.get(batch, 0)}"
-
-
-def _nothing_is_left_over(evidence: Evidence) -> Iterator[str]:
-    yield from evidence.leftovers
+            yield f"batch {batch} has {evidence.batches.get(batch, 0)} rows, its commit says {told.get(batch, 0)}"
 
 
 def _named(places: Collection[tuple[str, int, int]]) -> Iterator[str]:
@@ -114,6 +108,5 @@ RULES: Mapping[str, Callable[[Evidence], Iterator[str]]] = {
     "no record is made up": _none_made_up,
     "no record is changed": _none_changed,
     "batches follow each other without a gap": _batches_follow_each_other,
-    "batches have the rows that their manifests say": _batches_have_what_their_manifests_say,
-    "nothing is left over": _nothing_is_left_over,
+    "batches have the rows that their commits say": _batches_have_what_their_commits_say,
 }

@@ -47,7 +47,7 @@ class Job:
     Args:
         site: Kafka; its name marks the job's Java process.
         topics: Full names of the topics.
-        sink: `parquet`, `delta` or `naive`.
+        sink: `delta` or `naive`.
         folder: For table, checkpoint and log; it must not exist yet.
     """
 
@@ -57,8 +57,7 @@ class Job:
         self.table = folder / TABLE
         self.log = folder / "land.log"
         self._mark = f"{_MARK}={site.name}"
-        naive = sink == "naive"
-        self._command = ["tests.land_torture.naive"] if naive else ["outbox", "land"]
+        self._command = ["tests.land_torture.naive"] if sink == "naive" else ["outbox", "land"]
         self._environment = {
             **os.environ,
             "OUTBOX_BOOTSTRAP_SERVERS": site.bootstrap_servers,
@@ -66,7 +65,6 @@ class Job:
             "OUTBOX_OUTPUT": str(self.table),
             "OUTBOX_CHECKPOINT": str(folder / CHECKPOINTS),
             "OUTBOX_JOB_ID": JOB_ID,
-            "OUTBOX_SINK": "parquet" if naive else sink,
             "OUTBOX_MAX_OFFSETS_PER_TRIGGER": str(OFFSETS_AT_ONCE),
             "OUTBOX_TRIGGER_SECONDS": "0",
             "OUTBOX_LOG_FORMAT": "json",

@@ -60,24 +60,12 @@ _ALWAYS = (
     Point("its Java process", Kind.JAVA),
     Point("batch planned", Kind.SIGHT, f"{CHECKPOINTS}/{JOB_ID}/offsets", r"\d+"),
     LANDED,
-    Point("land.data_written", Kind.FAILPOINT, "land.data_written"),
+    Point("land.batch_completed", Kind.FAILPOINT, "land.batch_completed"),
 )
-_LAND = (
-    Point("land.records_written", Kind.FAILPOINT, "land.records_written"),
-    Point("land.manifest_written", Kind.FAILPOINT, "land.manifest_written"),
-    Point("manifest there", Kind.SIGHT, f"{TABLE}/_manifests", r"\d+\.json"),
-)
-
 POINTS = {
-    "parquet": (
-        *_ALWAYS,
-        *_LAND,
-        Point("folder being written", Kind.SIGHT, f"{TABLE}/_writing", r"[0-9a-f]{32}-\d+"),
-        Point("folder renamed", Kind.SIGHT, f"{TABLE}/records", r"batch_id=\d+"),
-    ),
     "delta": (
         *_ALWAYS,
-        *_LAND,
+        Point("land.records_written", Kind.FAILPOINT, "land.records_written"),
         Point("Delta transaction committed", Kind.SIGHT, f"{TABLE}/records/_delta_log", r"\d+\.json"),
     ),
     "naive": _ALWAYS,

@@ -40,7 +40,7 @@ class Result:
     Args:
         kills: How often it was killed, by point.
         commits_deleted: How often the last file of `commits` was.
-        replayed: Batches that Spark handed over again after their manifest stood.
+        replayed: Batches that Spark handed over again after they were landed.
     """
 
     sink: str
@@ -68,7 +68,7 @@ class Result:
             "commits_deleted": self.commits_deleted,
             "partitions_added": self.partitions_added,
             "batches": self.batches,
-            "batches_replayed_after_their_manifest": self.replayed,
+            "batches_replayed_after_they_were_landed": self.replayed,
             "records_committed": self.committed,
             "records_aborted": self.aborted,
             "transactions_that_stayed_open": self.lingering,
@@ -137,10 +137,10 @@ class Run:
 
     def _check(self) -> None:
         result, traffic = self.result, self._traffic
-        evidence = gather(self._site, list(self._partitions), result.sink, self._job.table, traffic.committed)
+        evidence = gather(self._site, list(self._partitions), self._job.table, traffic.committed)
         result.violations += check(evidence)
         result.checks += 1
-        result.batches = len(evidence.manifests)
+        result.batches = len(evidence.commits)
         result.committed, result.aborted, result.lingering = traffic.committed, traffic.aborted, traffic.lingering
         result.replayed = self._job.log.read_text(errors="replace").count(_REPLAYED)
         self._say(f"{result.sink}: {len(evidence.landed)} records landed, {len(result.violations)} violations")

@@ -288,7 +288,7 @@ def r66_failure_of_a_channel(self: ChannelThread, error: Exception, seconds: flo
 
 
 @mutant(require_allow_list, "R69", Harm.PHANTOM)
-@fails("unit/relay/test_reload.py::test_production_requires_a_list_and_takes_the_explicit_word")
+@fails("unit/relay/test_allow.py::test_production_requires_a_list_and_takes_the_explicit_word")
 def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
     """In production a relay serves a channel only with an allow-list. Without it, a file from which the list was lost,
     by a slip or while it is written, opens every topic to every service."""

@@ -115,7 +115,7 @@ def test_a_demanded_figure_is_told_of_even_if_nobody_measured_it() -> None:
     assert all(set(each) >= DEMANDED_FIELDS for each in merged["figures"])
     assert found["relay_drain_vs_polling_relay"]["ratio"] == 2
     assert found["relay_drain_vs_debezium"]["not_measured"] == "the step peers-drain did not measure it"
-    assert found["land_vs_parquet"]["not_measured"] == "a run of this size leaves it out"
+    assert found["land_vs_delta"]["not_measured"] == "a run of this size leaves it out"
 
 
 def test_a_step_that_failed_says_why_in_each_figure_that_it_owes() -> None:
@@ -190,7 +190,7 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     assert "- peers-cost: ended with 1: no room" in text
     assert re.search(rf"^- Not in this run, {NOT_AT_ALL}: .*peers check-back, .*relay growth", text, re.MULTILINE)
     assert "| how fast odd | 2 messages/s | a peer: not measured, no such peer |" in text
-    assert "- Not measured: land_vs_parquet, a run of this size leaves it out\n" in text
+    assert "- Not measured: land_vs_delta, a run of this size leaves it out\n" in text
     assert (tmp_path / "performance" / "peers.svg").read_text().count("<svg") == 1
     assert "peers-cost" in overview(merged)
 

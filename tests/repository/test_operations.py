@@ -21,7 +21,7 @@ from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
 from outbox._settings.describe import describe_settings
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.of_jobs import CompactSettings, LandSettings, RetireSettings
+from outbox._settings.of_jobs import LandSettings, MaintainSettings, RetireSettings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
@@ -30,7 +30,7 @@ from tests.documents import exposed, filled, metrics_of, read, setting_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES: tuple[type[LayeredSettings], ...] = (
-    *(RelaySettings, CheckerSettings, LandSettings, CompactSettings, RetireSettings),
+    *(RelaySettings, CheckerSettings, LandSettings, MaintainSettings, RetireSettings),
     *(AuditSettings, ReplaySettings),
 )
 

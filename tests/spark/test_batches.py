@@ -1,27 +1,34 @@
-"""Batches: one that is replayed is in the table once, and readers see complete ones only."""
+"""Batches of `land`: one that is replayed is in the table once, wherever its writer died."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from outbox._settings.of_jobs import MaintainSettings
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing import batch_writer as batches
-from spark_jobs.landing.batch_writer import BatchWriter
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.tables.manifest import Checksum, Manifest
-from spark_jobs.tables.query_checkpoint import Checkpoint
-from spark_jobs.tables.sinks import ParquetSink
-from spark_jobs.tables.table_reader import ARROW_SCHEMA, read_landed, read_table
-from tests.support.landing import TOPICS, Landing, identified, span
+from spark_jobs.tables.maintenance import maintain
+from spark_jobs.tables.output import RECORDS, Output, _is_version
+from tests.support.landing import TOPICS, Landing, span
 from tests.support.spark import Record, records, session
+
+_long = partial(pytest.param, marks=pytest.mark.long)
+
+ALL = [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
+MALFORMED = [("outbox-id", b"?")]
+
+
+class KilledError(BaseException):
+    """In place of SIGKILL: nothing catches it."""
 
 
 @pytest.fixture
@@ -31,47 +38,77 @@ def landing(tmp_path: Path) -> Landing:
     return made
 
 
-def test_a_batch_is_visible_once_it_is_landed(landing: Landing) -> None:
+@contextmanager
+def killed_at(point: str) -> Iterator[None]:
+    """The block ends as a process does that is killed at a failpoint."""
+
+    def die(name: str) -> None:
+        if name == point:
+            raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batches, "failpoint", die)
+        with pytest.raises(KilledError):
+            yield
+
+
+def passed(name: str, then: Callable[[], None]) -> Callable[[str], None]:
+    return lambda point: then() if point == name else None
+
+
+def test_batches_are_there_with_all_their_columns(landing: Landing) -> None:
     assert landing.places() == []
-    landing.land(0, *span(0, 2))
-    assert landing.places() == [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
+    landing.land(0, *span(0, 1), Record(2, topic="2026"))
+    landing.plan(1, 4)
+    landing.land(1, Record(3, [("a", b"1"), ("a", None)], key=None))
+    rows = Output(session(), str(landing.table)).read().orderBy("offset").collect()
+    assert [(row.topic, row.offset, row.batch_id, str(row.day)) for row in rows] == [
+        ("orders", 0, 0, "2026-11-21"),
+        ("orders", 1, 0, "2026-11-21"),
+        ("2026", 2, 0, "2026-11-21"),
+        ("orders", 3, 1, "2026-11-21"),
+    ]
+    assert [row.message_id is None for row in rows] == [False, False, True, True]
+    assert (bytes(rows[0].value), rows[3].key, len(rows[3].headers)) == (b"value", None, 2)
 
 
-def test_a_landed_batch_that_is_replayed_stays_as_it_is(landing: Landing) -> None:
+def test_progress_is_what_was_read(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
-    before = landing.files()
+    first = landing.progress()
+    assert (first.job_id, first.query_id, first.batch_id) == ("land", "query-1", 0)
+    assert (first.start, first.end, first.topics) == ({"orders": {"0": 0}}, {"orders": {"0": 3}}, TOPICS)
+    landing.commit(0)
+    landing.plan(1, 9)
+    landing.land(1, *span(4, 6))
+    second = landing.progress()
+    assert (second.batch_id, second.start, second.end) == (1, first.end, {"orders": {"0": 9}})
+
+
+@pytest.mark.parametrize("point", ["land.records_written", _long("land.batch_completed")])
+def test_a_batch_is_there_once_wherever_its_writer_died(landing: Landing, point: str) -> None:
+    given = [*span(0, 1), Record(2, MALFORMED)]
+    with killed_at(point):
+        landing.land(0, *given)
+    for _ in range(2):
+        landing.restart()
+        landing.land(0, *given)
+    assert landing.places() == ALL
+    assert landing.quarantined() == [(2, "MALFORMED_ID")]
+
+
+def test_a_landed_batch_that_is_replayed_commits_nothing(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    before = landing.commits()
     landing.restart()
     landing.land(0, *span(0, 2))
-    assert landing.files() == before
-    assert landing.places() == [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
+    assert (landing.commits(), landing.places()) == (before, ALL)
 
 
-def test_a_batch_without_manifest_is_not_visible(landing: Landing) -> None:
+def test_rows_of_a_replay_are_not_written_again_though_the_look_missed_them(landing: Landing) -> None:
+    """Delta itself passes over the transaction, whoever writes it."""
     landing.land(0, *span(0, 2))
-    landing.plan(1, 5)
-    landing.land(1, *span(3, 4))
-    landing.manifest(1).unlink()
-    assert len(list((landing.table / "records" / "batch_id=1").rglob("*.parquet"))) > 0
-    assert landing.places() == [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
-
-
-def test_a_batch_without_manifest_is_replaced_by_its_replay(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    landing.manifest(0).unlink()
-    before = landing.files()
-    landing.restart()
-    landing.land(0, *span(0, 2))
-    assert landing.files().isdisjoint(before)
-    assert landing.places() == [("orders", 0, 0), ("orders", 0, 1), ("orders", 0, 2)]
-
-
-def test_what_a_killed_write_left_is_removed_and_never_visible(landing: Landing) -> None:
-    half_written = landing.table / "_writing" / "old-0" / "topic=orders" / "day=2026-11-21"
-    half_written.mkdir(parents=True)
-    pq.write_table(ARROW_SCHEMA.empty_table(), str(half_written / "part.parquet"))
-    assert landing.places() == []
-    landing.restart()
-    assert landing.files() == set()
+    landing.pair.output.commit(landing.progress(), landed_columns(records(*span(0, 2))))
+    assert landing.places() == ALL
 
 
 def test_a_write_that_fails_leaves_nothing_visible(landing: Landing) -> None:
@@ -80,91 +117,68 @@ def test_a_write_that_fails_leaves_nothing_visible(landing: Landing) -> None:
         landing.writer(bad, 0)
     assert "Batch 0 failed" in str(landing.writer.failure)
     assert landing.places() == []
+    landing.restart()
     landing.land(0, *span(0, 2))
-    assert len(landing.places()) == 3
+    assert landing.places() == ALL
 
 
-@pytest.mark.long
-def test_a_batch_of_aborted_records_only_has_a_manifest_and_no_rows(landing: Landing) -> None:
+def test_a_batch_without_rows_is_a_batch(landing: Landing) -> None:
     landing.land(0)
-    assert Manifest.parse(landing.manifest(0).read_text()).rows == 0
+    assert landing.progress().end == {"orders": {"0": 3}}
     assert landing.places() == []
     landing.plan(1, 4)
     landing.land(1, *span(3, 3))
     assert landing.places() == [("orders", 0, 3)]
 
 
-def test_topics_and_days_have_folders(landing: Landing) -> None:
-    landing.land(0, Record(0), Record(1, topic="2026"), Record(2, topic="a.b-c_d"))
-    folders = {str(path.parent.relative_to(landing.table)) for path in landing.files()}
-    assert folders == {f"records/batch_id=0/topic={topic}/day=2026-11-21" for topic in ("orders", "2026", "a.b-c_d")}
-    assert {topic for topic, _, _ in landing.places()} == {"orders", "2026", "a.b-c_d"}
-
-
-def test_both_readers_give_the_same_columns(landing: Landing) -> None:
-    landing.land(0, Record(0, [("a", b"1"), ("a", None)], key=None), Record(1, identified(1), value=None))
-    by_spark = read_table(session(), str(landing.table)).orderBy("offset")
-    by_arrow = read_landed(str(landing.table)).sort_by("offset")
-    assert set(by_spark.columns) == set(by_arrow.column_names)
-    assert by_spark.toArrow().select(by_arrow.column_names).to_pylist() == by_arrow.to_pylist()
-    assert read_landed(str(landing.table), ["offset"]).column_names == ["offset"]
-
-
-def test_an_empty_table_has_all_columns(tmp_path: Path) -> None:
-    path = str(tmp_path / "nothing")
-    assert read_landed(path).schema == ARROW_SCHEMA
-    assert read_landed(path, ["offset"]).column_names == ["offset"]
-    assert set(read_table(session(), path).columns) == set(ARROW_SCHEMA.names)
-
-
-def test_any_parquet_reader_finds_landed_batches_in_the_folder(landing: Landing) -> None:
+@pytest.mark.parametrize(("batch_id", "end"), [(0, 3), (1, 6)], ids=["an earlier one", "the last one"])
+def test_a_batch_that_was_landed_with_other_offsets_is_refused(landing: Landing, batch_id: int, end: int) -> None:
     landing.land(0, *span(0, 2))
-    assert pq.read_table(str(landing.table / "records")).num_rows == 3
-    assert session().read.parquet(str(landing.table / "records")).count() == 3
-
-
-def test_a_manifest_says_what_was_read_and_what_landed(landing: Landing) -> None:
-    landing.plan(1, 9)
-    landing.commit(0)
-    landing.land(0, *span(0, 2))
-    rows = [*span(4, 6), Record(8), Record(5, identified(99), partition=1)]
-    landing.land(1, *rows)
-    manifest = Manifest.parse(landing.manifest(1).read_text())
-    assert (manifest.job_id, manifest.query_id, manifest.batch_id) == ("land", "query-1", 1)
-    assert (manifest.start, manifest.end) == ({"orders": {"0": 3}}, {"orders": {"0": 9}})
-    assert manifest.topics == TOPICS
-    first, second = manifest.partitions
-    assert (first.topic, first.partition, first.rows, first.identified) == ("orders", 0, 4, 3)
-    assert (first.first_offset, first.last_offset) == (4, 8)
-    assert (second.partition, second.rows, second.first_offset, second.last_offset) == (1, 1, 5, 5)
-    assert manifest.checksum.total == sum_of_hashes(landed_columns(records(*rows)))
-
-
-def test_the_start_of_the_first_batch_is_where_the_query_began(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    assert json.loads(landing.manifest(0).read_text())["start"] == {"orders": {"0": 0}}
-
-
-def sum_of_hashes(rows: DataFrame) -> int:
-    hashes = rows.where("message_id is not null").select(f.xxhash64("message_id").alias("hash")).collect()
-    return Checksum(sum(row.hash for row in hashes) % 2**64).total
-
-
-def test_a_batch_that_was_landed_with_other_offsets_is_refused(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    landing.plan(0, 4)
+    landing.plan(1, 5)
+    landing.land(1, *span(3, 4))
+    landing.plan(batch_id, end)
     with pytest.raises(OutputError, match="other offsets"):
-        landing.land(0, *span(0, 3))
-    assert len(landing.places()) == 3
+        landing.land(batch_id, *span(0, end))
+    assert len(landing.places()) == 5
 
 
-def test_a_table_of_another_checkpoint_is_refused(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    (landing.checkpoint / "metadata").write_text('{"id":"query-2"}')
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_table_of_another_checkpoint_is_refused(landing: Landing, *, killed: bool) -> None:
+    """Also one whose first batch has only claimed the output, or has no commit of Spark."""
+    if killed:
+        with killed_at("land.records_written"):
+            landing.land(0, *span(0, 2))
+    else:
+        landing.pair.claim("land")
+    metadata = landing.checkpoint / "metadata"
+    metadata.write_text('{"id":"query-2"}')
     with pytest.raises(OutputError, match="another checkpoint"):
         landing.restart()
-    (landing.checkpoint / "metadata").unlink()
+    metadata.unlink()
     with pytest.raises(OutputError, match="another checkpoint"):
+        landing.restart()
+    metadata.write_text('{"id":"query-1"}')
+    landing.restart()
+    landing.land(0, *span(0, 2))
+    assert landing.places() == ALL
+
+
+def test_of_two_jobs_that_begin_an_output_at_once_one_fails(landing: Landing, tmp_path: Path) -> None:
+    other = Landing(tmp_path / "other", "query-2")
+    other.table = landing.table
+    other.restart()  # both have found nothing there
+    other.plan(0, 3)
+    landing.land(0, *span(0, 2))
+    with pytest.raises(Exception, match=r"already exists|DELTA_PATH_EXISTS"):
+        other.land(0, *span(0, 2))
+    assert landing.places() == ALL
+    with pytest.raises(OutputError, match="another checkpoint"):
+        other.restart()
+
+
+def test_a_table_of_another_writer_is_refused(landing: Landing) -> None:
+    session().range(1).write.format("delta").save(str(landing.table / RECORDS))
+    with pytest.raises(OutputError, match="no commit of land is in its log"):
         landing.restart()
 
 
@@ -178,6 +192,7 @@ def test_a_checkpoint_of_another_table_is_refused(landing: Landing) -> None:
 
 def test_a_topic_that_was_made_again_is_refused_with_what_is_not_landed_of_it(landing: Landing) -> None:
     landing.land(0, *span(0, 2))
+    landing.commit(0)
     landing.topics = {"orders": "another-id"}
     with pytest.raises(LostRecordsError) as raised:
         landing.restart()
@@ -190,11 +205,22 @@ def test_a_topic_that_was_made_again_is_refused_with_what_is_not_landed_of_it(la
     landing.restart()
 
 
+def test_a_topic_that_was_made_again_before_a_batch_shows_no_reader_a_row(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    landing.plan(1, 5)
+    landing.topics = {"orders": "another-id"}
+    said = r"orders was deleted before batch 1 was read, and another topic named orders exists now; .* orders/0 from 3"
+    with pytest.raises(LostRecordsError, match=said):
+        landing.land(1, *span(3, 4))
+    assert landing.places() == ALL
+
+
 @pytest.mark.parametrize("now", [{"orders": "another-id"}, {}], ids=["made again", "gone"])
-def test_a_topic_that_changes_while_a_batch_is_read_lands_nothing_of_it(
+def test_a_topic_that_changes_while_a_batch_is_read_stops_the_job_for_good(
     landing: Landing, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
 ) -> None:
     landing.land(0, *span(0, 2))
+    landing.commit(0)
     landing.plan(1, 5)
     change = passed("land.records_written", lambda: setattr(landing, "topics", now))
     monkeypatch.setattr(batches, "failpoint", change)
@@ -203,8 +229,8 @@ def test_a_topic_that_changes_while_a_batch_is_read_lands_nothing_of_it(
     with pytest.raises(LostRecordsError, match=said):
         landing.land(1, *span(3, 4))
     assert isinstance(landing.writer.failure, LostRecordsError)
-    assert not landing.manifest(1).exists()
-    assert len(landing.places()) == 3
+    with pytest.raises((LostRecordsError, OutputError), match="orders"):
+        landing.restart()
 
 
 def test_a_topic_that_is_not_named_any_more_is_refused(landing: Landing) -> None:
@@ -222,12 +248,12 @@ def test_a_topic_that_is_not_named_any_more_is_refused(landing: Landing) -> None
 
 
 def test_an_output_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    landing = Landing(tmp_path)
     file = tmp_path / "file"
     file.touch()
-    output, checkpoint = Folder(session(), str(file / "table")), Checkpoint(Folder(session(), str(tmp_path)))
-    writer = BatchWriter("land", output, checkpoint, ParquetSink(session(), output), dict, {})
+    landing.table = file / "table"
     with pytest.raises(OutputError, match="file/table cannot be written: ParentNotDirectoryException"):
-        writer.prepare()
+        landing.restart()
 
 
 def test_an_unknown_file_system_is_named() -> None:
@@ -245,23 +271,92 @@ def test_an_unknown_form_of_a_checkpoint_is_refused(landing: Landing, text: str)
             landing.land(0, *span(0, 2))
 
 
-@pytest.mark.parametrize("name", ["land.data_written", "land.manifest_written"])
-def test_the_writer_can_be_killed_before_and_after_the_manifest(
-    landing: Landing, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    stood: list[bool] = []
-    monkeypatch.setattr(batches, "failpoint", passed(name, lambda: stood.append(landing.manifest(0).exists())))
-    landing.land(0, *span(0, 2))
-    assert stood == [name == "land.manifest_written"]
-
-
-def passed(name: str, then: Callable[[], None]) -> Callable[[str], None]:
-    return lambda point: then() if point == name else None
-
-
-def test_a_file_of_the_output_itself_is_written_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_a_folder_itself_is_written_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drafts: list[str] = []
     folder = Folder(session(), str(tmp_path))
     monkeypatch.setattr(folder, "move", lambda draft, _name: drafts.append(draft))
-    folder.put_text("_owner.json", "ours")
+    folder.put_text("spans.json", "{}")
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".crc"] == drafts
+
+
+# --- Delta ----------------------------------------------------------------------------------------------------------
+
+
+def test_session_reads_delta_log_with_one_task() -> None:
+    assert session().conf.get("spark.databricks.delta.snapshotPartitions") == "1"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("00000000000000000000.json", True),
+        ("00000000000000000010.checkpoint.parquet", True),
+        ("_staged_commits", False),
+        (".00000000000000000000.json.0d1c.tmp", False),
+        ("_last_checkpoint", False),
+    ],
+)
+def test_version_of_delta_log_is_known_by_its_name(name: str, *, is_one: bool) -> None:
+    assert _is_version(name) is is_one
+
+
+def test_table_has_statistics_of_batch_id(landing: Landing) -> None:
+    landing.land(0, *span(0, 2))
+    logs = sorted((landing.table / RECORDS / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    [found] = [json.loads(action["add"]["stats"]) for action in actions if "add" in action]
+    assert (found["minValues"]["batch_id"], found["maxValues"]["batch_id"]) == (0, 0)
+    assert found["nullCount"]["problem"] == 3
+
+
+@pytest.mark.long
+def test_maintenance_writes_one_file_a_day_and_carries_the_progress_on(tmp_path: Path) -> None:
+    landing = Landing(tmp_path)
+    for batch_id in range(3):
+        landing.plan(batch_id, batch_id + 1)
+        landing.land(batch_id, *span(batch_id, batch_id))
+        landing.commit(batch_id)
+    path = str(landing.table / RECORDS)
+    stream = Stream(path, tmp_path / "stream")
+    assert stream.read() == 3
+    landed = landing.progress()
+    settings = MaintainSettings(output=str(landing.table))
+    maintain(session(), settings, lambda: True)
+    assert len(session().read.format("delta").load(path).inputFiles()) == 3
+    before = landing.commits()
+    maintain(session(), settings, lambda: False)
+    session().conf.unset("spark.databricks.delta.commitInfo.userMetadata")
+    assert len(session().read.format("delta").load(path).inputFiles()) == 1
+    assert (landing.places(), stream.read()) == (ALL, 0)
+    assert landing.commits() > before
+    forget(landing, before)
+    assert landing.progress() == landed
+    landing.restart()
+    landing.plan(3, 4)
+    landing.land(3, *span(3, 3))
+    assert len(landing.places()) == 4
+    assert stream.read() == 1
+
+
+def forget(landing: Landing, commits: int) -> None:
+    """Take the progress out of the first commits, as if they had aged out of the log."""
+    for file in sorted((landing.table / RECORDS / "_delta_log").glob("*.json"))[:commits]:
+        file.write_text(file.read_text().replace("outbox_land", "forgotten"))
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+class Stream:
+    """A stream over a Delta table, as a user has it."""
+
+    def __init__(self, path: str, checkpoint: Path) -> None:
+        self._path = path
+        self._checkpoint = checkpoint
+
+    def read(self) -> int:
+        """Return how many rows it gives since it was last read."""
+        counts: list[int] = []
+        rows = session().readStream.format("delta").load(self._path)
+        query = rows.writeStream.foreachBatch(lambda batch, _: counts.append(batch.count()))
+        query = query.option("checkpointLocation", str(self._checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+        return sum(counts)

@@ -1,44 +1,38 @@
-"""Accepted gaps and retired topics: recorded in a manifest first, then in Spark's checkpoint, whatever dies between."""
+"""Accepted gaps and retired topics: recorded in the table first, then in Spark's checkpoint, whatever dies between."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from outbox._settings.of_jobs import RetireSettings, SinkName
+from outbox._settings.of_jobs import RetireSettings
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.landing import gaps
-from spark_jobs.landing.gaps import GapWriter, catch_up, retire
+from spark_jobs.landing.gaps import retire
 from spark_jobs.landing.metrics import write_metrics
 from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.spans import Gap
-from spark_jobs.tables.manifest import Manifest
-from spark_jobs.tables.pairing import way_without
 from spark_jobs.tables.query_checkpoint import Checkpoint
-from spark_jobs.tables.table_reader import accepted_gaps
 from tests.support.landing import Landing, span
 from tests.support.spark import Record, session
 
 IDS = {"orders": "id-of-orders", "stock": "id-of-stock"}
 LOST = (Gap("orders", 0, 3, 9),)
 
-_long = partial(pytest.param, marks=pytest.mark.long)
-
 
 class KilledError(BaseException):
     """In place of SIGKILL: nothing catches it."""
 
 
-@pytest.fixture(params=[SinkName.PARQUET, _long(SinkName.DELTA)])
-def landing(tmp_path: Path, request: pytest.FixtureRequest) -> Landing:
+@pytest.fixture
+def landing(tmp_path: Path) -> Landing:
     """One batch of two topics."""
-    made = Landing(tmp_path, request.param)
+    made = Landing(tmp_path)
     made.topics = dict(IDS)
     made.restart()
     made.plan(0, 3, stock=2)
@@ -52,8 +46,7 @@ def checkpoint_of(landing: Landing) -> Checkpoint:
 
 
 def accept(landing: Landing) -> None:
-    output, checkpoint = landing.output(), checkpoint_of(landing)
-    GapWriter("land", output, checkpoint, landing.sink(output, checkpoint)).accept(LOST, IDS)
+    gaps.accept(landing.new_pair(), "land", LOST, IDS)
 
 
 def retire_stock(landing: Landing) -> None:
@@ -80,27 +73,23 @@ def killed_at(point: str) -> Iterator[None]:
             yield
 
 
-def manifest(landing: Landing, batch_id: int) -> Manifest:
-    return Manifest.parse(landing.manifest(batch_id).read_text())
-
-
 def test_accepted_gap_moves_the_next_batch_behind_it(landing: Landing) -> None:
+    before = landing.progress()
     accept(landing)
-    found = manifest(landing, 1)
-    assert (found.start, found.end) == (manifest(landing, 0).end, {"orders": {"0": 10}, "stock": {"0": 2}})
-    assert (found.gaps, found.rows) == (LOST, 0)
-    assert accepted_gaps(session(), str(landing.table)) == [*LOST]
+    found = landing.progress()
+    assert (found.start, found.end) == (before.end, {"orders": {"0": 10}, "stock": {"0": 2}})
+    assert (found.batch_id, found.gaps, found.by_operator) == (1, LOST, True)
     checkpoint = checkpoint_of(landing)
     assert (checkpoint.last_commit(), checkpoint.end(1)) == (1, found.end)
     landing.restart()
     landing.plan(2, 12, stock=2)
     landing.land(2, *span(10, 11))
-    assert manifest(landing, 2).start == found.end
+    after = landing.progress()
+    assert (after.start, after.gaps, after.by_operator) == (found.end, LOST, False)
     assert [offset for topic, _, offset in landing.places() if topic == "orders"] == [0, 1, 2, 10, 11]
 
 
 @pytest.mark.parametrize("planned", [False, True])
-@pytest.mark.long
 def test_gap_whose_writer_was_killed_is_caught_up(landing: Landing, *, planned: bool) -> None:
     """A batch that Spark planned before the loss is planned again behind the gap."""
     if planned:
@@ -109,10 +98,10 @@ def test_gap_whose_writer_was_killed_is_caught_up(landing: Landing, *, planned: 
         accept(landing)
     checkpoint = checkpoint_of(landing)
     assert checkpoint.last_commit() == 0
-    catch_up(landing.output(), checkpoint)
-    assert (checkpoint.last_commit(), checkpoint.end(1)) == (1, manifest(landing, 1).end)
+    landing.new_pair().catch_up()
+    assert (checkpoint.last_commit(), checkpoint.end(1)) == (1, landing.progress().end)
     before = [path.read_bytes() for path in sorted(landing.checkpoint.rglob("*")) if path.is_file()]
-    catch_up(landing.output(), checkpoint)
+    landing.new_pair().catch_up()
     assert [path.read_bytes() for path in sorted(landing.checkpoint.rglob("*")) if path.is_file()] == before
 
 
@@ -121,30 +110,45 @@ def test_checkpoint_of_another_query_is_not_caught_up(landing: Landing) -> None:
     for name in ("offsets/1", "commits/1"):
         (landing.checkpoint / name).unlink()
     (landing.checkpoint / "metadata").write_text('{"id":"query-2"}')
-    catch_up(landing.output(), checkpoint_of(landing))
+    landing.new_pair().catch_up()
     assert checkpoint_of(landing).planned(1) is None
 
 
-def test_rows_that_a_killed_batch_committed_are_landed_before_a_gap(landing: Landing) -> None:
-    """Delta tables keep them, so the gap begins behind them; Parquet folders without a manifest are removed."""
+def test_gap_before_the_first_batch_is_accepted(tmp_path: Path) -> None:
+    """The first batch wrote files and failed before its commit: Delta has made the folder of its log by then."""
+    made = Landing(tmp_path)
+    made.plan(0, 3)
+    (made.table / "records" / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    (made.table / "records" / "topic=orders").mkdir()
+    made.restart()
+    made.writer.finish()
+    gaps.accept(made.pair, "land", (Gap("orders", 0, 0, 0),), made.topics)
+    checkpoint = checkpoint_of(made)
+    assert (made.places(), checkpoint.last_commit(), checkpoint.end(0)) == ([], 0, {"orders": {"0": 1}})
+    made.restart()
+    made.plan(1, 3)
+    made.land(1, *span(1, 2))
+    assert made.places() == [("orders", 0, 1), ("orders", 0, 2)]
+
+
+def test_batch_that_was_killed_is_completed_before_a_gap(landing: Landing) -> None:
+    """Its rows are landed, so the gap begins behind them."""
     landing.plan(1, 5, stock=2)
     with killed_at("land.records_written"):
-        landing.land(1, *span(3, 4))
+        landing.land(1, Record(3, [("outbox-id", b"?")]), *span(4, 4))
     landing.restart()
     landing.writer.finish()
-    landed = landing.kind is SinkName.DELTA
-    assert landing.manifest(1).exists() is landed
-    accept(landing)
-    found = [offset for topic, _, offset in landing.places() if topic == "orders"]
-    assert found == ([0, 1, 2, 3, 4] if landed else [0, 1, 2])
-    assert manifest(landing, 2 if landed else 1).gaps == LOST
-    if landed:
-        assert manifest(landing, 1).rows == 2
+    assert landing.quarantined() == [(3, "MALFORMED_ID")]
+    lost = (Gap("orders", 0, 5, 9),)
+    gaps.accept(landing.pair, "land", lost, IDS)
+    assert [offset for topic, _, offset in landing.places() if topic == "orders"] == [0, 1, 2, 3, 4]
+    assert (landing.progress().batch_id, landing.progress().gaps) == (2, lost)
+    assert checkpoint_of(landing).end(2) == {"orders": {"0": 10}, "stock": {"0": 2}}
 
 
 def test_retired_topic_leaves_the_checkpoint_and_keeps_its_rows(landing: Landing) -> None:
     retire_stock(landing)
-    found = manifest(landing, 1)
+    found = landing.progress()
     assert (found.end, found.retired) == ({"orders": {"0": 3}}, {"stock": {"0": 2}})
     assert found.topics == {"orders": IDS["orders"]}
     assert checkpoint_of(landing).end(1) == found.end
@@ -156,7 +160,7 @@ def test_retired_topic_leaves_the_checkpoint_and_keeps_its_rows(landing: Landing
     landing.land(2, *span(3, 3))
     assert len(landing.places()) == 3 + 2 + 1
     retire_stock(landing)
-    assert not landing.manifest(3).exists()
+    assert (landing.progress().batch_id, landing.progress().retired) == (2, found.retired)
 
 
 def test_retirement_that_was_killed_is_done_by_the_next_run(landing: Landing) -> None:
@@ -164,20 +168,27 @@ def test_retirement_that_was_killed_is_done_by_the_next_run(landing: Landing) ->
         retire_stock(landing)
     retire_stock(landing)
     assert checkpoint_of(landing).end(1) == {"orders": {"0": 3}}
-    assert not landing.manifest(2).exists()
+    assert landing.progress().batch_id == 1
 
 
-@pytest.mark.long
-def test_retirement_discards_the_rows_of_an_unfinished_batch(landing: Landing) -> None:
-    """Without Kafka nobody can say whether they are of the topic that was landed or of a new one."""
+@pytest.mark.parametrize("killed", [False, True])
+def test_retirement_discards_the_rows_of_an_unfinished_batch(landing: Landing, *, killed: bool) -> None:
+    """Without Kafka it cannot be seen whether they are of the topic that was landed or of a new one."""
     landing.plan(1, 5, stock=3)
-    with killed_at("land.records_written"):
-        landing.land(1, *span(3, 4), Record(2, topic="stock"))
+    malformed = Record(2, [("outbox-id", b"?")], topic="stock")
+    landing.land(1, *span(3, 4), malformed)  # Spark does not commit it
+    assert landing.quarantined() == [(2, "MALFORMED_ID")]
+    if killed:
+        with killed_at("land.gap_recorded"):
+            retire_stock(landing)
     retire_stock(landing)
+    assert (len(landing.places()), landing.quarantined()) == (5, [])
+    assert landing.progress().retired == {"stock": {"0": 2}}
+    assert checkpoint_of(landing).end(2) == {"orders": {"0": 3}}
     del landing.topics["stock"]
     landing.restart()
-    landing.plan(2, 5)
-    landing.land(2, *span(3, 4))
+    landing.plan(3, 5)
+    landing.land(3, *span(3, 4))
     assert [offset for topic, _, offset in landing.places() if topic == "orders"] == [0, 1, 2, 3, 4]
     assert [offset for topic, _, offset in landing.places() if topic == "stock"] == [0, 1]
 
@@ -189,7 +200,7 @@ def test_topic_that_cannot_be_retired_is_refused(tmp_path: Path, topic: str, com
     made.land(0, *span(0, 2))
     with pytest.raises(OutputError, match=complaint):
         retire(session(), settings(made), topic)
-    assert not (made.table / "_retired").exists()
+    assert made.progress().retired == {}
 
 
 ANOTHER = "begin another output with another checkpoint"
@@ -200,7 +211,7 @@ def test_way_without_a_topic_is_open(tmp_path: Path) -> None:
     made = Landing(tmp_path)
 
     def way(*topics: str) -> str:
-        return way_without(made.output(), checkpoint_of(made), topics)
+        return made.new_pair().way_without(topics)
 
     assert (way("orders"), way("stock")) == (ANOTHER, "leave stock out of --topics, for nothing of it is landed")
     made.plan(0, 3)

@@ -12,9 +12,8 @@ from outbox.errors import ConfigurationError
 from outbox.protocol.partitioner import partition_for_key
 from spark_jobs.columns import landed_columns
 from spark_jobs.replaying.lanes import in_order, parts_of, with_lanes
-from spark_jobs.replaying.plan import Lane
+from spark_jobs.replaying.plan import Checksum, Lane
 from spark_jobs.replaying.selection import Selection, absent_ids, select, up_to
-from spark_jobs.tables.manifest import Checksum
 from tests.support.replaying import landed, landed_row, transaction
 from tests.support.spark import Record, records, session
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -86,17 +85,6 @@ class Platform:
     def wait_ready(self, site: Site) -> None:
         """Wait until the relay is ready for the channel of a site."""
         wait_until(lambda: metric(self.port, "outbox_ready", channel=site.name) == 1, explain=self.sites[0].logs)
-
-    def reload(self, service: Service, port: int, name: str, site: Site, outcome: str, times: int) -> None:
-        """Send SIGHUP, and wait until the channel of a site has acted on it.
-
-        Args:
-            outcome: taken or refused.
-            times: How often it has had this outcome then.
-        """
-        service.process.send_signal(signal.SIGHUP)
-        of_it = {"service": name, "channel": site.name, "outcome": outcome}
-        wait_until(lambda: metric(port, "outbox_reloads_total", **of_it) == times, explain=self.sites[0].logs)
 
 
 @contextmanager

@@ -8,13 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import TopicPartition
 
 from outbox._service.exit_codes import Exit
-from outbox._settings.of_jobs import SinkName
-from spark_jobs.tables.table_reader import read_landed, read_table
+from spark_jobs.tables.output import RECORDS, Output
+from spark_jobs.tables.progress import Progress
 from tests.support.harness import Site, wait_until
 from tests.support.relaying import RelayedTopics
 from tests.support.spark import SETTINGS, session
@@ -27,16 +26,11 @@ _COLUMNS = ("topic", "partition", "offset", "key", "value", "message_id")
 
 
 class Land:
-    """One topic of a site, and a job that lands it in a folder of the test.
+    """One topic of a site, and a job that lands it in a folder of the test."""
 
-    Args:
-        sink: Of the job; None: the default of `outbox land`.
-    """
-
-    def __init__(self, site: Site, folder: Path, partitions: int = 3, sink: SinkName | None = SinkName.PARQUET) -> None:
+    def __init__(self, site: Site, folder: Path, partitions: int = 3) -> None:
         site.create_topics("orders", partitions=partitions)
         self.site = site
-        self.sink = sink
         self.topic = site.topic("orders")
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
@@ -45,12 +39,11 @@ class Land:
     def arguments(self, *more: str) -> list[str]:
         """The options of the command."""
         places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
-        sink = [] if self.sink is None else ["--sink", self.sink]
-        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *sink, *more]
+        return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *more]
 
-    def start(self, *more: str, extra: Mapping[str, str] | None = None, service: bool = False) -> subprocess.Popen[str]:
+    def start(self, *more: str, extra: Mapping[str, str] | None = None, group: bool = False) -> subprocess.Popen[str]:
         """Start `outbox land`, in a process group of its own if asked for."""
-        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, service=service)
+        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, group=group)
 
     def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
         """Run `outbox land --available-now`; what it said."""
@@ -58,10 +51,8 @@ class Land:
 
     def landed(self) -> list[Landed]:
         """The table's rows, in order."""
-        if self.sink is SinkName.PARQUET:
-            rows = read_landed(str(self.table)).to_pylist()
-        else:
-            rows = read_table(session(), str(self.table)).select(*_COLUMNS).toArrow().to_pylist()
+        output = Output(session(), str(self.table))
+        rows = output.read().select(*_COLUMNS).toArrow().to_pylist() if output.has(RECORDS) else []
         return sorted(
             (row["topic"], row["partition"], row["offset"], row["key"], row["value"], row["message_id"]) for row in rows
         )
@@ -73,10 +64,9 @@ class Land:
             for record in self.site.read("orders")
         )
 
-    def manifests(self) -> list[dict[str, Any]]:
-        """The manifests in the order of batches."""
-        files = (self.table / "_manifests").glob("[0-9]*.json")
-        return sorted((json.loads(file.read_text()) for file in files), key=lambda found: int(found["batch_id"]))
+    def batches(self) -> list[Progress]:
+        """What the commits of the table carry, in the order of batches."""
+        return [progress for progress, _ in landed_batches(self.table)]
 
     def cut(self) -> dict[int, int]:
         """Delete all records of the topic; where each partition begins then."""
@@ -93,7 +83,19 @@ class Land:
         wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)
 
 
-def start(command: Sequence[str], extra: Mapping[str, str], *, service: bool = False) -> subprocess.Popen[str]:
+def landed_batches(table: Path) -> list[tuple[Progress, int]]:
+    """What the commits of a table carry, and how many rows they have, in the order of batches."""
+    found = {}
+    for file in (table / RECORDS / "_delta_log").glob("[0-9]*.json"):
+        for action in map(json.loads, file.read_text().splitlines()):
+            commit = action.get("commitInfo", {})
+            progress = Progress.parse(commit.get("userMetadata"))
+            if progress is not None and progress.batch_id >= 0 and commit["operation"] == "WRITE":
+                found[progress.batch_id] = progress, int(commit["operationMetrics"].get("numOutputRows", 0))
+    return [batch for _, batch in sorted(found.items())]
+
+
+def start(command: Sequence[str], extra: Mapping[str, str], *, group: bool = False) -> subprocess.Popen[str]:
     """Start a command, in a process group of its own if asked for."""
     environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **extra}
     return subprocess.Popen(
@@ -102,7 +104,7 @@ def start(command: Sequence[str], extra: Mapping[str, str], *, service: bool = F
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        process_service=0 if service else None,
+        process_group=0 if group else None,
     )
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from outbox._settings.of_jobs import CompactSettings, SinkName
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
-from spark_jobs.landing.parsing import parse_schema
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.runtime.spans import Offsets
-from spark_jobs.tables.delta import DeltaSink
+from spark_jobs.tables.output import QUARANTINE, RECORDS, Output
+from spark_jobs.tables.pairing import Pair
+from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint
-from spark_jobs.tables.sinks import ParquetSink, Sink
-from spark_jobs.tables.table_reader import read_landed, read_table
 from tests.support.spark import Record, records, session
 
 TOPICS = {"orders": "id-of-orders"}
@@ -26,33 +21,23 @@ Place = tuple[str, int, int]
 class Landing:
     """An output, and a checkpoint as Spark would have written it; the test hands batches to the writer."""
 
-    def __init__(self, folder: Path, kind: SinkName = SinkName.PARQUET, query_id: str = "query-1") -> None:
+    def __init__(self, folder: Path, query_id: str = "query-1") -> None:
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
-        self.kind = kind
         self.topics = dict(TOPICS)
-        self.schemas: Mapping[str, str] = {}
         self._write("metadata", f'{{"id":"{query_id}"}}')
         self._write("sources/0/0", '\0v1\n{"orders":{"0":0}}')
         self.restart()
 
     def restart(self) -> None:
         """A new process: a new writer on the same table and checkpoint."""
-        output, checkpoint = self.output(), Checkpoint(Folder(session(), str(self.checkpoint)))
-        schemas = {topic: parse_schema(session(), topic, text) for topic, text in self.schemas.items()}
-        sink = self.sink(output, checkpoint)
-        self.writer = BatchWriter("land", output, checkpoint, sink, lambda: self.topics, schemas)
+        self.pair = self.new_pair()
+        self.writer = BatchWriter("land", self.pair, lambda: self.topics)
         self.writer.prepare()
 
-    def output(self) -> Folder:
-        """The output's folder."""
-        return Folder(session(), str(self.table))
-
-    def sink(self, output: Folder, checkpoint: Checkpoint) -> Sink:
-        """A new sink, as a new process makes it."""
-        if self.kind is SinkName.DELTA:
-            return DeltaSink(session(), output, lambda: f"land-{checkpoint.query_id()}")
-        return ParquetSink(session(), output)
+    def new_pair(self) -> Pair:
+        """Output and checkpoint as a new process finds them."""
+        return Pair(Output(session(), str(self.table)), Checkpoint(Folder(session(), str(self.checkpoint))))
 
     def plan(self, batch_id: int, end: int, **others: int) -> None:
         """Spark plans a batch.
@@ -64,10 +49,6 @@ class Landing:
         ends = {topic: {"0": offset} for topic, offset in {"orders": end, **others}.items()}
         self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')
 
-    def planned(self, batch_id: int) -> Offsets:
-        """Return where a planned batch ends."""
-        return Checkpoint(Folder(session(), str(self.checkpoint))).end(batch_id)
-
     def commit(self, batch_id: int) -> None:
         """Spark is done with a batch."""
         self._write(f"commits/{batch_id}", "v1\n{}")
@@ -76,40 +57,32 @@ class Landing:
         """Spark hands a batch over."""
         self.writer(landed_columns(records(*given)), batch_id)
 
-    def manifest(self, batch_id: int) -> Path:
-        """A batch's manifest."""
-        return self.table / "_manifests" / f"{batch_id}.json"
+    def progress(self) -> Progress:
+        """What the last commit of the table carries."""
+        found = Output(session(), str(self.table)).progress()
+        assert found is not None
+        return found
 
-    def files(self) -> set[Path]:
-        """All Parquet files of records, visible or not."""
-        return {path for path in self.table.rglob("*.parquet") if not path.name.startswith(".")}
+    def commits(self) -> int:
+        """How many commits the table of records has."""
+        return len(list((self.table / RECORDS / "_delta_log").glob("*.json")))
 
     def places(self) -> list[Place]:
-        """Where the rows that readers see come from; both readers see the same."""
-        rows = read_table(session(), str(self.table)).collect()
-        by_spark = sorted((row.topic, row.partition, row.offset) for row in rows)
-        if self.kind is SinkName.PARQUET:
-            assert by_spark == sorted(map(place, read_landed(str(self.table)).to_pylist()))
-        return by_spark
+        """Where the rows that readers see come from."""
+        output = Output(session(), str(self.table))
+        rows = output.read().collect() if output.has(RECORDS) else []
+        return sorted((row.topic, row.partition, row.offset) for row in rows)
+
+    def quarantined(self) -> list[tuple[int, str]]:
+        """Offsets and reasons of the quarantine."""
+        output = Output(session(), str(self.table))
+        rows = output.read(QUARANTINE).collect() if output.has(QUARANTINE) else []
+        return sorted((row.offset, row.reason) for row in rows)
 
     def _write(self, name: str, text: str) -> None:
         path = self.checkpoint / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-
-
-def compact_settings(landing: Landing, **given: Any) -> CompactSettings:
-    """Settings of `compact` for an output."""
-    return CompactSettings(**{"output": str(landing.table), "manifest_readers_only": True, **given})
-
-
-def place(row: dict[str, object]) -> Place:
-    """Where a row comes from."""
-    topic, partition, offset = row["topic"], row["partition"], row["offset"]
-    assert isinstance(topic, str)
-    assert isinstance(partition, int)
-    assert isinstance(offset, int)
-    return topic, partition, offset
 
 
 def span(first: int, last: int) -> list[Record]:

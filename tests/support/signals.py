@@ -7,10 +7,7 @@ from types import FrameType
 
 
 def end_in_order() -> None:
-    """Let the `with` blocks end what runs, at SIGTERM and when the terminal goes away.
-
-    A checker would outlive its parent: to it SIGHUP means that it reads its configuration again.
-    """
+    """Let the `with` blocks end what runs, at SIGTERM and when the terminal goes away."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)
 

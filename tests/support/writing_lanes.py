@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from outbox._service.exit_codes import Exit, fail
 from outbox.protocol.names import Channel
 from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter, Replay
-from spark_jobs.replaying.plan import LandedPlace, Lane, LaneTarget
+from spark_jobs.replaying.plan import Checksum, LandedPlace, Lane, LaneTarget
 from spark_jobs.replaying.progress_log import Ledger, make_ledger
 from spark_jobs.runtime.errors import JobFailedError
-from spark_jobs.tables.manifest import Checksum
 from tests.support.harness import Site
 
 REPLAY_ID = "again"

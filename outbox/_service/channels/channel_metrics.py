@@ -92,12 +92,6 @@ class MetricTable:
             "Times that a channel stopped because of an error and is started again, in a process of several channels",
             **of_program,
         )
-        self._reloads = self.counter(
-            "outbox_reloads",
-            "Reloads (SIGHUP) of the relay's allow-list or the checker's databases, by outcome: taken or refused",
-            **of_program,
-            outcome=("taken", "refused"),
-        )
         self.contract = self.gauge(
             "outbox_contract_problems",
             "Rules that topics of the channel, or of Kafka itself, break now, by rule",
@@ -132,10 +126,6 @@ class MetricTable:
     def restarted(self, times: int = 1) -> None:
         """Count that this thread's channel is started again."""
         self._restarts.labels(self._service).inc(times)
-
-    def reloaded(self, outcome: str) -> None:
-        """Count that this thread's channel has taken or refused a new configuration."""
-        self._reloads.labels(self._service, outcome).inc()
 
     def of(self, label: str) -> list[_OfChannel]:
         """Return the metrics that have a label."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import structlog
 
@@ -16,11 +16,8 @@ from outbox._service.channels.channel_context import enter_channel
 from outbox._service.channels.channel_metrics import MetricTable
 from outbox._service.exit_codes import traceback_of
 from outbox._service.health import ChannelsHealth, Health
-from outbox.errors import ConfigurationError
 
 log = structlog.get_logger()
-
-S = TypeVar("S")
 
 
 class Service(Protocol):
@@ -31,16 +28,10 @@ class Service(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceControl(Generic[S]):
-    """What a service is given beside its settings.
-
-    Args:
-        reload: Set when it is asked to read its settings again (SIGHUP).
-    """
+class ServiceControl:
+    """What a service is given beside its settings."""
 
     stop: threading.Event
-    reload: threading.Event
-    read_again: Callable[[], S]
     health: Health
 
 
@@ -107,56 +98,21 @@ class ChannelThread(threading.Thread):
 
 
 class ChannelThreads:
-    """The channels of a process.
+    """The channels of a process."""
 
-    Args:
-        reloads: The event of each channel that asks it to read its settings again.
-        names_now: Returns the names of the channels that the configuration has now.
-    """
-
-    def __init__(
-        self,
-        threads: Mapping[str, ChannelThread],
-        reloads: Mapping[str, threading.Event],
-        health: ChannelsHealth,
-        stop: threading.Event,
-        reload: threading.Event,
-        names_now: Callable[[], Collection[str]],
-    ) -> None:
+    def __init__(self, threads: Mapping[str, ChannelThread], health: ChannelsHealth, stop: threading.Event) -> None:
         self._threads = threads
-        self._reloads = reloads
         self._health = health
         self._stop = stop
-        self._reload = reload
-        self._names_now = names_now
 
     def run(self) -> None:
         """Serve all channels until asked to stop."""
         for thread in self._threads.values():
             thread.start()
         while not self._stop.wait(TICK_SECONDS):
-            if self._reload.is_set():
-                self._reload.clear()
-                self._ask_to_reload()
             self._health.turned()
         deadline = time.monotonic() + STOP_SECONDS
         for thread in self._threads.values():
             thread.join(max(deadline - time.monotonic(), 0))
         if late := sorted(name for name, thread in self._threads.items() if thread.is_alive()):
             log.warning("Channels did not stop in time; other processes repeat their open batches", channels=late)
-
-    def _ask_to_reload(self) -> None:
-        """Ask each channel to reload that the configuration still has; the others go on as they are."""
-        try:
-            names = set(self._names_now())
-        except ConfigurationError:
-            names = set()
-        if not names:  # each channel reads the file, too, and refuses it
-            names = set(self._threads)
-        for name, wanted in self._reloads.items():
-            if name in names:
-                wanted.set()
-            else:
-                log.warning("Channel is not in the file any more, it is served as before until a restart", channel=name)
-        if added := sorted(names - self._threads.keys()):
-            log.warning("Channels that were added need a restart", added=added)

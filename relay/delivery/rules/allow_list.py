@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from outbox._rules.patterns import matches, rank
 from outbox.protocol.names import is_platform_topic
@@ -47,37 +45,3 @@ class AllowList:
 
 
 EVERYTHING = AllowList(None)
-
-
-@dataclass(slots=True)
-class CurrentAllowList:
-    """The allow-list in force in a process. One thread replaces it; each gate reads it at the begin of its turn.
-
-    Args:
-        value: The list, which never changes itself.
-    """
-
-    value: AllowList
-
-
-class AllowListChange(NamedTuple):
-    """How one allow-list differs from another, as lines `service: topic`, both patterns."""
-
-    added: list[str]
-    removed: list[str]
-
-
-def compare(old: Mapping[str, Sequence[str]] | None, new: Mapping[str, Sequence[str]] | None) -> AllowListChange:
-    """Return what a new allow-list adds and removes.
-
-    Args:
-        old: Patterns of topics by pattern of service; None: every service may write to every topic.
-    """
-    before, after = _lines(old), _lines(new)
-    return AllowListChange(sorted(after - before), sorted(before - after))
-
-
-def _lines(topics: Mapping[str, Sequence[str]] | None) -> set[str]:
-    everything: Mapping[str, Sequence[str]] = {"*": ("*",)}
-    found = everything if topics is None else topics
-    return {f"{service}: {pattern}" for service, patterns in found.items() for pattern in patterns or ("no topic",)}

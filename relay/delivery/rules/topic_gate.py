@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from outbox.protocol.names import Channel
-from relay.delivery.rules.allow_list import EVERYTHING, CurrentAllowList
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList
 from relay.delivery.rules.outgoing import OutgoingTransaction, Target
 from relay.delivery.rules.preflight import PASSING, RealTopic, inspect, inspect_target
 
@@ -93,17 +93,14 @@ class Gate:
 
     Args:
         owner: The half partition or the table source; it spreads the requests of several.
-        in_force: Who may write where. None: every service may write to every topic.
+        allowed: Who may write where.
     """
 
-    def __init__(
-        self, policy: GatePolicy, channel: Channel, owner: int | str, in_force: CurrentAllowList | None = None
-    ) -> None:
+    def __init__(self, policy: GatePolicy, channel: Channel, owner: int | str, allowed: AllowList = EVERYTHING) -> None:
         self._policy = policy
         self._channel = channel
         self.owner = owner
-        self._in_force = in_force or CurrentAllowList(EVERYTHING)
-        self.allowed = self._in_force.value
+        self.allowed = allowed
         self._now = 0
         self._fetched_at = 0
         self._topics: dict[str, RealTopic | None] = {}  # None: it does not exist
@@ -180,14 +177,11 @@ class Gate:
     def turn(self, now: int, *, is_stale: bool = False) -> set[str]:
         """Begin a turn; return the topics that are to be described again. Old metadata is dropped.
 
-        The allow-list in force now counts until the next turn.
-
         Args:
             now: Monotonic ms.
             is_stale: Whether all metadata is from before a broker was lost or came back (R80).
         """
         self._now = now
-        self.allowed = self._in_force.value
         if is_stale:
             self._arrived.clear()
             for closed in self._closed.values():

@@ -10,12 +10,12 @@ import pytest
 
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
-from outbox._settings.of_jobs import SinkName
-from spark_jobs.tables.table_reader import read_landed
+from spark_jobs.tables.output import Output
 from stack import Stack
 from tests.support.auditing import QUICK, ROLLED_BACK, TRANSACTIONS, Audited, findings_of, summary_of
 from tests.support.land_job import finish, start
 from tests.support.secured import PASSWORD, SecuredSite
+from tests.support.spark import session
 
 pytestmark = pytest.mark.long
 REAL = ("orders", "stock")
@@ -36,7 +36,7 @@ def audited(secured: Stack, tmp_path: Path) -> Iterator[Audited]:
 def _land(site: SecuredSite, folder: Path, topic: str, code: Exit) -> str:
     """What `outbox land` printed."""
     places = ["--output", str(folder / "table"), "--checkpoint", str(folder / "checkpoint"), "--job-id", site.name]
-    command = [sys.executable, "-m", "outbox", "land", "--topics", topic, *places, "--sink", SinkName.PARQUET]
+    command = [sys.executable, "-m", "outbox", "land", "--topics", topic, *places]
     return finish(start([*command, "--available-now"], {**site.environment(), **site.for_spark()}), code)
 
 
@@ -46,8 +46,8 @@ def test_land_reads_the_topics_of_its_rights_and_no_others(audited: Audited, tmp
     with site.acting(site.user(Role.LAND, topic=[orders])):
         output = _land(site, tmp_path, orders, Exit.OK)
         refused = _land(site, tmp_path / "refused", stock, Exit.CONFIGURATION)
-    landed = read_landed(str(tmp_path / "table")).to_pylist()
-    assert {row["message_id"] for row in landed} == {record.message_id for record in site.read("orders")}
+    landed = Output(session(), str(tmp_path / "table")).read().collect()
+    assert {row.message_id for row in landed} == {record.message_id for record in site.read("orders")}
     assert len(landed) == TRANSACTIONS
     assert stock in refused
     assert PASSWORD not in output + refused

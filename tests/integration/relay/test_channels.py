@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,43 +108,6 @@ def test_a_channel_with_damaged_checkpoints_stays_alone(platform: Platform) -> N
     stopped = [line for line in lines(relay) if line["event"] == "Channel stopped, it is started again"]
     assert {line["channel"] for line in stopped} <= {bad.name}
     assert relay.terminate() == Exit.OK
-
-
-def test_an_allow_list_of_one_channel_is_reloaded(platform: Platform) -> None:
-    """A wrong one of the other channel is refused there, and changes nothing here; its removal is not refused."""
-    one, other = platform.sites
-    for site in platform.sites:
-        site.create("orders", "more")
-    nothing = "[channels.{}.allowed_topics]\norders = []\n"
-    platform.write({site.name: nothing.format(site.name) for site in platform.sites})
-    relay = platform.relay()
-    for site in platform.sites:
-        publish(site, 0, 1)
-    discards = partial(metric, platform.port, "outbox_relay_discards_total", reason="FORBIDDEN")
-    wait_until(lambda: [discards(channel=site.name) for site in platform.sites] == [1, 1], explain=one.logs)
-    platform.write(
-        {
-            one.name: f'[channels.{one.name}.allowed_topics]\norders = ["{one.topic("orders")}"]\n',
-            other.name: f'[channels.{other.name}.allowed_topics]\norders = ["a*b"]\n',
-        }
-    )
-    platform.reload(relay, platform.port, "relay", one, "taken", 1)
-    wait_until(
-        lambda: metric(platform.port, "outbox_reloads_total", channel=other.name, outcome="refused") == 1,
-        explain=one.logs,
-    )
-    (ids, _) = (publish(site, 1, 3) for site in platform.sites)
-    for site in platform.sites:
-        site.wait_settled()
-    assert_exactly(one, ids)
-    assert other.read("orders") == []
-    platform.sites = [one]
-    platform.write({one.name: f'[channels.{one.name}.allowed_topics]\norders = ["{one.topic("orders")}"]\n'})
-    platform.reload(relay, platform.port, "relay", one, "taken", 2)
-    assert metric(platform.port, "outbox_reloads_total", channel=other.name, outcome="refused") == 1
-    (removed,) = [line for line in lines(relay) if line["event"].startswith("Channel is not in the file any more")]
-    assert (removed["channel"], removed["level"]) == (other.name, "warning")
-    assert get(platform.port, f"/readyz/{other.name}")[0] == 200
 
 
 @pytest.mark.long

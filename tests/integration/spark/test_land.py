@@ -17,10 +17,9 @@ from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit
-from outbox._settings.of_jobs import SinkName
 from spark_jobs import land as land_module
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
-from spark_jobs.tables.table_reader import read_landed, read_table
+from spark_jobs.tables.output import QUARANTINE, RECORDS, Output
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import RUN_SECONDS, Land, commands, finish, start
 from tests.support.spark import session
@@ -28,20 +27,11 @@ from tests.support.spark import session
 
 @pytest.fixture
 def job(site: Site, tmp_path: Path) -> Land:
-    """A job with Parquet tables, which a test reads without Spark."""
     return Land(site, tmp_path)
 
 
-@pytest.fixture
-def default(site: Site, tmp_path: Path) -> Land:
-    """A job with the default sink."""
-    return Land(site, tmp_path, sink=None)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["job", "default"])
-def test_committed_records_land_once_and_aborted_ones_never(request: pytest.FixtureRequest, name: str) -> None:
-    job: Land = request.getfixturevalue(name)
+def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
     job.produce(20)
     job.produce(10, commit=False)
     job.produce(1)
@@ -54,11 +44,10 @@ def test_committed_records_land_once_and_aborted_ones_never(request: pytest.Fixt
     said = job.run("--max-offsets-per-trigger", "6")
     assert len(job.landed()) == 28
     assert job.landed() == job.visible()
-    manifests = job.manifests()
-    assert len(manifests) > 2
-    assert sum(int(str(manifest["rows"])) for manifest in manifests) == 28
-    assert all(before["end"] == after["start"] for before, after in pairwise(manifests))
-    assert said.count('"event": "Batch landed"') == len(manifests) - 1
+    batches = job.batches()
+    assert len(batches) > 2
+    assert all(before.end == after.start for before, after in pairwise(batches))
+    assert said.count('"event": "Batch landed"') == len(batches) - 1
 
 
 @pytest.mark.long
@@ -67,12 +56,12 @@ def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land) ->
         job.produce(10)
         job.produce(3, commit=False)
     options = ("--max-offsets-per-trigger", "20")
-    job.run(*options, extra={FAILPOINT: "land.data_written:2"}, code=-signal.SIGKILL)
-    assert len(job.manifests()) == 1
-    assert len(list((job.table / "records").glob("batch_id=*"))) == 2
+    job.run(*options, extra={FAILPOINT: "land.records_written:2"}, code=-signal.SIGKILL)
+    assert len(job.batches()) == 2
     job.await_no_jvm()
-    job.run(*options, extra={FAILPOINT: "land.manifest_written"}, code=-signal.SIGKILL)
-    assert len(job.manifests()) == 2
+    said = job.run(*options, extra={FAILPOINT: "land.batch_completed"}, code=-signal.SIGKILL)
+    assert "Batch was landed before" in said
+    assert len(job.batches()) == 3
     job.await_no_jvm()
     assert "Batch was landed before" in job.run(*options)
     assert len(job.landed()) == 40
@@ -96,12 +85,11 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("folder", ["_manifests", "records"], ids=["before the query", "in a batch"])
-def test_a_signal_to_the_process_service_is_a_stop(default: Land, folder: str) -> None:
+@pytest.mark.parametrize("folder", ["", RECORDS], ids=["before the query", "in a batch"])
+def test_a_signal_to_the_process_group_is_a_stop(job: Land, folder: str) -> None:
     """A service manager signals the Java process, too, which ends by itself."""
-    job = default
     job.produce(10)
-    process = job.start("--trigger-seconds", "0.2", service=True)
+    process = job.start("--trigger-seconds", "0.2", group=True)
     try:
         wait_until((job.table / folder).exists, RUN_SECONDS)
         os.killpg(process.pid, signal.SIGTERM)
@@ -114,8 +102,7 @@ def test_a_signal_to_the_process_service_is_a_stop(default: Land, folder: str) -
 
 
 @pytest.mark.long
-def test_spark_submit_lands_the_same(default: Land) -> None:
-    job = default
+def test_spark_submit_lands_the_same(job: Land) -> None:
     job.produce(10)
     jars = ",".join(str(jar) for lock in (SPARK_LOCK, DELTA_LOCK) for jar in fetch(lock))
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--jars", jars]
@@ -132,7 +119,7 @@ def test_records_that_are_gone_end_the_job_with_their_offsets(job: Land) -> None
     job.produce(30)
     job.run()
     job.produce(30)
-    needed = job.manifests()[-1]["end"][job.topic]
+    needed = job.batches()[-1].end[job.topic]
     ends = job.cut()
     job.produce(30)
     said = job.run(code=Exit.UNSAFE).splitlines()[-1]
@@ -200,57 +187,34 @@ def test_a_topic_that_librdkafka_is_not_asked_for_is_named_by_spark(job: Land) -
 
 
 @pytest.mark.long
-def test_restart_without_sink_over_parquet_is_refused(job: Land) -> None:
-    job.produce(10)
-    job.run()
-    job.sink = None
-    said = job.run(code=Exit.CONFIGURATION).splitlines()[-1]
-    assert "has parquet tables, and this job writes delta tables. Go on with --sink parquet" in said
-    job.sink = SinkName.PARQUET
-    assert len(job.landed()) == 10
-
-
-@pytest.mark.long
-def test_delta_tables_hold_each_record_once_after_a_kill(default: Land) -> None:
-    job = default
-    for _ in range(3):
-        job.produce(10)
-    options = ("--max-offsets-per-trigger", "20")
-    job.run(*options, extra={FAILPOINT: "land.data_written:2"}, code=-signal.SIGKILL)
-    assert len(job.manifests()) == 1
-    job.await_no_jvm()
-    job.run(*options)
-    assert job.landed() == job.visible()
-    assert sum(int(str(manifest["rows"])) for manifest in job.manifests()) == 30
-
-
-@pytest.mark.long
-def test_the_channels_topics_and_typed_values_are_landed_and_compacted(job: Land) -> None:
+def test_the_channels_topics_are_landed_and_maintained(job: Land) -> None:
     job.site.create()
-    long_ago = 1_790_000_000_000
     with job.site.half_outbox() as outbox, Session(job.site.engine()) as database:
         for number in range(4):
-            value = b'{"id": %d}' % number if number else b"{"
-            outbox.publish(database, Message(job.topic, value, timestamp=long_ago))
+            outbox.publish(database, Message(job.topic, b"%d" % number))
         database.commit()
     job.site.relay()
     job.site.wait_visible(4, "orders")
+    plain = Producer(job.site.kafka())
+    plain.produce(job.topic, b"malformed", headers=[("outbox-id", b"?")])
+    assert plain.flush(20) == 0
     channel = job.site.channel
     topics = f"{job.topic},{channel.half_topic},{channel.op_topic},{channel.discard_topic}"
-    options = ("--topics", topics, "--channel", channel.name, "--parse", f"{job.topic}=id bigint")
-    job.run(*options, "--max-offsets-per-trigger", "3")
-    halves = [row for row in read_landed(str(job.table)).to_pylist() if row["topic"] == job.site.channel.half_topic]
-    real = job.visible()
-    assert sorted(row["message_id"] for row in halves) == sorted(str(row[5]) for row in real)
-    assert {row["service"] for row in halves} == {"orders"}
-    parsed = read_table(session(), str(job.table), f"parsed/{job.topic}").collect()
-    assert sorted(row.value.id for row in parsed) == [1, 2, 3]
-    [failed] = read_table(session(), str(job.table), "quarantine").collect()
-    assert (failed.topic, bytes(failed.value)) == (job.topic, b"{")
-    before = sorted(read_landed(str(job.table)).drop_columns(["batch_id"]).to_pylist(), key=str)
-    command = [sys.executable, "-m", "outbox", "land", "compact", "--output", str(job.table), "--job-id", job.site.name]
-    said = finish(start([*command, "--manifest-readers-only"], {}), Exit.OK)
-    assert '"event": "Day compacted"' in said
-    after = read_landed(str(job.table))
-    assert sorted(after.drop_columns(["batch_id"]).to_pylist(), key=str) == before
-    assert min(after["batch_id"].to_pylist()) < 0
+    job.run("--topics", topics, "--channel", channel.name, "--max-offsets-per-trigger", "3")
+    output = Output(session(), str(job.table))
+    halves = output.read().where(f"topic = '{channel.half_topic}'").collect()
+    real = [row for row in job.visible() if row[5]]
+    assert sorted(row.message_id for row in halves) == sorted(str(row[5]) for row in real)
+    assert {row.service for row in halves} == {"orders"}
+    [quarantined] = output.read(QUARANTINE).collect()
+    assert (quarantined.topic, quarantined.reason, bytes(quarantined.value)) == (
+        job.topic,
+        "MALFORMED_ID",
+        b"malformed",
+    )
+    before = job.landed()
+    places = ["--output", str(job.table), "--job-id", job.site.name]
+    said = finish(start([sys.executable, "-m", "outbox", "land", "maintain", *places], {}), Exit.OK)
+    assert said.count('"event": "Table maintained"') == 2
+    assert job.landed() == before
+    assert len(output.read().inputFiles()) < len(job.batches())

@@ -18,10 +18,10 @@ from tests.support.relaying import RelayedTopics
 
 
 class TwoTopics(Land):
-    """A job of two topics, with the default sink."""
+    """A job of two topics."""
 
     def __init__(self, site: Site, folder: Path) -> None:
-        super().__init__(site, folder, sink=None)
+        super().__init__(site, folder)
         site.create_topics("stock", "old")
         self.stock = site.topic("stock")
         self.write_stock = RelayedTopics(site, [self.stock], number=1).write
@@ -65,7 +65,7 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     job.run(*job.both())
     landed = job.offsets(job.topic)
     job.produce(30)
-    needed = job.manifests()[-1]["end"][job.topic]
+    needed = job.batches()[-1].end[job.topic]
     ends = job.cut()
     job.produce(30)
     job.write_stock(10)
@@ -77,9 +77,9 @@ def test_accepted_gap_of_one_topic_lets_both_go_on(job: TwoTopics, tmp_path: Pat
     assert '"event": "Gap accepted"' in said
     assert job.offsets(job.topic) == sorted([*landed, *job.visible_offsets("orders")])
     assert job.offsets(job.stock) == job.visible_offsets("stock")
-    [gap] = [manifest for manifest in job.manifests() if manifest["gaps"]]
+    gaps = job.batches()[-1].gaps
     expected = [(partition, needed[str(partition)], end - 1) for partition, end in sorted(ends.items())]
-    assert [(one["partition"], one["first_offset"], one["last_offset"]) for one in gap["gaps"]] == expected
+    assert [(gap.partition, gap.first_offset, gap.last_offset) for gap in gaps] == expected
     lost = sum(last - first + 1 for _, first, last in expected)
     counted = {job.topic: lost, job.stock: 0}
     assert figures_of(figures) == counted

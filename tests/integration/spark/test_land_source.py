@@ -39,7 +39,7 @@ def test_hanging_transaction_delays_records_behind_it(site: Site, tmp_path: Path
     job.run()
     assert len(job.landed()) == (15 if commit else 12)
     assert job.landed() == job.visible()
-    assert all(before["end"] == after["start"] for before, after in pairwise(job.manifests()))
+    assert all(before.end == after.start for before, after in pairwise(job.batches()))
 
 
 @pytest.mark.long
@@ -47,9 +47,8 @@ def test_markers_alone_are_a_batch_without_rows(site: Site, tmp_path: Path) -> N
     job = Land(site, tmp_path)
     job.produce(9, commit=False)
     job.run()
-    [manifest] = job.manifests()
-    assert manifest["rows"] == 0
-    assert sum(manifest["end"][job.topic].values()) > 9
+    [batch] = job.batches()
+    assert sum(batch.end[job.topic].values()) > 9
     assert job.landed() == []
     job.produce(4)
     job.run()
@@ -75,8 +74,8 @@ def test_partitions_that_are_added_are_landed_from_their_beginning(site: Site, t
         process.terminate()
     finally:
         finish(process, Exit.OK)
-    first_new = job.manifests()[1]
-    assert set(first_new["end"][job.topic]) - set(first_new["start"][job.topic]) == {"3", "4"}
+    first_new = job.batches()[1]
+    assert set(first_new.end[job.topic]) - set(first_new.start[job.topic]) == {"3", "4"}
     assert {row[1] for row in job.landed()} == set(range(6))
 
 

@@ -202,7 +202,7 @@ def test_what_a_replay_has_sent_and_was_landed_is_not_sent_again_by_the_way(repl
         ),
         ({"ids": f"{transaction(0, 0)},{transaction(7, 7)}"}, f"1 of the ids select no record .*{transaction(7, 7)}"),
         ({"where": "partition = 5", "partition_by": "original"}, "it has 3 partitions, and no partition 5"),
-        ({"where": "true", "table": "/no/such/table"}, "there is nothing to replay"),
+        ({"where": "true", "table": "/no/such/table"}, "has no Delta table records"),
         ({"verdicts": "LOST", "findings": "/no/such"}, "The findings of an audit in /no/such cannot be read"),
         ({"where": "timestamp < '1990-01-01' and topic like '%.orders'"}, "which librdkafka cannot write"),
     ],

@@ -1,4 +1,4 @@
-"""Upkeep comes and goes with the databases that are served."""
+"""Figures of the upkeep of the databases that are served."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 from checker import metrics
 from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.service import DatabaseUpkeep, Upkeep
+from checker.upkeep.service import Upkeep
 from outbox._settings.declared import CheckerDatabase
 
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
@@ -31,21 +31,8 @@ def shown(database: str) -> set[str]:
     return {one.name for one in samples if one.labels.get("database") == database} & FIGURES
 
 
-def test_figures_of_a_database_come_and_go_with_it() -> None:
+def test_figures_of_a_database_are_there_from_the_beginning() -> None:
     upkeep = Upkeep(settings(), READER)
-    database = CheckerDatabase(**DATABASE)
-    upkeep.begin("shop", database)
+    upkeep.begin("shop", CheckerDatabase(**DATABASE))
+    upkeep.stop()
     assert shown("shop") == FIGURES
-    upkeep.end("shop")
-    assert shown("shop") == set()
-
-
-def test_what_ends_late_leaves_no_figure_behind() -> None:
-    database = CheckerDatabase(**DATABASE)
-    one = DatabaseUpkeep("late", database, settings(), READER)
-    one._show(lambda: metrics.purged("late", {"C": 3}))
-    labels = {"channel": "", "database": "late", "state": "C"}
-    assert metrics.TABLE.registry.get_sample_value("outbox_checker_purged_rows_total", labels) == 3
-    one.forget()
-    one._show(lambda: metrics.purged("late", {"C": 3}))
-    assert shown("late") == set()

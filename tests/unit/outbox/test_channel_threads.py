@@ -25,9 +25,8 @@ class Process:
     def __init__(self, failures: Iterator[Exception]) -> None:
         metrics = MetricTable("relay")
         self.registry = metrics.registry
-        self.stop, self.reload = threading.Event(), threading.Event()
+        self.stop = threading.Event()
         self.healths = {"bad": Health(), "good": Health()}
-        self.reloads = {name: threading.Event() for name in self.healths}
         self.served: list[str] = []
         self._failures = failures
         threads = {
@@ -35,14 +34,8 @@ class Process:
             for name, health in self.healths.items()
         }
         self.health = ChannelsHealth(self.healths)
-        self.names: list[str] | None = ["bad", "good"]  # None: the file cannot be read
-        self._channels = ChannelThreads(threads, self.reloads, self.health, self.stop, self.reload, self._names_now)
+        self._channels = ChannelThreads(threads, self.health, self.stop)
         self.thread = threading.Thread(target=self._channels.run)
-
-    def _names_now(self) -> list[str]:
-        if self.names is None:
-            raise ConfigurationError("the file is malformed")
-        return self.names
 
     def _make(self, name: str) -> Callable[[], Process._Service]:
         return lambda: self._Service(self, name)
@@ -87,8 +80,6 @@ def test_a_channel_that_fails_leaves_the_others(failure: Exception, monkeypatch:
         assert process.health.ready("bad") == (False, f"stopped: {failure}")
         assert process.health.ready("other") is None
         assert process.health.live() == (True, "ok")
-        process.reload.set()
-        wait_until(lambda: all(wanted.is_set() for wanted in process.reloads.values()), 10)
         mended.set()
         wait_until(lambda: sorted(process.served) == ["bad", "good"], 10)
         assert process.health.ready() == (True, "ok")
@@ -98,45 +89,6 @@ def test_a_channel_that_fails_leaves_the_others(failure: Exception, monkeypatch:
     stopped = [line for line in logs if line["event"] == "Channel stopped, it is started again"]
     assert stopped[0]["reason"] == str(failure)
     assert (stopped[0]["exc_info"] is None) == isinstance(failure, ConfigurationError)
-
-
-def test_a_channel_that_was_removed_from_the_file_is_not_asked_to_reload(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on as it is: asked to, it would refuse a file that is right."""
-    monkeypatch.setattr(channel_threads, "TICK_SECONDS", 0.01)
-    process = Process(iter(()))
-    process.names = ["good", "new"]
-    with capture_logs() as logs:
-        process.thread.start()
-        process.reload.set()
-        wait_until(process.reloads["good"].is_set, 10)
-        wait_until(lambda: len(logs) == 2, 10)
-        assert not process.reloads["bad"].is_set()
-        process.stop.set()
-        process.thread.join(10)
-    assert logs == [
-        {
-            "event": "Channel is not in the file any more, it is served as before until a restart",
-            "channel": "bad",
-            "log_level": "warning",
-        },
-        {"event": "Channels that were added need a restart", "added": ["new"], "log_level": "warning"},
-    ]
-
-
-@pytest.mark.parametrize("names", [None, []], ids=["malformed", "without channels"])
-def test_a_file_without_any_channel_is_refused_by_each(
-    names: list[str] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(channel_threads, "TICK_SECONDS", 0.01)
-    process = Process(iter(()))
-    process.names = names
-    with capture_logs() as logs:
-        process.thread.start()
-        process.reload.set()
-        wait_until(lambda: all(wanted.is_set() for wanted in process.reloads.values()), 10)
-        process.stop.set()
-        process.thread.join(10)
-    assert logs == []
 
 
 def test_no_channel_that_is_ready_is_none_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,6 @@ FILE = {
     "schema": "sales",
     "table_prefix": "shop",
     "transaction_timeout_ms": 777,
-    "sink": "parquet",
     "output": "tables",
     "checkpoint": "checkpoints",
     "topics": "orders",

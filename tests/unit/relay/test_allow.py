@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox.errors import ConfigurationError
-from relay.delivery.rules.allow_list import EVERYTHING, AllowList, compare
-from relay.settings import RelaySettings
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList
+from relay.settings import RelaySettings, require_allow_list
 
 LIST = AllowList({"orders": ("orders", "shop.*"), "orders-*": ("archive",), "orders-eu*": ("eu",), "admin": ("*",)})
 
@@ -70,13 +70,6 @@ def test_only_a_pattern_that_begins_like_such_a_name_names_it(service: str, topi
     assert PLATFORM.protects(service, topic) == protected
 
 
-def test_a_change_names_what_was_added_and_removed() -> None:
-    old, new = {"orders": ("a", "b*"), "stock": ()}, {"orders": ("a", "c"), "eu": ("a",)}
-    assert compare(old, new) == (["eu: a", "orders: c"], ["orders: b*", "stock: no topic"])
-    assert compare(None, {"*": ("*",)}) == ([], []), "without a list every service may write everywhere, too"
-    assert compare({"orders": ("a",)}, None) == (["*: *"], ["orders: a"])
-
-
 def settings(allowed: object) -> RelaySettings:
     return RelaySettings(bootstrap_servers="kafka:9092", allowed_topics=allowed)
 
@@ -96,3 +89,11 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         settings({"orders": [pattern]})
     with pytest.raises(ConfigurationError, match="neither a name nor a prefix"):
         settings({pattern: ["orders"]})
+
+
+def test_production_requires_a_list_and_takes_the_explicit_word() -> None:
+    with pytest.raises(ConfigurationError, match=r'list the topics .*, or set allowed_topics = \{ "\*" = \["\*"\] \}'):
+        require_allow_list("production", None)
+    require_allow_list("development", None)
+    require_allow_list("production", {})
+    require_allow_list("production", {"*": ("*",)})

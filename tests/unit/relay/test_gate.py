@@ -15,7 +15,7 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.op import OpKind, OpSource
 from relay.delivery.rules import topic_gate
-from relay.delivery.rules.allow_list import EVERYTHING, AllowList, CurrentAllowList
+from relay.delivery.rules.allow_list import EVERYTHING, AllowList
 from relay.delivery.rules.preflight import RealTopic, inspect
 from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
 from relay.half.batching.batch import take_ready
@@ -56,8 +56,7 @@ class GatedLedger:
         parking: ParkingPolicy | None = None,
     ) -> None:
         self.ledger: Ledger = new_ledger(parking=parking) if parking else new_ledger()
-        self.in_force = CurrentAllowList(allowed)
-        self.gate = Gate(policy, CHANNEL, PARTITION, self.in_force)
+        self.gate = Gate(policy, CHANNEL, PARTITION, allowed)
         self.cluster: dict[str, RealTopic] = dict.fromkeys(topics, TOPIC)
         self.answers = True
         self.described: list[set[str]] = []
@@ -261,16 +260,6 @@ def test_final_reason_discards_at_once(target: str, reason: DiscardReason) -> No
     (transaction,) = relay.take()
     assert relay.reason(transaction) is reason
     assert relay.described == []
-
-
-def test_new_allow_list_counts_from_the_next_turn() -> None:
-    relay = GatedLedger("orders", allowed=AllowList({SERVICE: ("orders",)}))
-    relay.in_force.value = AllowList({SERVICE: ("late",)})
-    assert relay.gate.allowed.allows(SERVICE, "orders"), "this turn goes on with the list that it began with"
-    relay.turn()
-    relay.commit("orders")
-    (transaction,) = relay.take()
-    assert relay.reason(transaction) is DiscardReason.FORBIDDEN
 
 
 def test_transaction_still_waits_after_its_body_is_freed() -> None:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 from spark_jobs.replaying.lane_writer import split_records
-from spark_jobs.replaying.plan import LandedPlace, Lane, LaneProgress, LaneTarget, Part, Plan, Target, advanced
+from spark_jobs.replaying.plan import (
+    Checksum,
+    LandedPlace,
+    Lane,
+    LaneProgress,
+    LaneTarget,
+    Part,
+    Plan,
+    Target,
+    advanced,
+)
 from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
-from spark_jobs.tables.manifest import Checksum
 from tests.support.writing_lanes import landed_records
 
 NOW = 1_795_000_000_000
 DAY = 86_400_000
 TARGETS = {"orders": Target("id", 3)}
+HASHES = st.integers(min_value=-(2**63), max_value=2**63 - 1)
 
 
 def part(
@@ -136,3 +148,15 @@ def test_topics_of_channels_and_of_kafka_are_internal() -> None:
     names = ["orders", "a.half", "shop.replay-ledger", "__consumer_offsets", "a.half", "b.check", "c.check"]
     found = internal_topics(names, described, Channel("shop"))
     assert found == ["__consumer_offsets", "a.half", "b.check", "shop.replay-ledger"]
+
+
+@given(st.lists(HASHES))
+def test_the_sum_of_halves_is_the_sum_of_hashes(hashes: list[int]) -> None:
+    high, low = sum(value >> 32 for value in hashes), sum(value & 0xFFFF_FFFF for value in hashes)
+    assert Checksum.of_halves(high, low).total == sum(hashes) % 2**64
+
+
+@given(st.lists(HASHES), st.lists(HASHES))
+def test_checksums_add_up(some: list[int], others: list[int]) -> None:
+    total = Checksum.of(sum(some)) + Checksum.of(sum(others))
+    assert Checksum.parse(str(total)).total == sum(some + others) % 2**64

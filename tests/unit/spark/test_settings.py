@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outbox._settings.of_jobs import LandSettings, SinkName
+from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ConfigurationError
 from spark_jobs.replaying.selection import Selection
 from spark_jobs.replaying.settings import ReplaySettings
@@ -45,19 +45,12 @@ def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
     ("given", "complaint"),
     [
         ({"topics": ""}, "no topic is named"),
-        ({"parse": {"stock": "id bigint"}}, "stock, which is not landed"),
         ({"accept_gap": "stock"}, "stock, which is not landed"),
-        ({"sink": "iceberg"}, "parquet"),
     ],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         settings(**given)
-
-
-def test_schemas_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OUTBOX_PARSE", '{"orders": "id bigint"}')
-    assert settings().parse == {"orders": "id bigint"}
 
 
 def test_a_batch_has_so_many_offsets_at_most() -> None:
@@ -130,11 +123,6 @@ def test_a_replay_selects_by_all_that_is_given() -> None:
     made = replay_settings(ids=f"{id_}/3, {id_}", where="offset > 1", verdicts="LOST,TORN", findings="report")
     assert made.selection() == Selection((f"{id_}/3", id_), "offset > 1", ("LOST", "TORN"))
     assert made.name == "outbox-replay-again"
-
-
-def test_sink_without_a_setting_is_delta() -> None:
-    assert settings().sink is SinkName.DELTA
-    assert replay_settings(where="true").sink is SinkName.DELTA
 
 
 def test_settings_that_contradict_each_other_are_one_plain_sentence() -> None:

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 
-from outbox._settings.of_jobs import CompactSettings
+from outbox._settings.of_jobs import MaintainSettings
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.session import asked_to_stop, configure_job_logs
 
@@ -72,7 +72,7 @@ def test_py4j_writes_no_traceback_past_its_own_logger(capsys: pytest.CaptureFixt
     root = logging.getLogger()
     before = root.handlers[:], root.level, root.filters[:]
     try:
-        configure_job_logs(cast("CompactSettings", Mock(log_level="info", log_format="json")))
+        configure_job_logs(cast("MaintainSettings", Mock(log_level="info", log_format="json")))
         root.handle(record("java_gateway.py", "Exception while sending command."))
         root.handle(record("job.py", "Landed"))
     finally:

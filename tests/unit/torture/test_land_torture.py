@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from itertools import islice
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.tables.manifest import Manifest
+from spark_jobs.tables.progress import Progress
 from tests.land_torture.document import SPARK, described, kept, written
 from tests.land_torture.invariants import RULES, Evidence, Row, check
 from tests.land_torture.points import POINTS, Kind, Point, in_turn
@@ -19,22 +18,8 @@ from tests.land_torture.run import Result
 ROWS = [Row("orders", 0, offset, b"%d" % offset, f"id/{offset}") for offset in (0, 1, 4, 5)]
 
 
-def batch(number: int, start: int, end: int, rows: int) -> Manifest:
-    part = {"topic": "orders", "partition": 0, "day": "2026-11-22", "rows": rows, "first_offset": start}
-    content = {
-        "format": 1,
-        "job_id": "land",
-        "query_id": "q",
-        "batch_id": number,
-        "start": {"orders": {"0": start}},
-        "end": {"orders": {"0": end}},
-        "topics": {"orders": "id"},
-        "partitions": [{**part, "last_offset": end - 1, "identified": rows, "problems": 0, "checksum": "0" * 16}],
-        "beside": [],
-        "gaps": [],
-        "retired": {},
-    }
-    return Manifest.parse(json.dumps(content))
+def batch(number: int, start: int, end: int, rows: int) -> tuple[Progress, int]:
+    return Progress("land", "q", number, {"orders": {"0": start}}, {"orders": {"0": end}}, {"orders": "id"}), rows
 
 
 CLEAN = Evidence(ROWS, 4, ROWS, {0: 2, 1: 2}, [batch(0, 0, 3, 2), batch(1, 3, 6, 2)])
@@ -45,9 +30,8 @@ WRONG = {
     "no record is there twice": replace(CLEAN, landed=[*ROWS, ROWS[2]]),
     "no record is made up": replace(CLEAN, landed=[*ROWS, Row("orders", 0, 2, b"2", "id/2")]),
     "no record is changed": replace(CLEAN, landed=[*ROWS[1:], ROWS[0]._replace(digest=b"other")]),
-    "batches follow each other without a gap": replace(CLEAN, manifests=[batch(0, 0, 2, 2), batch(1, 3, 6, 2)]),
-    "batches have the rows that their manifests say": replace(CLEAN, batches={0: 3, 1: 2}),
-    "nothing is left over": replace(CLEAN, leftovers=["_writing/a"]),
+    "batches follow each other without a gap": replace(CLEAN, commits=[batch(0, 0, 2, 2), batch(1, 3, 6, 2)]),
+    "batches have the rows that their commits say": replace(CLEAN, batches={0: 3, 1: 2}),
 }
 
 
@@ -65,8 +49,8 @@ def test_each_invariant_has_a_contradiction() -> None:
 
 
 def test_a_batch_that_is_missing_is_a_gap() -> None:
-    evidence = replace(CLEAN, manifests=[batch(0, 0, 3, 2), batch(2, 3, 6, 2)], batches={0: 2, 2: 2})
-    assert [violation.detail for violation in check(evidence)] == ["the manifests are of the batches [0, 2]"]
+    evidence = replace(CLEAN, commits=[batch(0, 0, 3, 2), batch(2, 3, 6, 2)], batches={0: 2, 2: 2})
+    assert [violation.detail for violation in check(evidence)] == ["the commits are of the batches [0, 2]"]
 
 
 def test_all_points_have_their_turn_before_one_comes_again() -> None:
@@ -96,7 +80,7 @@ def report(sink: str, violations: int = 0) -> dict[str, object]:
 
 
 def test_the_document_says_what_the_reports_say() -> None:
-    text = described([report("parquet"), report("delta", 1)])
+    text = described([report("delta"), report("delta", 1)])
     assert "| 32 | 32 |" in text
     assert "| **0** | **1** |" in text
     assert "`python -m tests.land_torture`" in text

@@ -1,0 +1,181 @@
+"""The Delta tables of `land`, and what Spark needs for them.
+
+    <output>/records/       every record, partitioned by topic and day; its commits carry the progress of the job
+    <output>/quarantine/    records whose headers are malformed, once more, and why
+
+A batch is one Delta transaction of the records, which carries the job's name and the batch's number. Delta passes over
+a transaction whose name it has with the same or a higher number, so the rows of a batch are there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from outbox.errors import ConfigurationError
+from spark_jobs.columns import DAY_COLUMN, OUTBOX_COLUMNS, PROBLEM_COLUMN, RAW_COLUMNS
+from spark_jobs.runtime.errors import OutputError, reason
+from spark_jobs.runtime.folder import Folder
+from spark_jobs.runtime.jvm import JAVA_ERRORS, JavaPackage, jvm
+from spark_jobs.runtime.session import DELTA_SETTINGS
+from spark_jobs.tables.progress import Progress, newest
+
+FORMAT = "delta"
+RECORDS = "records"
+QUARANTINE = "quarantine"
+PARTITIONED_BY = ("topic", "day")
+COLUMNS = f"{RAW_COLUMNS}, {OUTBOX_COLUMNS}, {PROBLEM_COLUMN}, {DAY_COLUMN}"
+"""What a batch has; the table has the number of the batch before it."""
+
+_QUARANTINED = ("topic", "partition", "offset", "timestamp", "problem", "key", "value", "headers", "day")
+_LOG = "_delta_log"
+_VERSION_DIGITS = 20
+"""Digits that the name of each file of a version begins with, in the log of a Delta table."""
+
+_LOOKS = ("LIMIT 50", "")
+"""How much of the history is read: the last commits, then all of them. Commits of others may be between."""
+
+_COMMITTED_BY_SQL = "spark.databricks.delta.commitInfo.userMetadata"
+
+
+class Output:
+    """The tables of one output.
+
+    Args:
+        spark: Session with `DELTA_SETTINGS` and Delta's jars.
+        path: Their folder; it need not exist.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        _require_delta(spark)
+        self._spark = spark
+        self._folder = Folder(spark, path)
+
+    def __str__(self) -> str:
+        """Return the folder as it was named."""
+        return str(self._folder)
+
+    def prepare(self) -> None:
+        """Make the folder, so that a path that cannot be written is named before anything starts."""
+        self._folder.make("")
+
+    def tables(self) -> Iterator[str]:
+        """Yield the tables that are there."""
+        yield from filter(self.has, (RECORDS, QUARANTINE))
+
+    def has(self, table: str) -> bool:
+        """Whether a table is there. Delta makes the folder of the log before the table's first version."""
+        return self._folder.holds(f"{table}/{_LOG}", _is_version)
+
+    def read(self, table: str = RECORDS) -> DataFrame:
+        """Return the rows of a table that is there."""
+        if not self.has(table):
+            raise OutputError(f"{self} has no Delta table {table}. Name the output of a job that has landed something.")
+        return self._spark.read.format(FORMAT).load(self._folder.path(table))
+
+    def progress(self) -> Progress | None:
+        """Return how far the last commit of `land` came; None if the records are no table, or none of its commits."""
+        if self.has(RECORDS):
+            for look in _LOOKS:
+                history = self._run(f"DESCRIBE HISTORY {self._quoted(RECORDS)} {look}")
+                if (found := newest(row.userMetadata for row in history)) is not None:
+                    return found
+        return None
+
+    def create(self, progress: Progress) -> None:
+        """Create the table of records, without rows; of two jobs that do so at once, one fails."""
+        rows = self._numbered(self._nothing(), progress.batch_id)
+        self._save(RECORDS, rows, "errorifexists", userMetadata=progress.encode())
+
+    def commit(self, progress: Progress, rows: DataFrame | None = None, *, instead_of: int | None = None) -> None:
+        """Append a batch, unless that was done before.
+
+        Args:
+            rows: None: a batch without rows.
+            instead_of: A batch whose rows are deleted by the same transaction; their copies in the quarantine, which
+                nothing else goes by, are before it.
+        """
+        options = {"userMetadata": progress.encode(), **_once(progress)}
+        numbered = self._numbered(self._nothing() if rows is None else rows, progress.batch_id)
+        if instead_of is None:
+            self._save(RECORDS, numbered, "append", **options)
+            return
+        old = f"batch_id = {instead_of}"
+        if self.has(QUARANTINE):
+            self._save(QUARANTINE, self.read(QUARANTINE).limit(0), "overwrite", replaceWhere=old)
+        self._save(RECORDS, numbered, "overwrite", replaceWhere=old, **options)
+
+    def count(self, batch_id: int) -> tuple[int, int]:
+        """Return how many records a batch has, and how many of them are malformed."""
+        counts = (f.count("*").alias("rows"), f.count("problem").alias("problems"))
+        found = self._batch(batch_id).agg(*counts).collect()[0]
+        return found.rows, found.problems
+
+    def quarantine(self, progress: Progress) -> None:
+        """Append the malformed records of a batch to the quarantine, unless that was done before."""
+        rows = self._batch(progress.batch_id).where(f.col("problem").isNotNull()).select("batch_id", *_QUARANTINED)
+        self._save(QUARANTINE, rows.withColumnRenamed("problem", "reason"), "append", **_once(progress))
+
+    def optimize(self, table: str, progress: Progress) -> tuple[int, int]:
+        """Rewrite the small files of a table into few, and delete files that were replaced long ago.
+
+        Readers and streams notice nothing. Its commits carry the progress on, so that it never ages out of the log.
+
+        Returns:
+            How many files were replaced, and how many took their place.
+        """
+        self._spark.conf.set(_COMMITTED_BY_SQL, progress.encode())
+        metrics = self._run(f"OPTIMIZE {self._quoted(table)}")[0].metrics
+        self._run(f"VACUUM {self._quoted(table)}")
+        return metrics.numFilesRemoved, metrics.numFilesAdded
+
+    def _batch(self, batch_id: int) -> DataFrame:
+        return self.read().where(f.col("batch_id") == batch_id)
+
+    def _nothing(self) -> DataFrame:
+        return self._spark.createDataFrame([], COLUMNS)
+
+    @staticmethod
+    def _numbered(rows: DataFrame, batch_id: int) -> DataFrame:
+        # The first column: Delta keeps statistics of the first 32, and the look at a batch is to skip older files.
+        return rows.select(f.lit(batch_id).cast("bigint").alias("batch_id"), "*")
+
+    def _save(self, table: str, rows: DataFrame, mode: str, **options: str) -> None:
+        writer = rows.write.format(FORMAT).partitionBy(*PARTITIONED_BY).options(**options)
+        writer.mode(mode).save(self._folder.path(table))
+
+    def _quoted(self, table: str) -> str:
+        return f"delta.`{self._folder.path(table).replace('`', '``')}`"
+
+    def _run(self, statement: str) -> list[Row]:
+        try:
+            return self._spark.sql(statement).collect()
+        except JAVA_ERRORS as error:
+            verb = statement.partition(" delta.")[0]
+            raise OutputError(f"{verb} of {self} failed: {reason(error)}. Try again.") from error
+
+
+def _once(progress: Progress) -> dict[str, str]:
+    # A new checkpoint counts batches from 0 again: it must not pass for the old one.
+    return {"txnAppId": f"outbox-land-{progress.query_id}", "txnVersion": str(progress.batch_id)}
+
+
+def _is_version(name: str) -> bool:
+    """Whether a file in the log of a Delta table is of a version: a commit or a checkpoint."""
+    number = name.partition(".")[0]
+    return len(number) == _VERSION_DIGITS and number.isdigit()
+
+
+def _require_delta(spark: SparkSession) -> None:
+    """Check that a session can use Delta tables."""
+    has_jars = not isinstance(jvm(spark).io.delta.tables.DeltaTable, JavaPackage)
+    lacking = {name: value for name, value in DELTA_SETTINGS.items() if value not in (spark.conf.get(name, None) or "")}
+    if has_jars and not lacking:
+        return
+    settings = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
+    raise ConfigurationError(
+        f"Spark has no Delta, or not the settings for it. Start it with spark-submit "
+        f'--jars "$(outbox land jars)" {settings}'
+    )

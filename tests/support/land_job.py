@@ -48,7 +48,7 @@ class Land:
         sink = [] if self.sink is None else ["--sink", self.sink]
         return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *sink, *more]
 
-    def start(self, *more: str, extra: Mapping[str, str] | None = None, service: bool = False) -> subprocess.Popen[str]:
+    def start(self, *more: str, extra: Mapping[str, str] | None = None, group: bool = False) -> subprocess.Popen[str]:
         """Start `outbox land`, in a process group of its own if asked for."""
         return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, service=service)
 
@@ -93,7 +93,7 @@ class Land:
         wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)
 
 
-def start(command: Sequence[str], extra: Mapping[str, str], *, service: bool = False) -> subprocess.Popen[str]:
+def start(command: Sequence[str], extra: Mapping[str, str], *, group: bool = False) -> subprocess.Popen[str]:
     """Start a command, in a process group of its own if asked for."""
     environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **extra}
     return subprocess.Popen(
@@ -102,7 +102,7 @@ def start(command: Sequence[str], extra: Mapping[str, str], *, service: bool = F
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        process_service=0 if service else None,
+        process_group=0 if group else None,
     )
 
 

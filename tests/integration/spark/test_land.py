@@ -97,7 +97,7 @@ def test_a_running_job_follows_the_topic_and_ends_when_asked_on_the_java_of_a_wh
 
 @pytest.mark.long
 @pytest.mark.parametrize("folder", ["_manifests", "records"], ids=["before the query", "in a batch"])
-def test_a_signal_to_the_process_service_is_a_stop(default: Land, folder: str) -> None:
+def test_a_signal_to_the_process_group_is_a_stop(default: Land, folder: str) -> None:
     """A service manager signals the Java process, too, which ends by itself."""
     job = default
     job.produce(10)

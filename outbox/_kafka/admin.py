@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,9 @@ from outbox.protocol.names import sibling_topic
 
 REQUEST_TIMEOUT = 10.0
 """Seconds for one request to the cluster."""
+
+ATTEMPT_SECONDS = 2.0
+"""Time for a first answer. A broker that is being stopped takes requests and answers none: another one is asked."""
 
 REFRESH_SECONDS = 1.0
 FIRST_ANSWER_SECONDS = 5.0
@@ -89,11 +93,29 @@ def describe_topics(
 ) -> dict[str, TopicDescription]:
     """Describe those of the topics that exist.
 
+    Without an answer another broker is asked (R79), and waited for twice as long.
+
     Args:
-        timeout: Seconds for each of two requests.
+        timeout: Seconds after which no other one is asked.
         writing: Whether this client is to write to them: a right that it lacks is then returned, and is no error. Kafka
             does not show whether a topic exists that a client may not describe.
     """
+    began, seconds = time.monotonic(), ATTEMPT_SECONDS
+    while True:
+        try:
+            return _describe(admin, topics, seconds, writing=writing)
+        except KafkaUnreachable:
+            left = began + timeout - time.monotonic()
+            if left <= 0:
+                raise
+            refresh_brokers(admin)
+            seconds = min(2 * seconds, max(left, ATTEMPT_SECONDS))
+
+
+def _describe(
+    admin: AdminClient, topics: Sequence[str], timeout: float, *, writing: bool
+) -> dict[str, TopicDescription]:
+    """Ask one broker; `timeout` is that of each of two requests."""
     forget_causes(admin)
     asked = admin.describe_topics(
         TopicCollection(list(topics)), include_authorized_operations=writing, request_timeout=timeout
@@ -114,7 +136,7 @@ def describe_targets(
     this client may not describe is that missing right: a message must not go there before that is known.
 
     Args:
-        timeout: Seconds for each of two requests.
+        timeout: As for `describe_topics`.
         writing: As for `describe_topics`.
     """
     siblings = {name: sibling for name in topics if (sibling := sibling_topic(name))}

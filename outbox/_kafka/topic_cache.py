@@ -10,13 +10,11 @@ from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets, end_offsets, refresh_brokers
+from outbox._kafka.admin import REQUEST_TIMEOUT, describe_targets, end_offsets
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 
 REMEMBER_SECONDS = 30.0
-ATTEMPT_SECONDS = 2.0
-"""Time for an answer. A broker that is being stopped still takes requests, and answers none: another one is asked."""
 
 
 class TopicCache:
@@ -84,16 +82,8 @@ class TopicCache:
         """Return the descriptions of those topics that exist, from Kafka, and remember them."""
         if not names:
             return {}
-        deadline = time.monotonic() + REQUEST_TIMEOUT
-        while True:
-            now = time.monotonic()
-            try:
-                described = describe_targets(self._admin, names, ATTEMPT_SECONDS, writing=self._writing)
-                break
-            except KafkaUnreachable:
-                if time.monotonic() >= deadline:
-                    raise
-                refresh_brokers(self._admin)
+        now = time.monotonic()
+        described = describe_targets(self._admin, names, writing=self._writing)
         with self._changing:
             self._remembered |= {name: (now, topic) for name, topic in described.items()}
         return described
@@ -116,7 +106,7 @@ class KnownTopics:
     """Descriptions of topics. One thread asks for them; any thread may read them.
 
     Args:
-        timeout: Seconds for one request.
+        timeout: Seconds for a description, see `describe_topics`.
         beside: Topics that are described along with any other, and whose ends are learned.
     """
 

@@ -1,15 +1,18 @@
 """`python -m tests.torture.document`: makes docs/torture.md from the reports that are kept.
 
-A report is kept with `--keep build/torture/report.json`. No figure in the document is typed by hand.
+A report is kept with `--keep build/torture/report.json`, the pauses of `make rolling` as `rolling.txt` and the table of
+`tests.repeat` as `short-topic.md`. No figure in the document is typed by hand.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -24,14 +27,15 @@ _TEMPLATE = Path(__file__).with_name("document.md.j2")
 _RULE = "With 95 % confidence less than 3/n (rule of three, for independent trials)"
 
 
-def document(reports: Iterable[Mapping[str, Any]]) -> str:
-    """Return the document about these reports: runs side by side, then outages."""
+def document(reports: Iterable[Mapping[str, Any]], rolling: str = "", short_topic: str = "") -> str:
+    """Return the document about these reports: runs side by side, then outages and what was repeated."""
     kept = list(reports)
     runs = sorted((report for report in kept if not _is_of_outage(report)), key=lambda report: str(report["date"]))
     outages = [OutageResult(**report) for report in kept if _is_of_outage(report)]
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
     environment.filters |= {"verdict": verdict, "counts": _counts, "figures": _figures, "number": "{:,}".format}
-    text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages)
+    repeated = {"restarts": _restarts(rolling), "short_topic": _repeated(short_topic)}
+    text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages, **repeated)
     return text.strip() + "\n"
 
 
@@ -100,6 +104,30 @@ def _counts(reports: Sequence[Mapping[str, Any]], field: str) -> list[tuple[str,
     return [(kind, " | ".join(f"{kinds[kind]:,}" for kinds in counted)) for kind in sorted(set().union(*counted))]
 
 
+_STEP = re.compile(r"records waited ([\d.]+) s, .* slowest ([\d.]+) s, beyond Kafka's own time ([\d.]+) s")
+
+
+def _restarts(pauses: str) -> list[str]:
+    """Each run of the rolling restart as a row: its three steps, and what was the worst in it."""
+    rows = []
+    for number, run in enumerate(pauses.split("run ")[1:]):
+        waited, slowest, beyond = zip(*_STEP.findall(run), strict=True)
+        worst = [max(map(float, found)) for found in (slowest, waited, re.findall(r"pause ([\d.]+)", run))]
+        rows.append(" | ".join([str(number), *beyond, *map(str, worst)]))
+    return rows
+
+
+def _repeated(table: str) -> list[str]:
+    """What was measured in all runs of each test as rows: the figure, runs that passed, the least, median and most."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    for figure in chain.from_iterable(row[4].split("; ") for row in rows if row[2] == "passed"):
+        name, value = figure.rsplit(": ", 1)
+        found[name].append(float(value))
+    passed = f"{sum(row[2] == 'passed' for row in rows)} of {len(rows)}"
+    return [f"{name} | {passed} | {min(of)} | {median(of)} | {max(of)}" for name, of in found.items()]
+
+
 _PLACE = re.compile(r" --report [^\s\"]+")
 
 
@@ -125,7 +153,9 @@ def main(results: Folder = FOLDER, path: Document = Path("docs/torture.md"), rep
     """Make the document from the reports that are kept."""
     if report is not None:
         keep(report, results)
-    path.write_text(document(json.loads(file.read_text()) for file in sorted(results.glob("*.json"))))
+    reports = [json.loads(file.read_text()) for file in sorted(results.glob("*.json"))]
+    rolling, short_topic = results / "rolling.txt", results / "short-topic.md"
+    path.write_text(document(reports, *(file.read_text() if file.exists() else "" for file in (rolling, short_topic))))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka import admin
-from outbox._kafka.admin import describe_targets
+from outbox._kafka.admin import describe_targets, describe_topics
 from outbox._rules.topic_description import TopicDescription
+from outbox.errors import KafkaUnreachable
 
 CLIENT = AdminClient({"bootstrap.servers": "127.0.0.1:9", "log_level": 0})
 
@@ -56,3 +57,55 @@ def test_hidden_sibling_closes_the_topic(existing: dict[str, str]) -> None:
         "b.check": ("DESCRIBE on topic b.half", False),
         "c.op": ("WRITE on topic c.op", False),
     }
+
+
+class Brokers:
+    """A cluster whose first brokers take requests and answer none, and a clock."""
+
+    def __init__(self) -> None:
+        self.silent = 0
+        self.now = 1_000.0
+        self.refreshed = 0
+
+    def describe(self, _admin: AdminClient, names: Sequence[str], timeout: float, *, writing: bool) -> object:
+        """Answer, unless the broker that is asked does not."""
+        assert not writing
+        if self.silent:
+            self.silent -= 1
+            self.now += timeout
+            raise KafkaUnreachable("no answer")
+        return dict.fromkeys(names)
+
+    def refresh(self, _admin: AdminClient) -> None:
+        """Count that the list of brokers was asked for."""
+        self.refreshed += 1
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    made = Brokers()
+    monkeypatch.setattr(admin, "_describe", made.describe)
+    monkeypatch.setattr(admin, "refresh_brokers", made.refresh)
+    monkeypatch.setattr("outbox._kafka.admin.time.monotonic", lambda: made.now)
+    return made
+
+
+def test_another_broker_is_asked_where_one_takes_a_request_and_answers_none(brokers: Brokers) -> None:
+    """As one that is being stopped (R79): the owners of a process, or the first publication, wait for the answer."""
+    brokers.silent = 1
+    assert set(describe_topics(CLIENT, ["a"], 5.0)) == {"a"}
+    assert brokers.now == 1_002.0
+    assert brokers.refreshed == 1
+
+
+def test_a_slow_broker_is_given_more_time(brokers: Brokers) -> None:
+    brokers.silent = 2
+    assert set(describe_topics(CLIENT, ["a"], 30.0)) == {"a"}
+    assert brokers.now == 1_006.0
+
+
+def test_a_cluster_that_answers_nothing_is_not_waited_for_for_ever(brokers: Brokers) -> None:
+    brokers.silent = 100
+    with pytest.raises(KafkaUnreachable):
+        describe_topics(CLIENT, ["a"], 10.0)
+    assert brokers.now == 1_010.0

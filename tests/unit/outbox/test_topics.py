@@ -5,16 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka import topic_cache as topics
-from outbox._kafka.admin import REQUEST_TIMEOUT
-from outbox._kafka.topic_cache import ATTEMPT_SECONDS, REMEMBER_SECONDS, TopicCache
+from outbox._kafka.topic_cache import REMEMBER_SECONDS, TopicCache
 from outbox._rules.topic_description import TopicDescription
-from outbox.errors import KafkaUnreachable
 
 
 class Cluster:
@@ -24,27 +21,18 @@ class Cluster:
         self.names = set(names)
         self.now = 1_000.0
         self.asked: list[set[str]] = []
-        self.timeout = 0.0
-        self.refreshed = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
         """The clock, in seconds."""
         return self.now
 
-    def describe(
-        self, _admin: AdminClient, names: Sequence[str], timeout: float, *, writing: bool
-    ) -> dict[str, TopicDescription]:
+    def describe(self, _admin: AdminClient, names: Sequence[str], *, writing: bool) -> dict[str, TopicDescription]:
         """Describe those that exist."""
         assert not writing
         self.asked.append(set(names))
-        self.timeout = timeout
         self.meanwhile()
         return {name: TopicDescription(name, name, 1, 1, {}) for name in names if name in self.names}
-
-    def refresh(self, _admin: AdminClient) -> None:
-        """Count that the list of brokers was asked for."""
-        self.refreshed += 1
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -55,7 +43,6 @@ class Cluster:
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     made = Cluster("a", "b")
     monkeypatch.setattr(topics, "describe_targets", made.describe)
-    monkeypatch.setattr(topics, "refresh_brokers", made.refresh)
     monkeypatch.setattr("outbox._kafka.topic_cache.time.monotonic", made.monotonic)
     return made
 
@@ -108,39 +95,6 @@ def test_what_another_thread_has_forgotten_meanwhile_is_there(cluster: Cluster, 
     cache.describe({"a"})
     cluster.meanwhile = cache.forget
     assert set(cache.describe({"a", "b"})) == {"a", "b"}
-
-
-def _no_answer(cluster: Cluster, times: int) -> None:
-    """Let the cluster answer nothing so many times, each time for as long as it is waited for."""
-    left = iter(range(times))
-
-    def wait() -> None:
-        if next(left, None) is not None:
-            cluster.wait(cluster.timeout)
-            raise KafkaUnreachable("no answer")
-
-    cluster.meanwhile = wait
-
-
-def test_another_broker_is_asked_where_one_takes_a_request_and_answers_none(
-    cluster: Cluster, cache: TopicCache
-) -> None:
-    """As one that is being stopped (R79): all owners of a process wait for the thread that asks."""
-    _no_answer(cluster, 1)
-    began, found = cluster.now, dict[str, TopicDescription]()
-    with suppress(KafkaUnreachable):
-        found = cache.describe({"a"})
-    assert set(found) == {"a"}
-    assert cluster.now - began <= 2.0
-    assert cluster.refreshed == 1
-
-
-def test_a_cluster_that_answers_nothing_is_not_waited_for_for_ever(cluster: Cluster, cache: TopicCache) -> None:
-    _no_answer(cluster, 100)
-    began = cluster.now
-    with pytest.raises(KafkaUnreachable):
-        cache.describe({"a"})
-    assert cluster.now - began <= REQUEST_TIMEOUT + ATTEMPT_SECONDS
 
 
 def test_threads_that_ask_forget_and_count_do_not_hurt_each_other(cluster: Cluster, cache: TopicCache) -> None:

@@ -145,3 +145,25 @@ def test_a_hostile_run_names_what_was_done_and_what_became_of_it() -> None:
     assert "**Seed 4**, beside a hostile channel" in text
     assert "malformed halves 12." in text
     assert "halts of its half partitions 3." in text
+
+
+PAUSES = """run 0
+node 0 stopped: 48.1 s, plain records waited 2.0 s, 1186 messages, slowest 4.3 s, beyond Kafka's own time 3.3 s
+node 1 stopped: 45.7 s, plain records waited 13.1 s, 1109 messages, slowest 6.5 s, beyond Kafka's own time 1.8 s
+half partition 0: longest pause 2.4 s
+table source shop: longest pause 3.1 s
+"""
+REPEATED = """| run | test | outcome | seconds | measured |
+|---|---|---|---|---|
+| 1 | test_a | passed | 50 | healthy topic, seconds: 3.5 |
+| 1 | test_b | passed | 60 | healthy topic, messages: 4; short topic, seconds: 2.5 |
+| 2 | test_a | failed | 61 |  |
+| 2 | test_b | passed | 61 | healthy topic, messages: 6; short topic, seconds: 0.5 |
+"""
+
+
+def test_what_was_repeated_stands_with_its_worst_figures() -> None:
+    text = document([], PAUSES, REPEATED)
+    assert "| 0 | 3.3 | 1.8 | 6.5 | 13.1 | 3.1 |" in text
+    assert "| healthy topic, messages | 3 of 4 | 4.0 | 5.0 | 6.0 |" in text
+    assert "| healthy topic, seconds | 3 of 4 | 3.5 | 3.5 | 3.5 |" in text

@@ -128,7 +128,7 @@ Purged = Counter[str]
 
 @dataclass(slots=True)
 class Undelivered:
-    """Committed transactions of one producer group that are not delivered, for one reason.
+    """Committed transactions of one service that are not delivered, for one reason.
 
     Args:
         detail: More of the reason: that in the discard topic, or the half topic's id and partition.
@@ -136,7 +136,7 @@ class Undelivered:
         examples: Ids of the oldest ones.
     """
 
-    group: str
+    service: str
     delay: Delay
     detail: str
     count: int
@@ -166,7 +166,7 @@ class _Settled:
 
 
 class _Findings:
-    """Committed rows that are not delivered, by producer group and reason."""
+    """Committed rows that are not delivered, by service and reason."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, Delay, str], Undelivered] = {}
@@ -184,8 +184,8 @@ class _Findings:
             if delay is None:
                 continue
             detail = _detail(row, delay, progress)
-            new = Undelivered(row.group, delay, detail, 0, created_at, [])
-            one = self._found.setdefault((row.group, delay, detail), new)
+            new = Undelivered(row.service, delay, detail, 0, created_at, [])
+            one = self._found.setdefault((row.service, delay, detail), new)
             one.count += 1
             one.oldest = min(one.oldest, created_at)
             if len(one.examples) < EXAMPLES:

@@ -182,9 +182,9 @@ class SourceCruelty:
                 return
             with self._processes.down("relay"):
                 self._needs_operator = self._was_hurt = True
-                self._delete_service()
+                self._delete_group()
 
-    def _delete_service(self) -> None:
+    def _delete_group(self) -> None:
         service = self._world.channel.channel.table_group(SOURCE)
         try:
             for future in self._world.site.admin.delete_consumer_groups([service]).values():

@@ -42,11 +42,11 @@ def test_a_relay_that_was_fenced_leaves_the_new_owner_alone(site: Site) -> None:
         publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")])
     refused = []
 
-    def asked_its_service() -> bool:
+    def asked_its_group() -> bool:
         refused.extend([] if owner.can_write() else ["the relay took the partition back"])
         return "Rejoining the consumer group" in relay.output() or bool(refused)
 
-    wait_until(asked_its_service, 25, explain=site.logs)
+    wait_until(asked_its_group, 25, explain=site.logs)
     assert "Rejoining the consumer group" in relay.output(), refused
     assert [record.value for record in site.wait_visible(1, "orders")] == [b"v"]
 

@@ -68,7 +68,7 @@ def test_the_names_are_those_of_the_channel() -> None:
     assert len({(right.resource, right.operation) for right in rights}) == len(rights)
 
 
-def test_only_relay_and_administrator_may_read_the_relays_service() -> None:
+def test_only_relay_and_administrator_may_read_the_relays_group() -> None:
     """With READ on it a client can join the group and commit a checkpoint."""
     right = Right(Kind.GROUP, CHANNEL.relay_group, Operation.READ)
     assert {role for role in Role if right in rights_of([role], SCOPE)} == {Role.RELAY, Role.ADMINISTRATOR}

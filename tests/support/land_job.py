@@ -50,7 +50,7 @@ class Land:
 
     def start(self, *more: str, extra: Mapping[str, str] | None = None, group: bool = False) -> subprocess.Popen[str]:
         """Start `outbox land`, in a process group of its own if asked for."""
-        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, service=service)
+        return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, group=group)
 
     def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
         """Run `outbox land --available-now`; what it said."""

@@ -101,7 +101,7 @@ def test_a_signal_to_the_process_group_is_a_stop(default: Land, folder: str) -> 
     """A service manager signals the Java process, too, which ends by itself."""
     job = default
     job.produce(10)
-    process = job.start("--trigger-seconds", "0.2", service=True)
+    process = job.start("--trigger-seconds", "0.2", group=True)
     try:
         wait_until((job.table / folder).exists, RUN_SECONDS)
         os.killpg(process.pid, signal.SIGTERM)

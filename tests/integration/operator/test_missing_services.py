@@ -23,14 +23,14 @@ def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site
     assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (id_,) = publish_bulk(site, outbox, [Message(site.topic("orders"), b"v")])
-    service = f"service {site.channel.relay_group} has no member: no relay runs"
+    group = f"group {site.channel.relay_group} has no member: no relay runs"
     code, missing = of(site, "relay")
     assert (code, missing["fine"], missing["fix"]) == (Exit.FINDINGS, False, "start one: `outbox relay`")
-    assert service in str(missing["finding"])
+    assert group in str(missing["finding"])
     assert "start one: `outbox checker`" in str(of(site, "checker")[1]["finding"])
     for app, words in ((pending.app, ()), (trace.app, (id_,))):
         printed = call_command(app, site, *words)[1]
-        assert service in printed
+        assert group in printed
         assert "start one: `outbox relay`" in printed
         assert "start one: `outbox checker`" in printed
         assert call_for_json(app, site, *words)[1]["members"] == {"relay": 0, "checker": 0}

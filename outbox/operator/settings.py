@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 import psycopg
 import typer
 
-from outbox._kafka.topic_contract import Contract, contract_of
 from outbox._postgres.dsn import connect_dsn, connection_problem
+from outbox._service.settings import ContractProfile
 from outbox._settings.declared import (
     AllowedTopics,
     ChannelSettings,
@@ -19,7 +19,6 @@ from outbox._settings.declared import (
     MessageTables,
     OperatorName,
     PostgresSettings,
-    ProfileSettings,
 )
 from outbox.errors import ConfigurationError
 
@@ -46,14 +45,10 @@ class SkipSettings(OperatorName, ChannelSettings):
     OPTIONS: ClassVar[tuple[str, ...]] = ("operator", *ChannelSettings.OPTIONS)
 
 
-class ContractSettings(ProfileSettings, ChannelSettings):
+class ContractSettings(ContractProfile, ChannelSettings):
     """Settings of the subcommands that look at the topics' contract."""
 
     OPTIONS: ClassVar[tuple[str, ...]] = ("profile", *ChannelSettings.OPTIONS)
-
-    def contract(self) -> Contract:
-        """Return the required topic configuration."""
-        return contract_of(self.profile)
 
 
 class DoctorSettings(DatabasesSettings, RightsSettings, ContractSettings, PostgresSettings):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
+from typing import Any
 
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import MAX_MILLISECONDS
@@ -75,7 +76,9 @@ def _largest_headers(rows: Sequence[Row]) -> tuple[int, int]:
         ProtocolError: Those of one row make no headers.
     """
     count = size = 0
-    heads = {(row[9] or b"", (row[10] or b"")[:ARRAY_HEAD]) for row in rows}
+    heads: set[tuple[Any, Any]] = {
+        (row[9] or b"", (row[10] or b"")[:ARRAY_HEAD]) for row in rows
+    }  # all bytes
     for names, values in heads:
         count, size = max(count, counted_names(names, values)), max(size, len(names))
     return count, size + _longest(map(_values, rows))

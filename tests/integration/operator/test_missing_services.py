@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import outbox.operator.commands.doctor
-import outbox.operator.commands.pending
-import outbox.operator.commands.trace
 from outbox import Message
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import doctor, pending, trace
 from tests.support.bulk import publish_bulk
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
 
-DOCTOR = outbox.operator.commands.doctor.app
-PENDING = outbox.operator.commands.pending.app
-TRACE = outbox.operator.commands.trace.app
-
 
 def of(site: Site, service: str) -> tuple[int, dict[str, object]]:
     """Return the doctor's exit code, and what it says of a service."""
-    code, document = call_for_json(DOCTOR, site)
+    code, document = call_for_json(doctor.app, site)
     (found,) = [one for one in document["findings"] if one["what"] == service]
     return code, found
 
@@ -29,21 +23,21 @@ def test_half_mode_without_a_relay_is_told_with_the_command_that_starts_one(site
     assert (code, idle["fine"]) == (Exit.OK, True), "nothing waits for one"
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         (id_,) = publish_bulk(site, outbox, [Message(site.topic("orders"), b"v")])
-    service = f"service {site.channel.relay_group} has no member: no relay runs"
+    group = f"group {site.channel.relay_group} has no member: no relay runs"
     code, missing = of(site, "relay")
     assert (code, missing["fine"], missing["fix"]) == (Exit.FINDINGS, False, "start one: `outbox relay`")
-    assert service in str(missing["finding"])
+    assert group in str(missing["finding"])
     assert "start one: `outbox checker`" in str(of(site, "checker")[1]["finding"])
-    for app, words in ((PENDING, ()), (TRACE, (id_,))):
+    for app, words in ((pending.app, ()), (trace.app, (id_,))):
         printed = call_command(app, site, *words)[1]
-        assert service in printed
+        assert group in printed
         assert "start one: `outbox relay`" in printed
         assert "start one: `outbox checker`" in printed
         assert call_for_json(app, site, *words)[1]["members"] == {"relay": 0, "checker": 0}
     site.relay()
     site.checker()
     site.wait_visible(1, "orders")
-    wait_until(lambda: of(site, "checker")[1]["finding"] == f"service {site.channel.checker_group} has 1 member")
+    wait_until(lambda: of(site, "checker")[1]["finding"] == f"group {site.channel.checker_group} has 1 member")
     code, there = of(site, "relay")
-    assert (code, there["finding"]) == (Exit.OK, f"service {site.channel.relay_group} has 1 member")
-    assert "has no member" not in call_command(PENDING, site)[1]
+    assert (code, there["finding"]) == (Exit.OK, f"group {site.channel.relay_group} has 1 member")
+    assert "has no member" not in call_command(pending.app, site)[1]

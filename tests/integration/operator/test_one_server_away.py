@@ -9,21 +9,13 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-import outbox.operator.commands.discarded
-import outbox.operator.commands.doctor
-import outbox.operator.commands.pending
-import outbox.operator.commands.trace
 from outbox import Message, Outbox
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import discarded, doctor, pending, trace
 from stack import Stack
 from tests.support.commands import call_command, call_for_json, run_command
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create, relay_settings
-
-DOCTOR = outbox.operator.commands.doctor.app
-DISCARDED = outbox.operator.commands.discarded.app
-PENDING = outbox.operator.commands.pending.app
-TRACE = outbox.operator.commands.trace.app
 
 AWAY_SECONDS = 15.0
 """For a whole command, of which Kafka's silence takes about a third; a question for each thing took 44 s."""
@@ -71,7 +63,7 @@ def document_of(printed: str) -> dict[str, Any]:
 
 def findings(site: Site, environ: dict[str, str | None]) -> list[tuple[str, str, str]]:
     """Return what the doctor says of what is not fine: what, problem, and remedy."""
-    code, document = call_for_json(DOCTOR, site, environ=environ)
+    code, document = call_for_json(doctor.app, site, environ=environ)
     assert code == Exit.FINDINGS
     return [(one["what"], one["finding"], one["fix"]) for one in document["findings"] if not one["fine"]]
 
@@ -100,29 +92,29 @@ def test_a_check_of_the_relay_looks_at_tables_without_kafka(shop: Site, waiting:
 
 def test_the_story_of_a_row_needs_no_kafka(shop: Site, waiting: str) -> None:
     began = time.monotonic()
-    code, printed = call_command(TRACE, shop, waiting, environ=without_kafka(shop))
+    code, printed = call_command(trace.app, shop, waiting, environ=without_kafka(shop))
     assert time.monotonic() - began < AWAY_SECONDS
     assert code == Exit.CONFIGURATION
     assert "waiting: 1 row of it waits in the message table" in printed
     assert "not searched: Kafka" in printed
-    code, printed = call_command(TRACE, shop, waiting, "--json", environ=without_kafka(shop))
+    code, printed = call_command(trace.app, shop, waiting, "--json", environ=without_kafka(shop))
     assert (code, document_of(printed)["state"]) == (Exit.CONFIGURATION, "waiting")
 
 
 def test_discarded_rows_are_listed_and_shown_without_kafka(shop: Site) -> None:
     began = time.monotonic()
-    code, printed = call_command(DISCARDED, shop, "list", "--json", environ=without_kafka(shop))
+    code, printed = call_command(discarded.app, shop, "list", "--json", environ=without_kafka(shop))
     document = document_of(printed)
     assert time.monotonic() - began < AWAY_SECONDS
     assert code == Exit.UNPROVABLE
     (row,) = document["transactions"]
     assert (row["reason"], row["source"]) == ("MALFORMED", SOURCE)
     assert document["not_read"] == [f"topic {shop.channel.discard_topic}"]
-    code, printed = call_command(DISCARDED, shop, "show", row["transaction"], environ=without_kafka(shop))
+    code, printed = call_command(discarded.app, shop, "show", row["transaction"], environ=without_kafka(shop))
     assert (code, "MALFORMED" in printed) == (Exit.OK, True)
-    code, printed = call_command(DISCARDED, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
+    code, printed = call_command(discarded.app, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
     assert (code, "1 of 1 have left" in printed) == (Exit.OK, True), printed
-    code, printed = call_command(DISCARDED, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
+    code, printed = call_command(discarded.app, shop, "drop", row["transaction"], "--yes", environ=without_kafka(shop))
     assert (code, "could not be read" in printed) == (Exit.CONFIGURATION, True), printed
 
 
@@ -139,7 +131,7 @@ def test_kafka_that_was_stopped_is_told_as_one_that_never_was(servers: object) -
         id_ = publish(site)
         began = time.monotonic()
         found = findings(site, relay_settings(site))
-        code, printed = call_command(TRACE, site, id_, environ=relay_settings(site))
+        code, printed = call_command(trace.app, site, id_, environ=relay_settings(site))
         assert time.monotonic() - began < 2 * AWAY_SECONDS
         assert "start a relay" not in json.dumps(found)
         assert (code, "1 row of it waits" in printed) == (Exit.CONFIGURATION, True)
@@ -177,11 +169,11 @@ def test_a_database_that_takes_no_writes_is_told_as_such(shop: Site, waiting: st
     try:
         dsn = make_conninfo(shop.postgres_url, user="reads", password="reads")
         environ = relay_settings(shop, {"dsn": dsn})
-        code, document = call_for_json(PENDING, shop, environ=environ)
+        code, document = call_for_json(pending.app, shop, environ=environ)
         (table,) = document["tables"]
         assert (code, table["condition"], table["rows"]) == (Exit.OK, "read-only", 1)
         assert "read-only" in table["why"]
-        printed = call_command(PENDING, shop, environ=environ)[1]
+        printed = call_command(pending.app, shop, environ=environ)[1]
         assert "waits until the database takes writes" in printed
         assert "waits for a relay" not in printed
         found = [one for one in findings(shop, environ) if one[0] == f"table source {SOURCE}"]

@@ -19,14 +19,10 @@ def service(**given: Any) -> CheckerSettings:
     return CheckerSettings(bootstrap_servers="k:9092", **given)
 
 
-def database(**given: Any) -> CheckerDatabase:
-    return CheckerDatabase(**given)
-
-
 @pytest.mark.parametrize("given", [{}, {"dsn": DSN, "dsn_file": "/run/secrets/shop"}])
 def test_a_database_has_one_connection_string(given: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="give either dsn or dsn_file"):
-        database(**given)
+        CheckerDatabase(**given)
     with pytest.raises(ConfigurationError, match="give either postgres_url or postgres_url_file"):
         service(postgres_url=DSN, postgres_url_file="/run/secrets/shop")
 
@@ -34,7 +30,7 @@ def test_a_database_has_one_connection_string(given: dict[str, str]) -> None:
 def test_a_connection_string_in_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
     file = tmp_path / "shop"
     file.write_text(f"{DSN}\n")
-    one = database(dsn_file=file)
+    one = CheckerDatabase(dsn_file=file)
     assert one.connection_string() == DSN
     file.write_text("postgresql://checker:rotated@db/shop")
     assert one.connection_string() == "postgresql://checker:rotated@db/shop"
@@ -49,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_named_and_not_shown(tmp_path: Path, conte
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(ConfigurationError, match=rf"dsn_file {file}.*{problem}"):
-        database(dsn_file=file).connection_string()
+        CheckerDatabase(dsn_file=file).connection_string()
 
 
 def test_a_secret_is_never_shown() -> None:
@@ -59,7 +55,7 @@ def test_a_secret_is_never_shown() -> None:
 def test_a_misspelt_setting_of_a_database_is_refused() -> None:
     """Else the checker would use a server that may forget what it has committed."""
     with pytest.raises(ConfigurationError, match="durabilty"):
-        database(dsn=DSN, durabilty="production")
+        CheckerDatabase(dsn=DSN, durabilty="production")
 
 
 def test_a_service_has_one_database() -> None:

@@ -51,10 +51,7 @@ FILE = {
     "table": "tables",
     "where": "true",
 }
-PROFILE = {
-    *("acl print", "channel create", "doctor", "relay"),
-    *("checker", "pending", "resolve", "trace"),
-}
+PROFILE = {"acl print", "channel create", "doctor", "relay", "checker"}
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""
 APPS: dict[str, typer.Typer] = {point.name: point.load() for point in entry_points(group=GROUP)}
 

@@ -20,7 +20,7 @@ from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
 from outbox._settings.of_jobs import LandSettings
 from spark_jobs.landing.job import land, read
-from spark_jobs.tables.output import FORMAT, RECORDS
+from spark_jobs.tables.delta_output import FORMAT, RECORDS
 from tests.land_torture.naive import append_all
 from tests.support.harness import Site
 

@@ -17,7 +17,7 @@ from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JAVA_ERRORS
 from spark_jobs.runtime.spans import Gap, Offsets, behind, needed_text
-from spark_jobs.tables.output import Output
+from spark_jobs.tables.delta_output import Output
 from spark_jobs.tables.pairing import Pair
 from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint

@@ -21,7 +21,7 @@ from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.source import KafkaView, source_options
 from spark_jobs.runtime.spans import Offsets, behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
-from spark_jobs.tables.output import Output
+from spark_jobs.tables.delta_output import Output
 from spark_jobs.tables.pairing import Pair, retirement
 from spark_jobs.tables.query_checkpoint import Checkpoint
 

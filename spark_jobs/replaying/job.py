@@ -32,7 +32,7 @@ from spark_jobs.replaying.target_check import changed, closed_topics, internal_t
 from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
-from spark_jobs.tables.output import Output
+from spark_jobs.tables.delta_output import Output
 
 TRANSACTION_BYTES = 16 * 1024 * 1024
 """Most bytes in a Kafka transaction: it bounds memory."""

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from outbox._settings.of_jobs import MaintainSettings
 from spark_jobs.runtime.errors import OutputError
-from spark_jobs.tables.output import Output
+from spark_jobs.tables.delta_output import Output
 
 log = structlog.get_logger()
 

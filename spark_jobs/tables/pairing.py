@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.spans import Offsets, needed_text
-from spark_jobs.tables.output import RECORDS, Output
+from spark_jobs.tables.delta_output import RECORDS, Output
 from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outbox.testing import read_committed
-from spark_jobs.tables.output import Output
+from spark_jobs.tables.delta_output import Output
 from tests.land_torture.invariants import Evidence, Row
 from tests.support.harness import Site
 from tests.support.land_job import landed_batches

@@ -14,7 +14,7 @@ from outbox._settings.of_jobs import LandSettings
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.job import read
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, spark_session
-from spark_jobs.tables.output import FORMAT, PARTITIONED_BY, RECORDS
+from spark_jobs.tables.delta_output import FORMAT, PARTITIONED_BY, RECORDS
 
 
 def append_all(spark: SparkSession, settings: LandSettings) -> StreamingQuery:

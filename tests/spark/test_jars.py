@@ -12,8 +12,8 @@ from outbox.errors import ConfigurationError
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.java_admin import JavaAdmin
 from spark_jobs.runtime.session import SPARK_LOCK, spark_session
-from spark_jobs.tables import output
-from spark_jobs.tables.output import Output
+from spark_jobs.tables import delta_output
+from spark_jobs.tables.delta_output import Output
 from tests.support.spark import session
 
 
@@ -27,7 +27,7 @@ def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path)
 
 
 def test_without_delta_the_command_and_its_settings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "JavaPackage", object)  # what py4j gives for a class that is not there
+    monkeypatch.setattr(delta_output, "JavaPackage", object)  # what py4j gives for a class that is not there
     with pytest.raises(ConfigurationError, match=r"outbox land jars\)\" --conf spark\.sql") as told:
         Output(session(), str(tmp_path))
     assert "\n" not in str(told.value)

@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import TopicPartition
 
 from outbox._service.exit_codes import Exit
-from spark_jobs.tables.output import RECORDS, Output
+from spark_jobs.tables.delta_output import RECORDS, Output
 from spark_jobs.tables.progress import Progress
 from tests.support.harness import Site, wait_until
 from tests.support.relaying import RelayedTopics

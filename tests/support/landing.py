@@ -8,7 +8,7 @@ from pathlib import Path
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.tables.output import QUARANTINE, RECORDS, Output
+from spark_jobs.tables.delta_output import QUARANTINE, RECORDS, Output
 from spark_jobs.tables.pairing import Pair
 from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint

@@ -10,7 +10,7 @@ import pytest
 
 from outbox._rules.role_rights import Role
 from outbox._service.exit_codes import Exit
-from spark_jobs.tables.output import Output
+from spark_jobs.tables.delta_output import Output
 from stack import Stack
 from tests.support.auditing import QUICK, ROLLED_BACK, TRANSACTIONS, Audited, findings_of, summary_of
 from tests.support.land_job import finish, start

@@ -19,7 +19,7 @@ from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit
 from spark_jobs import land as land_module
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
-from spark_jobs.tables.output import QUARANTINE, RECORDS, Output
+from spark_jobs.tables.delta_output import QUARANTINE, RECORDS, Output
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import RUN_SECONDS, Land, commands, finish, start
 from tests.support.spark import session

@@ -32,7 +32,7 @@ Headers = bytes | Sequence[str | bytes | None] | None
 
 
 class Row(NamedTuple):
-    """A row of a message table. The driver's own tuples are used as such: they are not made anew.
+    """A row of a message table. The driver's own tuples are used as such, without a copy.
 
     Args:
         id: Identity of the row, unique in the table.

@@ -74,7 +74,7 @@ def test_each_metric_has_a_help_text_and_no_label_of_many_values() -> None:
     labels = {label for metric in METRICS.values() for label in metric._labelnames}
     assert labels == {
         *("partition", "kind", "outcome", "reason", "source", "cause", "topic", "rule", "verdict"),
-        *("channel", "database", "state", "service", "service", "place"),
+        *("channel", "database", "state", "program", "place"),
         *("service", "truth", "job_id", "work"),
     }
 
@@ -141,7 +141,7 @@ def test_an_alert_says_what_is_the_matter_and_where_its_runbook_is(rule: Mapping
 
 
 def test_each_runbook_is_of_an_alert() -> None:
-    sections = re.findall(r"^## (HalfOutbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
+    sections = re.findall(r"^## (Outbox\w+)$", RUNBOOKS.read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in RULES]
     assert len(set(sections)) == len(sections)
 

@@ -33,7 +33,7 @@ class OutgoingMessage(Protocol):
 
     @property
     def error(self) -> str:
-        """Return why it is no message, if it is none."""
+        """Return why it is no message; empty if it is one."""
 
     def target(self) -> Target | None:
         """Return where it shall go; None: it is no message."""

@@ -19,7 +19,7 @@ from outbox._settings.layers import LayeredSettings
 from outbox._settings.setting import settings_of
 from outbox.operator.settings import DoctorSettings
 
-NO_SETTINGS = {"stack fetch", "stack up"}
+NO_SETTINGS = {"land jars", "stack fetch", "stack up"}
 """Subcommands that need neither Kafka nor Postgres nor tables."""
 
 ID = "019aaa3c-6d1c-7aaa-8aaa-0123456789ab"

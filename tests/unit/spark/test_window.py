@@ -169,7 +169,7 @@ def test_databases_are_those_of_the_checkers_file(monkeypatch: pytest.MonkeyPatc
     (tmp_path / "dsn").write_text("postgresql://b\n")
     config = tmp_path / "outbox.toml"
     config.write_text(
-        '[databases.one]\ndsn = "postgresql://a"\ngroups = ["shop.*"]\nschema = "our"\nsynchronous_standby = true\n'
+        '[databases.one]\ndsn = "postgresql://a"\nservices = ["shop.*"]\nschema = "our"\nsynchronous_standby = true\n'
         f'[databases.two]\ndsn_file = "{tmp_path}/dsn"\n'
     )
     monkeypatch.setenv("OUTBOX_CONFIG", str(config))

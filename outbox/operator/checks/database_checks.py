@@ -78,7 +78,7 @@ def examine_checker_database(
     more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]],
 ) -> Iterator[Finding]:
     """Yield whether a database of the checker answers, and has the callback tables."""
-    what, table = f"database {name}", CallbackTable(database.tables())
+    what, table = f"database {name}", CallbackTable(database.table_names())
     try:
         url = database.connection_string()
     except ConfigurationError as error:
@@ -89,7 +89,7 @@ def examine_checker_database(
             url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs="read-write"
         ) as opened:
             problems = table.problems(opened)
-            beside = list(more(opened, database.tables()))
+            beside = list(more(opened, database.table_names()))
     except psycopg.Error as error:
         yield Finding(what, connection_problem(error, url), connection_remedy(url, "the setting databases"))
         return

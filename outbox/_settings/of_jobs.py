@@ -248,8 +248,8 @@ class AuditFields(OrderSettings, CheckedDatabases, TopicSettings, OutputSettings
     spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")
 
 
-class ReplayFields(SinkSettings, JobSettings, reader="replay"):
-    """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed."""
+class ReplayFields(SinkSettings, SparkSettings, KafkaSettings, reader="replay"):
+    """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds."""
 
     JOB = "replay"
     OPTIONS: ClassVar[tuple[str, ...]] = (

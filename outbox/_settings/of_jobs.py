@@ -222,8 +222,8 @@ class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, 
     spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")
 
 
-class ReplayFields(JobSettings, reader="replay"):
-    """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds; `kafka_java` is not needed."""
+class ReplayFields(SparkSettings, KafkaSettings, reader="replay"):
+    """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds."""
 
     JOB = "replay"
     OPTIONS: ClassVar[tuple[str, ...]] = (

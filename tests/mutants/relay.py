@@ -12,7 +12,6 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._half.validation import PlannedHalf, _too_large
-from outbox._kafka import admin
 from outbox._kafka.admin import REQUEST_TIMEOUT
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
@@ -294,14 +293,14 @@ def r69_production_without_a_list(profile: str, allowed: Mapping[str, Sequence[s
     by a slip or while it is written, opens every topic to every service."""
 
 
-@mutant(admin.describe_topics, "R79", Harm.STUCK)
+@mutant(administration.describe_topics, "R79", Harm.STUCK)
 @fails("unit/outbox/test_targets.py::test_another_broker_is_asked_where_one_takes_a_request_and_answers_none")
 def r79_broker_that_answers_none(
-    client: AdminClient, topics: Sequence[str], timeout: float = REQUEST_TIMEOUT, *, writing: bool = False
+    admin: AdminClient, topics: Sequence[str], timeout: float = REQUEST_TIMEOUT, *, writing: bool = False
 ) -> dict[str, TopicDescription]:
     """Another broker is asked for descriptions of topics where one does not answer. Without it all owners of a process
     wait with the thread that asked a broker that is being stopped, and an application's first publication fails."""
-    return admin._describe(client, topics, timeout, writing=writing)
+    return administration._describe(admin, topics, timeout, writing=writing)
 
 
 @mutant(BatchProducer.saw_broker_leave, "R79", Harm.STUCK)

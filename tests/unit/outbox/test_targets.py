@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -92,8 +93,10 @@ def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
 
 def test_another_broker_is_asked_where_one_takes_a_request_and_answers_none(brokers: Brokers) -> None:
     """As one that is being stopped (R79): the owners of a process, or the first publication, wait for the answer."""
-    brokers.silent = 1
-    assert set(describe_topics(CLIENT, ["a"], 5.0)) == {"a"}
+    brokers.silent, found = 1, dict[str, TopicDescription]()
+    with suppress(KafkaUnreachable):
+        found = describe_topics(CLIENT, ["a"], 5.0)
+    assert set(found) == {"a"}
     assert brokers.now == 1_002.0
     assert brokers.refreshed == 1
 

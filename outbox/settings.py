@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from outbox._security.encryption import is_encrypted, remote_brokers
 from outbox._settings.declared import HalfLibrarySettings, LibrarySettings
-from outbox._settings.names import TableNames, channel_names
 from outbox._settings.properties import refuse_properties, usable_properties
+from outbox._settings.table_names import TableNames, channel_names
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel, check_service

@@ -7,8 +7,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 from outbox._security.secret_files import SUFFIX
-from outbox._settings.names import channel_names
 from outbox._settings.setting import READERS, Setting, flat_table, settings_of
+from outbox._settings.table_names import channel_names
 from outbox.errors import ConfigurationError
 
 CHANNELS = "channels"

@@ -16,9 +16,9 @@ from outbox._rules.foreign_layout import After, Layout, LayoutName, make_layout
 from outbox._rules.qualified_name import QualifiedName, check_name
 from outbox._security.secret_files import read_secret
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.names import TableNames, channel_names
 from outbox._settings.properties import usable_properties
 from outbox._settings.setting import Secret, SettingsTable, setting
+from outbox._settings.table_names import TableNames, channel_names
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import DEFAULT_CHANNEL, Channel
 

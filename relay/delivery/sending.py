@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from relay.delivery import telemetry as report
+from relay.delivery import delivery_telemetry as report
 from relay.delivery.producer import DeliveryError
 from relay.delivery.refusals import Refusals, blame
 from relay.delivery.rules.topic_gate import Gate

@@ -76,9 +76,7 @@ def _largest_headers(rows: Sequence[Row]) -> tuple[int, int]:
         ProtocolError: Those of one row make no headers.
     """
     count = size = 0
-    heads: set[tuple[Any, Any]] = {
-        (row[9] or b"", (row[10] or b"")[:ARRAY_HEAD]) for row in rows
-    }  # all bytes
+    heads: set[tuple[Any, Any]] = {(row[9] or b"", (row[10] or b"")[:ARRAY_HEAD]) for row in rows}  # all bytes
     for names, values in heads:
         count, size = max(count, counted_names(names, values)), max(size, len(names))
     return count, size + _longest(map(_values, rows))

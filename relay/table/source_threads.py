@@ -28,7 +28,7 @@ from relay.delivery.transactional_delivery import Delivery, TransactionalDeliver
 from relay.recovery.hanging_checkpoint import HeldBackError, end_hanging
 from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
 from relay.settings import RelaySettings
-from relay.table import telemetry as report
+from relay.table import row_telemetry as report
 from relay.table.admission import Admission
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.kafka_progress import KafkaProgress, RowAuthor

@@ -19,11 +19,11 @@ from outbox._rules.broker_clock import BrokerClock
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox.protocol.record import Record
 from relay import metrics
+from relay.delivery.delivery_telemetry import at_gate, became_visible, refused
 from relay.delivery.sending import BatchFeedback, Sending, Sent
-from relay.delivery.telemetry import at_gate, became_visible, refused
 from relay.delivery.topic_lookup import TopicLookup
 from relay.delivery.transactional_delivery import Delivery
-from relay.table import telemetry as report
+from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
 from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered

@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._half.validation import PlannedHalf, _too_large
+from outbox._kafka import admin as administration
 from outbox._kafka.admin import REQUEST_TIMEOUT
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread

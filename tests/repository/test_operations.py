@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 import checker.metrics
 import outbox.prometheus
 import relay.metrics
-import relay.table.telemetry
+import relay.table.row_telemetry
 import spark_jobs.landing.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
@@ -95,9 +95,9 @@ def test_a_partition_that_is_given_up_leaves_no_figure_behind() -> None:
 
 
 def test_a_table_that_is_not_looked_at_leaves_no_figure_behind() -> None:
-    relay.table.telemetry.table_figures("given-up", (1.0, 2, 3))
+    relay.table.row_telemetry.table_figures("given-up", (1.0, 2, 3))
     assert [metric for metric in _samples_of("given-up") if metric == "outbox_relay_table_rows"]
-    relay.table.telemetry.forget_table("given-up")
+    relay.table.row_telemetry.forget_table("given-up")
     assert _samples_of("given-up") == []
 
 

@@ -20,15 +20,15 @@ from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.protocol.record import Record
+from relay.delivery.delivery_telemetry import at_gate
 from relay.delivery.rules.preflight import topics_of
 from relay.delivery.sending import BatchFeedback, Sending, Sent
-from relay.delivery.telemetry import at_gate
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.batching.batch import Batch, Outcome, offsets, settle_batch, take_batch, take_ready
 from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.ready_queue import Pacing
-from relay.half.serving import telemetry as report
+from relay.half.serving import half_telemetry as report
 from relay.half.serving.arrivals import Arrivals
 from relay.half.serving.check_back import CheckBack
 from relay.half.serving.commits import Commits

@@ -14,7 +14,7 @@ import relay
 from outbox._service.channels.channel_context import in_channel
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
-from relay.half.serving import telemetry as report
+from relay.half.serving import half_telemetry as report
 from tests.documents import metrics_of
 
 LEDGER = [

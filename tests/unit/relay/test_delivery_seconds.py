@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from outbox._service.channels.channel_metrics import CHANNEL, ChannelHistogram
 from outbox.protocol.op import OpKind
 from relay import metrics
-from relay.delivery import telemetry
+from relay.delivery import delivery_telemetry as telemetry
 from tests.support.ledger_model import entry, half, new_ledger, op, taken_ready
 
 

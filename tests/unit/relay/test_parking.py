@@ -14,9 +14,9 @@ from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpKind, OpSource
 from relay import metrics
 from relay.half.ledger.ledger import Ledger
-from relay.half.serving import telemetry as report
+from relay.half.serving import half_telemetry as report
+from relay.half.serving.half_telemetry import OLD_MS, SERVICES
 from relay.half.serving.take_over import parking_policy
-from relay.half.serving.telemetry import OLD_MS, SERVICES
 from relay.half.state.discard_index import ParkedHalves
 from relay.half.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
 from relay.half.state.recheck import AT_ONCE, PATIENT, PRESSED

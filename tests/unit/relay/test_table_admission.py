@@ -19,7 +19,7 @@ from outbox.protocol.size import record_size
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.table import admission
-from relay.table import telemetry as report
+from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.row_transactions import RowTransaction, transactions
 from relay.table.rows import EPOCH_US, Row, records, transactions_of, whole

@@ -13,7 +13,7 @@ import structlog
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpSource
 from relay import metrics
-from relay.delivery.telemetry import became_visible, refused
+from relay.delivery.delivery_telemetry import became_visible, refused
 from relay.half.batching.batch import Batch, Outcome
 from relay.half.ledger.ledger import Ledger
 from relay.half.state.discard_index import ParkedHalves

@@ -23,7 +23,7 @@ from outbox.protocol.record import Record
 from relay.delivery.producer import BatchProducer, ClientLog, DeliveryError
 from relay.delivery.refusals import Blame, Refusals
 from relay.delivery.rules.allow_list import EVERYTHING, AllowList
-from relay.delivery.rules.outgoing import Finding
+from relay.delivery.rules.outgoing import Finding, OutgoingTransaction
 from relay.delivery.rules.preflight import LookAgain, RealTopic, T, inspect, refused
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
@@ -139,7 +139,7 @@ def r22_offset_out_of_range(self: RelayService) -> dict[str, object]:
 @mutant(inspect, "R24", Harm.STUCK)
 @fails("unit/relay/test_preflight.py::test_one_bad_message_stops_its_whole_transaction")
 def r24_pre_flight(
-    transaction: Transaction,
+    transaction: OutgoingTransaction,
     topics: Mapping[str, RealTopic | None],
     channel: Channel,
     now: int | None = None,

@@ -17,6 +17,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.table_contract import Breach, Facts, Table
 from outbox._rules import row_order
+from outbox._rules.row_order import KeyedRows, Some
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
@@ -35,6 +36,7 @@ from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.id_floor import IdFloor
 from relay.table.kafka_progress import RowAuthor
 from relay.table.owned_table import OwnedTable, Refusal, was_delivered
+from relay.table.plain_window import Judge
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
 from relay.table.source_table import PURGE_ROWS, SourceTable
@@ -74,8 +76,8 @@ def r55_compacted_topic_as_proof(name: str, topic: TopicDescription | None) -> G
 @mutant(row_order.behind_those, "R55", Harm.OUT_OF_ORDER)
 @fails("unit/relay/test_table_admission.py::test_what_begins_earlier_does_not_overtake_with_its_later_rows")
 def r55_rows_behind_those_that_stay(
-    window: Collection[RowTransaction], stopped: Iterable[RowTransaction], keyed_rows: object
-) -> set[RowTransaction]:
+    window: Collection[Some], stopped: Iterable[Some], keyed_rows: KeyedRows[Some]
+) -> set[Some]:
     """A local transaction waits behind each row that stays and has one of its keys. Without it a local transaction with
     a later row of the same key is delivered first, and a consumer applies the two changes in the wrong order."""
     return set(stopped)
@@ -92,7 +94,7 @@ def r55_rows_between_those_of_a_cut_transaction(rows: Sequence[Row], cut: Collec
 @mutant(plain_window.is_plain, "R24", Harm.STUCK)
 @fails("unit/relay/test_table_admission.py::test_before_a_dead_letter_the_topic_is_described_once_more")
 @fails("unit/relay/test_table_admission.py::test_a_row_that_makes_no_message_is_refused")
-def r24_targets_of_a_window(rows: Sequence[Row], judge: plain_window.Judge, now: int, more: int) -> bool:
+def r24_targets_of_a_window(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
     """A window that is delivered as it is has no row that pre-flight would refuse: its largest row fits its smallest
     topic, its headers can be read, its times are allowed. Judged by its targets alone, one row that Kafka refuses fails
     its batch again and again, and all rows behind it wait."""

@@ -162,5 +162,5 @@ def test_user_without_a_name_is_recorded_by_number(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("name", ["User:anna", "anna (User:ops)", "a\nb", "a" * 101])
 def test_given_name_cannot_look_like_a_principal(name: str) -> None:
-    with pytest.raises(ValueError, match="operator"):
+    with pytest.raises(ConfigurationError, match="operator"):
         SkipSettings(operator=name)

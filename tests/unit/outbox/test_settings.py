@@ -383,7 +383,7 @@ def test_a_slip_in_the_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_what_others_read_from_the_same_file_is_no_slip(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ours = settings_of(READERS["the library"]).keys()
+    ours = settings_of(READERS["the library in half mode"]).keys()
     theirs = {name for reader in READERS.values() for name in settings_of(reader)} - ours - {"check_interval_ms"}
     from_file(tmp_path, "".join(f'{name} = "x"\n' for name in sorted(theirs)) + TOML)
     assert caplog.records == []

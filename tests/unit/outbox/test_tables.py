@@ -214,5 +214,5 @@ def test_an_age_below_zero_purges_nothing(keep: timedelta, batch: int) -> None:
 
 
 def test_an_inbox_shows_its_service_and_table() -> None:
-    assert repr(Inbox("billing", NAMES)) == "Inbox(service='billing', table='shop.our_inbox')"
+    assert repr(Inbox("billing", NAMES)) == "Inbox(group='billing', table='shop.our_inbox')"
     assert psycopg.sql.Identifier("our_inbox").as_string() in InboxTable(NAMES).ddl()

@@ -29,8 +29,6 @@ TOPICS = ("good", "bad")
 LAST = 2
 """The node that is killed."""
 GOOD_SECONDS = 15.0
-PUBLISH_SECONDS = 120.0
-"""An application waits for Kafka: beside two loops plain records, too, waited for up to a minute (docs/torture.md)."""
 USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
 """Kafka's default: for so long its descriptions count a dead broker as in sync."""
 
@@ -70,7 +68,7 @@ def _publish(site: Site, counts: Counter[str]) -> None:
         messages[mode] = messages.get(mode, []) + _messages(site, mode, topic, range(first, first + count))
         counts[mode + topic] += count
     insert_rows(site, messages["table"])
-    with site.outbox(publish_timeout_seconds=PUBLISH_SECONDS) as outbox:
+    with site.outbox(publish_timeout_seconds=30.0) as outbox:
         publish_bulk(site, outbox, messages["half"])
 
 
@@ -151,7 +149,7 @@ def _writing(site: Site, counts: Counter[str]) -> Iterator[None]:
             counts[mode + topic] += 1
             counts[mode] += 1
 
-    with site.outbox(publish_timeout_seconds=PUBLISH_SECONDS) as outbox, ThreadPoolExecutor(2) as pool:
+    with site.outbox(publish_timeout_seconds=30.0) as outbox, ThreadPoolExecutor(2) as pool:
         threads = [
             pool.submit(write, "table", partial(insert_rows, site)),
             pool.submit(write, "half", partial(publish_bulk, site, outbox)),

@@ -100,7 +100,7 @@ def describe_topics(
         writing: Whether this client is to write to them: a right that it lacks is then returned, and is no error. Kafka
             does not show whether a topic exists that a client may not describe.
     """
-    began, seconds = time.monotonic(), ATTEMPT_SECONDS
+    began, seconds = time.monotonic(), min(ATTEMPT_SECONDS, timeout)
     while True:
         try:
             return _describe(admin, topics, seconds, writing=writing)

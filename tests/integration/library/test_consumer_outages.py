@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from stack import Stack
 from tests.support.billing import Billing
 from tests.support.harness import Site, wait_until
+from tests.support.servers import UNFENCED
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -31,7 +32,7 @@ QUICK = json.dumps({"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
     """Servers that are frozen and restarted."""
-    with Stack(kafka_settings={"broker.session.timeout.ms": "60000"}) as stack:  # it is not fenced on a busy machine
+    with Stack(kafka_settings=UNFENCED) as stack:
         yield stack
 
 

@@ -16,6 +16,7 @@ from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS
 from tests.attacks.teams import Teams
 from tests.support.harness import wait_until
+from tests.support.servers import UNFENCED
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -28,7 +29,7 @@ ALL = [attack for attacks in ATTACKS.values() for attack in attacks]
 @pytest.fixture(scope="module")
 def teams() -> Iterator[Teams]:
     """Both teams at work; team-b has published for a while."""
-    with Stack(secured=True) as stack:
+    with Stack(secured=True, kafka_settings=UNFENCED) as stack:
         first = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": "first"})
         first.init_transactions(60)  # Kafka makes __transaction_state
         with Teams.working(stack) as working:

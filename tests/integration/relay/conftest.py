@@ -9,12 +9,13 @@ import pytest
 from stack import Stack
 from tests.support.harness import Site
 from tests.support.rights import AUTHORIZER
+from tests.support.servers import UNFENCED
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Stack]:
     """Servers where rights can be taken away."""
-    with Stack(kafka_settings=AUTHORIZER) as running:
+    with Stack(kafka_settings=AUTHORIZER | UNFENCED) as running:
         yield running
 
 

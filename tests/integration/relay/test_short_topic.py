@@ -14,11 +14,12 @@ from itertools import product
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 
-from outbox import Message
+from outbox import Message, OutboxError
 from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty
+from tests.support.rolling import Restarts
 
 pytestmark = pytest.mark.long
 BAD, GOOD = 8, 40
@@ -29,8 +30,6 @@ TOPICS = ("good", "bad")
 LAST = 2
 """The node that is killed."""
 GOOD_SECONDS = 15.0
-PUBLISH_SECONDS = 120.0
-"""An application waits for Kafka: beside two loops plain records, too, waited for up to a minute (docs/torture.md)."""
 USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
 """Kafka's default: for so long its descriptions count a dead broker as in sync."""
 
@@ -47,7 +46,7 @@ def site(own: Stack) -> Iterator[Site]:
     """A site with a topic that needs both of its two replicas; all else has three."""
     with Site(own.bootstrap_servers, own.postgres_url, replication=3) as made:
         wait_until(lambda: len(made.admin.list_topics(timeout=20.0).brokers) > LAST)
-        made.create("good", partitions=4)
+        made.create("good", "plain", partitions=4)
         create(made)
         nodes = sorted(made.admin.list_topics(timeout=20.0).brokers)
         both = NewTopic(
@@ -70,7 +69,7 @@ def _publish(site: Site, counts: Counter[str]) -> None:
         messages[mode] = messages.get(mode, []) + _messages(site, mode, topic, range(first, first + count))
         counts[mode + topic] += count
     insert_rows(site, messages["table"])
-    with site.half_outbox(publish_timeout_seconds=PUBLISH_SECONDS) as outbox:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox:
         publish_bulk(site, outbox, messages["half"])
 
 
@@ -139,19 +138,23 @@ def test_no_message_of_a_healthy_topic_waits_for_a_short_one(
 
 
 @contextmanager
-def _writing(site: Site, counts: Counter[str]) -> Iterator[None]:
-    """Publish one message after the other to both topics, in both modes, until the block ends."""
+def _writing(site: Site, counts: Counter[str], refused: list[tuple[float, float, str]]) -> Iterator[None]:
+    """Publish one message after the other to both topics, in both modes, until the block ends or one is refused."""
     stop = threading.Event()
 
     def write(mode: str, publish: Callable[[list[Message]], object]) -> None:
         while not stop.wait(0.01):
             topic = "bad" if counts[mode] % 2 else "good"
-            number = counts[mode + topic]
-            publish(_messages(site, mode, topic, range(number, number + 1)))
+            number, began = counts[mode + topic], time.monotonic()
+            try:
+                publish(_messages(site, mode, topic, range(number, number + 1)))
+            except OutboxError as error:
+                refused.append((began, time.monotonic(), f"{mode} mode: {error}\n{_leaders(site)}"))
+                return
             counts[mode + topic] += 1
             counts[mode] += 1
 
-    with site.half_outbox(publish_timeout_seconds=PUBLISH_SECONDS) as outbox, ThreadPoolExecutor(2) as pool:
+    with site.half_outbox(publish_timeout_seconds=30.0) as outbox, ThreadPoolExecutor(2) as pool:
         threads = [
             pool.submit(write, "table", partial(insert_rows, site)),
             pool.submit(write, "half", partial(publish_bulk, site, outbox)),
@@ -164,14 +167,22 @@ def _writing(site: Site, counts: Counter[str]) -> Iterator[None]:
                 thread.result()
 
 
+def _leaders(site: Site) -> str:
+    """Return for people who leads the partitions now."""
+    topics = site.admin.list_topics(timeout=20.0).topics.values()
+    return "\n".join(f"{topic.topic}: {[part.leader for part in topic.partitions.values()]}" for topic in topics)
+
+
 def test_messages_to_a_topic_that_falls_short_are_under_way(
     own: Stack, site: Site, record_property: Callable[[str, object], None]
 ) -> None:
     """Kafka transactions that wrote to it when the broker died have no end until it is back, and wait with all else."""
     relay, counts = site.relay(extra=relay_settings(site)), Counter[str]()
-    with _writing(site, counts):
+    refused: list[tuple[float, float, str]] = []
+    with Restarts(own.kafka, site) as restarts, _writing(site, counts, refused):
         wait_until(lambda: len(site.read("bad")) > BAD, explain=relay.output)
         own.kafka.kill(LAST)
         time.sleep(12.0)
+    assert not refused, [(ended - began, restarts.waits(began, ended), text) for began, ended, text in refused]
     record_property("healthy topic, messages that waited for the broker", _missing(site, "good", counts))
     _bring_back(own, site, relay, counts, record_property)

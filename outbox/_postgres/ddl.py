@@ -114,7 +114,7 @@ def run(
     except psycopg.errors.InsufficientPrivilege as error:
         raise TableError(
             f"role {connection.info.user} may not create the tables ({error.diag.message_primary}): "
-            f"let a role that may run `outbox {command} create`, or the SQL of `outbox {command} sql`"
+            f"let a role that may run `outbox {command} create`, or the SQL of its `--print-sql`"
         ) from error
     except psycopg.errors.UndefinedObject as error:
         raise TableError(f"{error.diag.message_primary}: create it first, then run this again") from error

@@ -395,7 +395,7 @@ def test_a_role_without_rights_is_told_what_to_grant(site: Site) -> None:
     assert f"UPDATE on public.{site.tables.fence}" in checker.stderr
     create = _command(site, "table", "create", environ=nobody)
     assert create.returncode == 4
-    assert "--print-sql" in create.stderr
+    assert "or the SQL of its `--print-sql`" in create.stderr
 
 
 def test_tables_are_created_by_a_role_that_may_not_create_schemas(site: Site) -> None:

@@ -44,6 +44,7 @@ MIGRATION = """
 from alembic import op
 
 import outbox
+from outbox.migration import inbox_ddl
 
 revision = "0001"
 down_revision = None
@@ -54,11 +55,11 @@ ROLES = ["{role}"]
 
 def upgrade():
     op.execute(outbox.ddl(TABLES, application_roles=ROLES, checker_roles=ROLES, relay_roles=ROLES))
-    op.execute(outbox.inbox_ddl(TABLES, consumer_roles=ROLES, purger_roles=ROLES))
+    op.execute(inbox_ddl(TABLES, consumer_roles=ROLES, purger_roles=ROLES))
 
 
 def downgrade():
-    op.execute(outbox.inbox_ddl(TABLES, drop=True))
+    op.execute(inbox_ddl(TABLES, drop=True))
     op.execute(outbox.ddl(TABLES, drop=True))
 """
 

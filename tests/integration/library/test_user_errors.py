@@ -40,6 +40,7 @@ from outbox import (
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
+from outbox._settings.declared import PostgresSettings
 from outbox.cloudevents import event_message
 from outbox.listener import TransactionListener
 from outbox.operator.commands.acl import scope_of
@@ -109,7 +110,7 @@ class World:
 
 
 def _settings(**values: Any) -> Callable[[], object]:
-    return lambda: HalfOutbox(**{"service": "orders", "kafka": KAFKA, **values})
+    return lambda: HalfOutbox(**{"name": "orders", "kafka": KAFKA, **values})
 
 
 def _environment(**values: str) -> Callable[[], object]:
@@ -237,7 +238,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     # --- settings -----------------------------------------------------------------------------------------------
     "no servers": (_settings(kafka={}), "Give kafka={'bootstrap.servers': 'host:9092'}"),
-    "service name": (_settings(service="a b"), "use 1 to 200 letters, digits"),
+    "service name": (_settings(name="a b"), "use 1 to 200 letters, digits"),
     "channel name": (_settings(channel="Ä"), "use "),
     "property that breaks the guarantee": (_settings(kafka={**KAFKA, "acks": "1"}), "cannot be set: "),
     "property of no name": (_settings(kafka={**KAFKA, 1: "1"}), "Use the names of librdkafka"),
@@ -270,14 +271,15 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "schema name": (_environment(OUTBOX_SCHEMA="a;b"), "Use at most 63"),
     "table prefix": (_environment(OUTBOX_TABLE_PREFIX="a;b"), "Use at most 50"),
     "no service": (lambda: Settings.from_env({"OUTBOX_BOOTSTRAP_SERVERS": NOBODY}), "Set OUTBOX_SERVICE"),
-    "no JSON": (_environment(OUTBOX_KAFKA="{"), "OUTBOX_KAFKA is not a JSON object"),
-    "no table": (_environment(OUTBOX_KAFKA="[]"), "Write [kafka] with one property per line"),
+    "no JSON": (_environment(OUTBOX_KAFKA="{"), "setting kafka (OUTBOX_KAFKA): it is not a JSON object: "),
+    "no table": (_environment(OUTBOX_KAFKA="[]"), "Write one in the file, with one name per line"),
     "property of no text": (_environment(OUTBOX_KAFKA='{"a": [1]}'), "Use text, a number, true or false"),
-    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "Write seconds, such as 5 or 0.5"),
+    "no number": (_environment(OUTBOX_PUBLISH_TIMEOUT_SECONDS="soon"), "not a number. Write one, such as 5 or 0.5"),
     "roles of a foreign table": (
         lambda: ddl(application_roles=["shop"], message_table="public.messages"),
         "the application owns it. Omit others",
     ),
+    "no path": (lambda: PostgresSettings(postgres_url_file=7), "it is not the path of a file. Write a text"),
     "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
     "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
     # --- messages -----------------------------------------------------------------------------------------------
@@ -685,6 +687,14 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.run("discarded", "drop", "--all", "--json", "--comment", "x"),
         "give --yes, too",
     ),
+    "resume in two ways": (
+        lambda w: w.run("resume", "--yes", "--skip-delivered", "--deliver-again"),
+        "give either --skip-delivered or --deliver-again",
+    ),
+    "resume of rows without a source": (
+        lambda w: w.run("resume", "--yes", "--skip-delivered"),
+        "are about rows. Give --source, too.",
+    ),
     # --- skips --------------------------------------------------------------------------------------------------------
     "skip of no partition": (_skip("op/99", "0"), "Give half/N, op/N or verdict/N"),
     "skip without a reason": (_skip("half/0", "0", reason=" "), "characters: give 1 to "),
@@ -766,10 +776,11 @@ FAULTS = (
     "Kafka does not answer",  # connection_causes adds what to do
     "\0 failed: \0: \0\0",  # a refused admin request: the last part says what to do
     "Run the transaction again",
+    "Check-back will find the row, or run this again",
+    "run it again to list what is decided",
     "Begin a new one, on a connection of the child process",
     "un `outbox table create`",
     "Publish before session.commit()",  # needs a listener of the user's own between two of ours
-    "Wait before close()",
     "call invalidate() on the connection",  # a signal handler interrupted publish()
     "stop the relays of the channel",  # tests/integration/library/test_bad_input.py
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
@@ -780,8 +791,27 @@ FAULTS = (
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 
 COMMANDS = (
+    # tests/unit/outbox/test_channel_settings.py
+    "[channels",
+    "has the setting",
+    "would be replaced by",
+    "decides for its channel",
+    "Choose one of them with --channel or OUTBOX_CHANNEL",
+    "channel \0: \0",  # the second part says what to do
+    # tests/integration/operator: test_resolve.py, test_trace.py, test_pending.py, test_foreign_commands.py
+    "give either --commit or --rollback",
+    "give --reason",
+    "name one transaction, or give --all and --service",
+    "--all takes --rollback only",
+    "decided as a whole",
+    "not a valid transaction or message id",
+    "Give --since",
+    "is not a valid time",
+    "not a valid duration",
+    "which this command does not read",
+    "database \0 does not answer",
+    "database \0: \0",  # the second part says what to do
     "Choose one with --channel, or leave --source out",
-    "give either --skip-delivered or --deliver-again",
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",
     "which was not changed. Run this again",
@@ -790,7 +820,6 @@ COMMANDS = (
     "stop the relay that serves it",
     "Let the owner of the tables run",
     "Table source \0: \0",  # the second part says what to do
-    "\0. Fix: \0",  # the second part says what to do
 )
 """Words of errors that operators' commands give: the tests of these commands provoke them."""
 

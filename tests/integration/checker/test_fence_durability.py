@@ -65,7 +65,7 @@ def primary(pair: tuple[Postgres, Postgres]) -> Postgres:
 
 
 def _database(server: Postgres, **settings: object) -> CheckerDatabase:
-    return CheckerDatabase(dsn=server.url, durability="production", **settings)
+    return CheckerDatabase(**{"dsn": server.url, "durability": "production", **settings})
 
 
 def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:

@@ -157,7 +157,7 @@ def test_login_explains_more_than_lost_connection() -> None:
 
 
 def test_service_request_names_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox._kafka.groups.SERVICE_TIMEOUT", SECONDS)
+    monkeypatch.setattr("outbox._kafka.groups.GROUP_TIMEOUT", SECONDS)
     kafka = {"log_level": "0", "bootstrap.servers": REFUSED}
     with pytest.raises(KafkaUnreachable, match="Connection refused"):
         committed_offsets(kafka, Channel("outbox").relay_group, [("outbox.half", 0)])

@@ -61,7 +61,7 @@ def test_a_fine_table_is_shown_with_its_rights(shop: Site) -> None:
     assert "is vacuumed early" in said
     assert "no owner, 0 rows wait" in said
     service = shop.channel.table_group(SOURCE)
-    assert f"service {service}" in said
+    assert f"group {service}" in said
     assert f"no ACL names transactional id {service}" in said
     assert "commits do not notify the relay" in said
 

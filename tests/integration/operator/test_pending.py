@@ -186,7 +186,7 @@ def test_an_id_of_nobody_is_not_listed(site: Site, outbox: HalfOutbox) -> None:
 def test_pending_of_nothing_tells_that_no_message_table_was_looked_at(site: Site, outbox: HalfOutbox) -> None:
     nothing = (
         f"No unsettled transaction was found in channel {site.name}.\n"
-        f"service {site.name}-relay has no member: no relay runs, and nothing of the half partitions is delivered; "
+        f"group {site.name}-relay has no member: no relay runs, and nothing of the half partitions is delivered; "
         "start one: `outbox relay`\n"
         "not looked at: rows of table mode (no message table is configured (setting tables))\n"
     )

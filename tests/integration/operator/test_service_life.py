@@ -83,7 +83,7 @@ def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_top
     site.admin.delete_consumer_groups([site.channel.relay_group])[site.channel.relay_group].result(20)
     gone = run_command(site, "relay", "--check")
     assert gone.returncode == Exit.FINDINGS
-    assert gone.stdout.count("has no checkpoint in service") == 2
+    assert gone.stdout.count("has no checkpoint in group") == 2
 
 
 def test_a_check_of_the_checker_looks_at_each_database(site: Site, outbox: HalfOutbox) -> None:
@@ -232,7 +232,7 @@ def test_metrics_say_what_was_delivered_rolled_back_pending_and_asked(site: Site
     rolled_back = send_halves(site, outbox, numbered(site, 50, 3))
     for entry in rolled_back:
         outbox._sender.send_op(replace(entry, kind=OpKind.ROLLBACK), OpSource.PRODUCER)
-    _becomes(port, 50, "messages_total")
+    _becomes(port, 50, "delivery_seconds_count")
     _becomes(port, 50, "transactions_total", outcome="delivered")
     _becomes(port, 3, "transactions_total", outcome="rolled_back")
     _becomes(port, 50, "ops_total", kind="commit", source="producer")
@@ -245,7 +245,7 @@ def test_metrics_say_what_was_delivered_rolled_back_pending_and_asked(site: Site
     wait_until(lambda: metric(port, "outbox_relay_check_requests_total") > 0)
     site.checker()
     _becomes(port, 1, "ops_total", kind="rollback", source="checker")
-    _becomes(port, 52, "messages_total")
+    _becomes(port, 52, "delivery_seconds_count")
     _becomes(port, 0, "pending")
     _becomes(port, 0, "oldest_pending_seconds")
     _becomes(port, 0, "lag")
@@ -278,7 +278,7 @@ def test_metrics_say_what_was_parked_discarded_and_came_late(site: Site, outbox:
 def test_a_transaction_of_somebody_else_that_hangs_on_a_real_topic_is_told(site: Site, outbox: HalfOutbox) -> None:
     _, port = _measured(site)
     publish_bulk(site, outbox, numbered(site, 0, 50))
-    _becomes(port, 50, "messages_total")
+    _becomes(port, 50, "delivery_seconds_count")
     hanging = Producer({**site.kafka(), "transactional.id": f"{site.name}-foreign"})
     hanging.init_transactions(20)
     hanging.begin_transaction()

@@ -10,7 +10,7 @@ from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.half.state.discard_index import ParkedHalves, all_keys, record_keys
+from relay.half.state.discard_index import ParkedHalves, record_keys
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
 
@@ -49,21 +49,8 @@ def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Reco
     yield _manifest(manifest, topic)
 
 
-def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
-    """Yield the tombstones that remove a transaction from the discard topic.
-
-    Args:
-        partition: Its half partition, which is the discard partition's number too.
-    """
-    yield from _tombstones(all_keys(transaction), transaction, topic, partition)
-
-
-def remove_halves(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
-    """Yield the tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
-    yield from _tombstones(record_keys(transaction).values(), transaction, topic, partition)
-
-
-def _tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+def tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """Yield the tombstones that remove records of a transaction from the discard topic."""
     for key in keys:
         yield Record(topic, partition, key, None, [], transaction.first().append_time)
 

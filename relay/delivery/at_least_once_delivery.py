@@ -102,10 +102,6 @@ class PlainRows(PlainDelivery):
 
     Records are visible before the progress is committed. The progress stays in Kafka transactions, so that a former
     owner is fenced and cannot set it back.
-
-    Args:
-        group: Consumer group of the progress, and transactional id.
-        patience: Multiple of the usual time-outs.
     """
 
     def __init__(

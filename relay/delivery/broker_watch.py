@@ -54,12 +54,7 @@ class BrokerStates:
         self.view = BrokerView()
 
     def saw(self, states: Mapping[int, str], now: float) -> bool:
-        """Take the states of all connections; return whether the view changed.
-
-        Args:
-            states: librdkafka's states, by node; nodes that the cluster does not list any more are missing.
-            now: Monotonic s.
-        """
+        """Take the states of the connections to all listed nodes; return whether the view changed."""
         connected = {node for node, state in states.items() if state in _CONNECTED}
         self._known |= connected
         self._lost = {node: self._lost.get(node, now) for node in self._known - connected}

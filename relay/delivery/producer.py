@@ -57,12 +57,7 @@ log = structlog.get_logger()
 
 
 class DeliveryError(Exception):
-    """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`.
-
-    Args:
-        remedy: What to do; never RETRY.
-        cause: What librdkafka reported, if it was that.
-    """
+    """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`."""
 
     def __init__(
         self,

@@ -54,9 +54,6 @@ def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
     """Find the topics that made a batch fail.
 
     A topic of which some records were acknowledged is not to blame for a time-out: the batch was too large.
-
-    Args:
-        written: The batch's records by topic.
     """
     missing: Counter[str] = Counter()
     errors: dict[str, str] = {}
@@ -117,11 +114,7 @@ class Refusals:
         return pauses
 
     def brokers_changed(self, at: int) -> None:
-        """Forget failures before a broker was lost or came back, and of which that may be the cause (R80).
-
-        Args:
-            at: When, monotonic ms.
-        """
+        """Forget failures before this monotonic time (ms) that a broker's loss or return may have caused (R80)."""
         for topic, closed in list(self._closed.items()):
             if closed.at < at and closed.error in _OF_A_BROKER:
                 del self._closed[topic]

@@ -48,10 +48,6 @@ class HangingTransactions(Protocol):
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
         """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
 
-        Args:
-            topics: The topics, with their partitions.
-            in_hand: Offsets of halves that are handed out, and that are not committed yet.
-
         Returns:
             Topics that nothing may be written to now, and why.
         """
@@ -87,11 +83,7 @@ class TopicLookup:
         self._hanging.stop()
 
     def describe_closed(self, now: int) -> None:
-        """Describe closed topics again whose pause is over. What was known before a broker was lost is dropped (R80).
-
-        Args:
-            now: Monotonic ms.
-        """
+        """Describe closed topics whose pause is over. What was known before a broker was lost is dropped (R80)."""
         before, self._view = self._view, self._brokers.view()
         if is_stale := self._view != before:
             self._refusals.brokers_changed(int(self._view.since * 1_000))
@@ -110,33 +102,20 @@ class TopicLookup:
             self._update(stale, self._described(stale), frozenset())
 
     def describe_unknown(self, in_hand: InHand = frozenset) -> bool:
-        """Describe the topics of which the gate has no metadata; return whether there were any.
-
-        Args:
-            in_hand: See `InHand`: their records may be open there, and are not missing.
-        """
+        """Describe the topics of which the gate has no metadata; return whether there were any."""
         names = self.gate.unknown()
         if names:
             self._update(names, self._described(names), in_hand())
         return bool(names)
 
     def describe_late(self, names: Collection[str], in_hand: InHand) -> None:
-        """Describe the topics of discarded transactions: an operator may have created one a moment before DELIVER.
-
-        Args:
-            names: Topics of what comes from the discard topic.
-            in_hand: See `InHand`.
-        """
+        """Describe the topics of discarded transactions: an operator may have created one a moment before DELIVER."""
         deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
         while self.describe_again(names, in_hand) and time.monotonic() < deadline and not self._is_stopping:
             time.sleep(PAUSE_SECONDS)
 
     def describe_again(self, names: Collection[str], in_hand: InHand = frozenset) -> bool:
-        """Describe topics in the middle of a turn; return whether one of them is unavailable.
-
-        Args:
-            in_hand: See `InHand`.
-        """
+        """Describe topics in the middle of a turn; return whether one of them is unavailable."""
         found = self._real_topics(self._described_again(names), in_hand())
         self._release(self.gate.update_better(names, found, self._waited_for(names)))
         return any(topic.unavailable for topic in found.values())

@@ -86,9 +86,6 @@ class Delivery(Protocol):
         A limit that is not needed any more ends after a while.
 
         Call it between batches only.
-
-        Args:
-            max_message_bytes: The lowest limit of the topics to come.
         """
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
@@ -327,9 +324,6 @@ def rest_ms(seconds: float) -> int:
     It writes the markers and its own log once more, which takes about twice as long as the commit. Who begins the next
     transaction earlier is refused (CONCURRENT_TRANSACTIONS), and librdkafka tries again after 20 ms: longer than that
     no rest pays.
-
-    Args:
-        seconds: That the commit took.
     """
     return min(math.ceil(seconds * 3_000), 20)
 

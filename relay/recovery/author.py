@@ -10,11 +10,7 @@ from outbox.protocol.record import Record
 
 
 class Found(NamedTuple):
-    """A record of a real topic.
-
-    Args:
-        record: The record, as it could be written once more.
-    """
+    """A record of a real topic."""
 
     record: Record
     offset: int

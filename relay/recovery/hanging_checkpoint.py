@@ -58,11 +58,7 @@ class Held(enum.Enum):
 
 
 class Hold:
-    """What holds partitions back that a hanging transaction wrote to.
-
-    Args:
-        author: Recognises what the checkpoint before the transaction owes.
-    """
+    """What holds partitions back that a hanging transaction wrote to."""
 
     def __init__(self, kafka: Mapping[str, str], admin: AdminClient, channel: Channel, author: Author) -> None:
         self._kafka = kafka
@@ -157,9 +153,6 @@ def end_hanging(
     word: Word,
 ) -> None:
     """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards.
-
-    Args:
-        owner: Whose transactions; the former owner is fenced.
 
     Raises:
         DeliveryError: It failed; try it again.

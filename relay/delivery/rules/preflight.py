@@ -73,12 +73,7 @@ class RealTopic:
 
 
 def real_topic(description: TopicDescription, unavailable: str = "", lost: AbstractSet[int] = frozenset()) -> RealTopic:
-    """Return what pre-flight must know of a topic that the cluster describes.
-
-    Args:
-        unavailable: Why nothing can be written to it now, if so.
-        lost: Brokers that count as dead, also where the description lists them.
-    """
+    """Return what pre-flight must know of a topic that the cluster describes."""
     if description.of_channel:
         return RealTopic(0, 0, internal=True)
     if description.lacks:
@@ -146,9 +141,6 @@ def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], loo
 
     What was remembered of a topic may be older than its mending: before anything is refused for it, all such topics are
     described once more (R83).
-
-    Args:
-        look_again: Brings that up to date.
     """
     found = {transaction: finding for transaction in transactions if (finding := judge(transaction))}
     topics = {name for one, finding in found.items() if finding.reason not in _OF_NO_TOPIC for name in topics_of(one)}

@@ -90,10 +90,6 @@ class Gate:
     """What is known of the real topics of one half partition or table source, and which of them are closed.
 
     It holds no transaction: those that wait are elsewhere.
-
-    Args:
-        owner: The half partition or the table source; it spreads the requests of several.
-        allowed: Who may write where.
     """
 
     def __init__(self, policy: GatePolicy, channel: Channel, owner: int | str, allowed: AllowList = EVERYTHING) -> None:
@@ -175,12 +171,7 @@ class Gate:
     # --- which topics to describe -------------------------------------------------------------------------------
 
     def turn(self, now: int, *, is_stale: bool = False) -> set[str]:
-        """Begin a turn; return the topics that are to be described again. Old metadata is dropped.
-
-        Args:
-            now: Monotonic ms.
-            is_stale: Whether all metadata is from before a broker was lost or came back (R80).
-        """
+        """Begin a turn; return the topics to describe again. Metadata that is old, or stale (R80), is dropped."""
         self._now = now
         if is_stale:
             self._arrived.clear()
@@ -199,11 +190,7 @@ class Gate:
         return set(self._unknown)
 
     def update(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> GateChange:
-        """Take new metadata of topics.
-
-        Args:
-            found: Those of them that exist.
-        """
+        """Take new metadata of topics."""
         change = GateChange(set(), set())
         for name in names:
             self._topics[name] = found.get(name)

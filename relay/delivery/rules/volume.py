@@ -45,12 +45,7 @@ class Volume:
         return self.limit != self._policy or self.patience > 1
 
     def timed_out(self, messages: int, size: int, *, is_single: bool) -> None:
-        """Make the next batch half as large as one that timed out.
-
-        Args:
-            size: Its bytes.
-            is_single: Whether it was one transaction, which cannot be halved.
-        """
+        """Make the next batch half as large as one that timed out; a single one gets longer time-outs."""
         limit = self.limit
         self.limit = replace(limit, messages=_half(min(messages, limit.messages)), bytes=_half(min(size, limit.bytes)))
         if is_single:
@@ -61,12 +56,7 @@ class Volume:
         self.patience = 1
 
     def written(self, messages: int, size: int, seconds: float) -> None:
-        """Let the next batch be twice as large if this one filled at least half of its limit in a short time.
-
-        Args:
-            size: Its bytes.
-            seconds: Duration of its Kafka transaction.
-        """
+        """Let the next batch be twice as large if this one filled at least half of its limit in a short time."""
         limit, policy = self.limit, self._policy
         is_large = 2 * messages >= limit.messages or 2 * size >= limit.bytes
         if limit != policy and is_large and seconds < self._quick_seconds:
@@ -90,24 +80,14 @@ WINDOW_SECONDS = 10.0
 
 
 class BatchSize:
-    """The batch size of one producer.
-
-    Args:
-        largest: Without a topic that takes less, bytes.
-        now: Monotonic seconds.
-    """
+    """The batch size of one producer."""
 
     def __init__(self, largest: int, now: float) -> None:
         self._largest = self._current = self._needed = largest
         self._since = now
 
     def for_topics(self, max_message_bytes: int, now: float) -> int:
-        """Return the largest record batch for the next Kafka transaction, bytes.
-
-        Args:
-            max_message_bytes: The lowest limit of its topics.
-            now: Monotonic seconds.
-        """
+        """Return the largest record batch for topics with this lowest limit, bytes."""
         needed = max(min(max_message_bytes - OVERHEAD, self._largest), 1)
         self._needed = min(self._needed, needed)
         self._current = min(self._current, needed)

@@ -22,11 +22,7 @@ FIRST_BYTES = 500
 
 
 def keepable(half: Half, most: int) -> Half:
-    """Return a half, or a stub in its place if the discard topic could not take it.
-
-    Args:
-        most: `max.message.bytes` of the discard topic.
-    """
+    """Return a half, or a stub in its place if it takes more than the discard topic's `max.message.bytes`."""
     if half.is_small(most) or (size := _kept_size(half)) <= most:
         return half
     key, value = half.key or b"", half.value or b""

@@ -193,11 +193,7 @@ class HalfReader:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReaders:
-    """The readers of one half partition.
-
-    Args:
-        decoder: Decodes its records; shared with `halves`.
-    """
+    """The readers of one half partition."""
 
     halves: HalfReader
     discards: DiscardReader

@@ -34,9 +34,6 @@ class Ledger:
 
     Its parts are public for those who look at what waits; only the ledger itself changes them, but for what
     `deliveries` and `discards` hand out.
-
-    Args:
-        partition: Partition number of all three.
     """
 
     def __init__(
@@ -165,9 +162,6 @@ class Ledger:
         """Take halves that go to the discard topic undecided, up to about so many; they count as settled.
 
         Transactions that are handed out afterwards may need them from there, in a later Kafka transaction.
-
-        Args:
-            now: The broker's time, ms.
         """
         moves = self.discards.take_followers()
         for move in moves:

@@ -27,11 +27,7 @@ _COUNTED_AS = {(kind, source): f"{kind.name.lower()}_{source}" for kind in OpKin
 
 
 class Decisions:
-    """Applies op entries.
-
-    Args:
-        place: Id of the half topic, and the partition number.
-    """
+    """Applies op entries."""
 
     def __init__(
         self,
@@ -53,12 +49,7 @@ class Decisions:
         self._contradictions: list[Contradiction] = []
 
     def read(self, op: EarlyOp, transaction: Transaction | None, head: int) -> bool:
-        """Apply an op entry; return whether its transaction may be settled or handed out now.
-
-        Args:
-            transaction: Its transaction, if it is pending or parked.
-            head: Offset of the half that is read next.
-        """
+        """Apply an op entry; return whether its transaction may be settled or handed out now."""
         entry = op.entry
         if (entry.topic_id, entry.partition) != self._place:
             self._counts["op_foreign"] += 1
@@ -95,11 +86,7 @@ class Decisions:
         return self._early.size >= EARLY_OPS
 
     def oldest(self, *, verdict: bool = False) -> int | None:
-        """Return the offset of the oldest op that is kept for a half ahead; None if there is none.
-
-        Args:
-            verdict: Whether in the verdict partition, or in the op partition.
-        """
+        """Return the offset of the oldest op that is kept for a half ahead; None if there is none."""
         return self._early.oldest(verdict=verdict)
 
     def settled(self, transaction: Transaction) -> None:

@@ -19,10 +19,6 @@ def deliver(transaction: Transaction, partition: int) -> list[Record]:
     """Return the records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header marks it.
-
-    Args:
-        transaction: A committed transaction that passed pre-flight.
-        partition: Its half partition, for the origin header.
     """
     counted = [(half, half.control) for half in transaction.counted() if half.control]
     records = [_real(half, control, partition, len(counted)) for half, control in counted]
@@ -38,11 +34,7 @@ def _real(half: Half, control: HalfControl, partition: int, messages: int) -> Re
 
 
 def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Record]:
-    """Yield the records of halves that go to the discard topic, then the manifest of their transaction.
-
-    Args:
-        move: The halves, with their bodies; none if all are there already.
-    """
+    """Yield the records of halves that go to the discard topic, then the manifest of their transaction."""
     keys = record_keys(move.transaction)
     for half in move.halves:
         yield Record(topic, manifest.partition, keys[half.offset], half.envelope().encode(), [], half.append_time)

@@ -67,11 +67,7 @@ class Bodies:
 
 
 class Lanes:
-    """All lanes of one half partition.
-
-    Args:
-        pending: The transactions that are not through yet, by id.
-    """
+    """All lanes of one half partition."""
 
     def __init__(self, pending: Mapping[str, Transaction]) -> None:
         self._pending = pending
@@ -114,11 +110,7 @@ class Lanes:
 
 
 class Pending:
-    """Transactions by id, in the order of their first halves.
-
-    Args:
-        unsettled: The unsettled offsets; runs are reserved for scattered transactions.
-    """
+    """Transactions by id, in the order of their first halves."""
 
     def __init__(self, unsettled: Unsettled, parking: Parking, bodies: Bodies) -> None:
         self.by_id: dict[str, Transaction] = {}
@@ -136,11 +128,7 @@ class Pending:
         return self.by_id.get(transaction.id) is transaction
 
     def begin(self, half: Half, control: HalfControl, due: int) -> Transaction:
-        """Add the transaction of its first half.
-
-        Args:
-            due: When it is asked about first, ms of broker time.
-        """
+        """Add the transaction of its first half."""
         service, incarnation = sys.intern(control.service), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
@@ -185,11 +173,7 @@ class Pending:
         return None if first is None else first.appended
 
     def oldest_undecided(self, append_time: int) -> dict[tuple[str, Truth], int]:
-        """Return the append time of the oldest undecided one by service and truth, ms of broker time.
-
-        Args:
-            append_time: Younger transactions are left out.
-        """
+        """Return when the oldest undecided one of a service and truth was appended, none younger than a time (ms)."""
         oldest: dict[tuple[str, Truth], int] = {}
         for transaction in self._undecided(append_time):
             key = (transaction.service, transaction.truth)

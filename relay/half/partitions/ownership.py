@@ -41,11 +41,7 @@ class Halts:
         )
 
     def of_all(self, partitions: int) -> Exception | None:
-        """Return a cause if each partition of a channel is halted here, so that this relay has nothing to do.
-
-        Args:
-            partitions: How many the channel has.
-        """
+        """Return a cause if each partition of a channel is halted here, so that this relay has nothing to do."""
         return self._causes[min(self._causes)] if len(self._causes) == partitions else None
 
 
@@ -59,11 +55,7 @@ _ALL = 3
 
 
 class Fenced(NamedTuple):
-    """A partition number whose producer was fenced.
-
-    Args:
-        since: When, seconds of monotonic time.
-    """
+    """A partition number whose producer was fenced."""
 
     since: float
     generation: int

@@ -24,12 +24,7 @@ HEARTBEAT_SECONDS = 3_600.0
 
 
 class Commits:
-    """Commits what a ledger hands out.
-
-    Args:
-        delivery: The transactional producer, already initialised.
-        group_metadata: Returns the newest metadata of the subscribed consumer.
-    """
+    """Commits what a ledger hands out."""
 
     def __init__(
         self, ledger: Ledger, channel: ChannelDescription, delivery: Delivery, group_metadata: Callable[[], bytes]

@@ -127,11 +127,7 @@ def deferring(before: Collection[str], now: Collection[str], partition: int) -> 
 
 
 def set_waiting_figures(ledger: Ledger, now: int) -> None:
-    """Set the figures of what waits in a half partition.
-
-    Args:
-        now: The broker's time, ms.
-    """
+    """Set the figures of what waits in a half partition."""
     partition, oldest = ledger.partition, ledger.oldest_pending()
     metrics.PENDING.labels(partition).set(len(ledger.pending))
     metrics.DEFERRED.labels(partition).set(len(ledger.deferred))

@@ -76,11 +76,7 @@ class Batch:
 
 
 class HandOut:
-    """Hands out what one half partition has to write.
-
-    Args:
-        volume: What a batch may hold now.
-    """
+    """Hands out what one half partition has to write."""
 
     def __init__(
         self, ledger: Ledger, readers: PartitionReaders, lookup: TopicLookup, channel: Channel, volume: Volume
@@ -96,9 +92,6 @@ class HandOut:
         """Return the next batch, judged; it may be empty. The ledger holds it for settled.
 
         What is ready is taken before what is moved: a body that is moved with this batch could not be read again yet.
-
-        Args:
-            now: The broker's time, ms.
         """
         self._lookup.describe_stale()
         ledger, limit = self._ledger, self._volume.limit

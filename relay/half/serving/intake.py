@@ -37,12 +37,7 @@ _TIMEOUT = 0.5
 
 
 class Unreadable(NamedTuple):
-    """Where a partition cannot be read on.
-
-    Args:
-        offset: The record that would be read next.
-        since: When that was seen first, seconds of monotonic time.
-    """
+    """Where a partition cannot be read on."""
 
     offset: int
     why: str
@@ -71,11 +66,7 @@ class Intake:
         self._outside: set[Place] = set()
 
     def start_at(self, number: int, offsets: Sequence[int]) -> None:
-        """Begin reading a partition number at these offsets; what an earlier worker read does not count.
-
-        Args:
-            offsets: Of the half, the op and the verdict partition.
-        """
+        """Begin reading a partition number at these offsets; what an earlier worker read does not count."""
         for place, offset in zip(self._places(number), offsets, strict=True):
             self._next[place] = offset
             self._gaps.pop(place, None)
@@ -198,11 +189,7 @@ class Intake:
         return end <= self._next[topic, number]
 
     def is_behind(self, number: int, end_of: Callable[[str, int], int]) -> bool:
-        """Return whether a topic of a partition number has records that were not handed over.
-
-        Args:
-            end_of: Returns the log end offset of a topic's partition.
-        """
+        """Return whether a topic of a partition number has records that were not handed over."""
         return any(
             end_of(*place) > max(self._next[place], self._empty_until.get(place, 0)) for place in self._places(number)
         )
@@ -258,9 +245,6 @@ class LogEnds:
     """The log end offsets of some topics, as of the last look.
 
     They count what an open Kafka transaction hides from the relay, too.
-
-    Args:
-        partitions: The topics, with the number of partitions of each.
     """
 
     def __init__(self, admin: AdminClient, partitions: Mapping[str, int]) -> None:

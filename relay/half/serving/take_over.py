@@ -168,11 +168,7 @@ class TakeOver:
 
 
 class Fencing:
-    """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks.
-
-    Args:
-        fence: Returns an initialised producer for a half partition.
-    """
+    """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks."""
 
     def __init__(self, fence: Callable[[int], Delivery]) -> None:
         self._fence = fence

@@ -51,12 +51,7 @@ log = structlog.get_logger()
 
 
 class PartitionWorker(threading.Thread):
-    """The owner of one half partition.
-
-    Args:
-        ledger: Made from the committed checkpoint.
-        feedback: Batch size and closed topics that failed batches of former workers taught.
-    """
+    """The owner of one half partition."""
 
     def __init__(
         self,
@@ -92,11 +87,7 @@ class PartitionWorker(threading.Thread):
     # --- called by the service's thread
 
     def op_end_wanted_at(self, *, verdict: bool) -> int | None:
-        """Return the broker's time now (ms), if a check or a parking waits for the end of a partition.
-
-        Args:
-            verdict: Whether of the verdict partition, or of the op partition.
-        """
+        """Return the broker's time now (ms), if a check or a parking waits for the end of a partition."""
         return self._clock.now(_ms()) if self.arrivals.wants_op_end(verdict=verdict) else None
 
     def skips(self, topic: str, offset: int) -> bool:
@@ -119,9 +110,6 @@ class PartitionWorker(threading.Thread):
         """Let the open Kafka transaction finish, then end the thread; the producer and the readers are closed.
 
         The readers of a thread that has not ended in time stay open until it has.
-
-        Args:
-            timeout: Maximum seconds to wait.
         """
         self.arrivals.stop()
         self._readers.stop()

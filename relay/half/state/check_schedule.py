@@ -105,11 +105,7 @@ class Overdue:
             self.watch(transaction)
 
     def ops_read_until(self, broker_time: int, *, verdict: bool = False) -> None:
-        """All records of the op partition, or of the verdict partition, that were appended before this time are read.
-
-        Args:
-            broker_time: The time, ms of broker time.
-        """
+        """Note that all ops, or all verdicts, that were appended before this time are read."""
         self._read_until[verdict] = max(self._read_until[verdict], broker_time)
 
     def ops_known_until(self) -> int:
@@ -130,12 +126,7 @@ class Overdue:
         return due is not None and self.ops_known_until() < due <= now
 
     def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
-        """Return the transactions to ask about now, the longest overdue first; each is due again after its next pause.
-
-        Args:
-            now: The broker's time, ms.
-            limit: How many at most; the others stay due.
-        """
+        """Return so many transactions at most to ask about now, the longest overdue first; each is due again later."""
         taken: list[Transaction] = []
         until = min(now, self.ops_known_until())
         while len(taken) < limit and (first := self._agenda.first()) is not None and first[0] <= until:
@@ -176,9 +167,6 @@ def check_request(transaction: Transaction, topic_id: str, partition: int) -> Ch
 
 def first_half(transaction: Transaction | None, discards: Discards) -> tuple[bytes | None, int] | None:
     """Return where the first half of an undecided transaction is: its key in the discard topic, and its half offset.
-
-    Args:
-        transaction: The transaction; None if it is settled.
 
     Returns:
         The key is None for a half that is not in the discard topic. None: it cannot be read now.

@@ -14,11 +14,7 @@ from outbox.protocol.op import OpEntry, OpSource
 
 @dataclass(slots=True)
 class EarlyOp:
-    """A decision that came before its half.
-
-    Args:
-        append_time: The broker's time of its record's append, ms since 1970.
-    """
+    """A decision that came before its half."""
 
     offset: Final[int]
     source: Final[OpSource]
@@ -79,11 +75,7 @@ class EarlyOps:
             del self._of[transaction_id]
 
     def oldest(self, *, verdict: bool = False) -> int | None:
-        """Offset of the oldest record with an op that is kept; None if there is none.
-
-        Args:
-            verdict: Whether in the verdict partition, or in the op partition.
-        """
+        """Offset of the oldest record with an op that is kept; None if there is none."""
         return next(iter(self._offsets[verdict].values()), None)
 
 

@@ -76,9 +76,6 @@ class Single(Mapping[int, Half]):
     """The only half of a transaction, without its body, by its position: very many may pend.
 
     A dict and a `Half` take seven times its room.
-
-    Args:
-        half: The half; its body is not kept.
     """
 
     __slots__ = ("_aim", "_append_time", "_offset", "_position")
@@ -213,11 +210,7 @@ class Transaction:
         return self.truth is Truth.LISTENER and source is OpSource.LISTENER
 
     def decide(self, entry: OpEntry, source: OpSource, at: int) -> None:
-        """Take a decision. One of a role that read the row stays its own when others repeat it.
-
-        Args:
-            at: Its append time, ms of broker time.
-        """
+        """Take a decision. One of a role that read the row stays its own when others repeat it."""
         if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:
             return
         self.decision, self.decided_by, self.decided_at, self.disputed = entry, source, at, False

@@ -85,11 +85,7 @@ class Dropped:
         return "op_misplaced"
 
     def take(self, now: int) -> Report | None:
-        """Return what was misplaced since the last report; None if it was nothing, or the last report is too recent.
-
-        Args:
-            now: The broker's time, ms.
-        """
+        """Return what was misplaced since the last report; None if it was nothing, or the last report is too recent."""
         if self._newest is None or now < self._due:
             return None
         report = Report(self._misplaced, self._newest)

@@ -58,12 +58,7 @@ class Urgent:
     def without_expected_answer(
         self, undecided: Iterable[Transaction], now: int, patience: Patience
     ) -> Iterator[Transaction]:
-        """Those of a service about which no answer may be expected; of the others, some are chosen to be asked.
-
-        Args:
-            undecided: Undecided transactions of one service, the oldest first.
-            now: Broker time, ms.
-        """
+        """Those of a service, oldest first, about which no answer may be expected; some others are chosen."""
         for transaction in undecided:
             if not _was_due(transaction, now) or not self._is_answered(transaction.service, now, patience):
                 yield transaction

@@ -16,16 +16,14 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl
 from relay.delivery.rules.outgoing import Finding
 from relay.half.ledger.deliveries import Deliveries
-from relay.half.ledger.op_decisions import Decisions
+from relay.half.ledger.op_decisions import Decisions, Dropped, EarlyOp
 from relay.half.ledger.partition_progress import Checkpoints, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
 from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, ParkedHalves, alive, from_manifest, to_manifest
-from relay.half.state.early_ops import EarlyOp
 from relay.half.state.half_records import Half, OpRecord
 from relay.half.state.message_transaction import Event, Transaction
-from relay.half.state.obeyed import Dropped
 from relay.half.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 
 

@@ -15,9 +15,9 @@ from outbox.protocol.op import OpSource
 from relay import metrics
 from relay.delivery.delivery_telemetry import became_visible, refused
 from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.op_decisions import Contradiction, Report
 from relay.half.serving.hand_out import Batch
 from relay.half.state.discard_index import ParkedHalves
-from relay.half.state.obeyed import Contradiction, Report
 
 OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its service."""

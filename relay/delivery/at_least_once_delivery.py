@@ -39,12 +39,7 @@ class PlainDelivery:
     timed_out = False
 
     def __init__(
-        self,
-        kafka: Mapping[str, str],
-        transactional_id: str,
-        discard_topic: str,
-        commit: Commit,
-        patience: int = 1,
+        self, kafka: Mapping[str, str], transactional_id: str, discard_topic: str, commit: Commit, patience: int = 1
     ) -> None:
         self._discard_topic = discard_topic
         self._commit = commit

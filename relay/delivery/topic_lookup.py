@@ -39,11 +39,12 @@ class WaitingTransactions(Protocol):
         """Let transactions that wait for real topics go on; with `give_up`, they wait for no topic any more."""
 
 
-class HangingTransactions(Protocol):
-    """What former Kafka transactions of an owner may have left open."""
+class HangingTransactions:
+    """What former Kafka transactions of an owner may have left open: of one that writes without any, nothing."""
 
     def take_stale(self) -> Collection[str]:
         """Topics that were looked at, but before the last take-over: they must be looked at again."""
+        return ()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
         """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
@@ -51,6 +52,8 @@ class HangingTransactions(Protocol):
         Returns:
             Topics that nothing may be written to now, and why.
         """
+        del topics, in_hand
+        return {}
 
     def stop(self) -> None:
         """Let looks, also later ones, fail at once."""
@@ -152,12 +155,7 @@ class TopicLookups:
     """What the gates and look-ups of a process share."""
 
     def __init__(
-        self,
-        policy: GatePolicy,
-        channel: Channel,
-        topics: TopicCache,
-        allowed: AllowList,
-        brokers: BrokerWatch,
+        self, policy: GatePolicy, channel: Channel, topics: TopicCache, allowed: AllowList, brokers: BrokerWatch
     ) -> None:
         self._brokers = brokers
         self._policy = policy

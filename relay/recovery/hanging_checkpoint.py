@@ -145,12 +145,7 @@ AuthorOf = Callable[[TopicPartition | None], Author]
 
 
 def end_hanging(
-    kafka: Mapping[str, str],
-    admin: AdminClient,
-    channel: Channel,
-    owner: Checkpointed,
-    author_of: AuthorOf,
-    word: Word,
+    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author_of: AuthorOf, word: Word
 ) -> None:
     """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards.
 
@@ -219,11 +214,7 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
 
 
 def _outcome(
-    kafka: Mapping[str, str],
-    admin: AdminClient,
-    channel: Channel,
-    owner: Checkpointed,
-    author: Callable[[], Author],
+    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author: Callable[[], Author]
 ) -> Outcome:
     """How the hanging transaction is ended."""
     decision = decided(kafka, admin, owner.group, owner.transactional_id)

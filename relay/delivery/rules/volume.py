@@ -61,9 +61,7 @@ class Volume:
         is_large = 2 * messages >= limit.messages or 2 * size >= limit.bytes
         if limit != policy and is_large and seconds < self._quick_seconds:
             self.limit = replace(
-                limit,
-                messages=min(2 * limit.messages, policy.messages),
-                bytes=min(2 * limit.bytes, policy.bytes),
+                limit, messages=min(2 * limit.messages, policy.messages), bytes=min(2 * limit.bytes, policy.bytes)
             )
         self.patience = 1
 

@@ -112,12 +112,14 @@ class PartitionWorker(threading.Thread):
         The readers of a thread that has not ended in time stay open until it has.
         """
         self.arrivals.stop()
-        self._readers.stop()
+        for reader in self._readers.both:
+            reader.stop()
         self._lookup.stop()
         self.join(timeout)
         self._commits.delivery.close()
         if not self.is_alive():  # librdkafka must not be closed under a call; without a thread it closes by itself
-            self._readers.close()
+            for reader in self._readers.both:
+                reader.close()
 
     # --- the thread
 
@@ -256,7 +258,8 @@ class PartitionWorker(threading.Thread):
             self._deferring = deferring
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
             report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)
-            self._readers.rest()
+            for reader in self._readers.both:
+                reader.rest()
             self._counted_at = time.monotonic()
 
 

@@ -43,7 +43,6 @@ from relay.half.serving.worker import PartitionWorker
 from relay.half.state.discard_index import to_manifest
 from relay.half.state.message_transaction import Transaction
 from relay.half.state.parking import ParkingPolicy
-from relay.recovery.hanging_transactions import NoHangingTransactions
 from tests.support.ledger_model import (
     CHANNEL,
     OP_TOPIC_ID,
@@ -125,7 +124,7 @@ def _worker(ledger: Ledger, delivery: Mock, feedback: BatchFeedback) -> Partitio
     return PartitionWorker(
         ledger,
         readers,
-        TopicLookup(ledger.deliveries.queue, gate, topics, NoHangingTransactions(), feedback.refusals, brokers),
+        TopicLookup(ledger.deliveries.queue, gate, topics, HangingTransactions(), feedback.refusals, brokers),
         Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,

@@ -33,15 +33,12 @@ log = structlog.get_logger()
 
 
 class BrokerView(NamedTuple):
-    """What is known of the cluster's brokers.
-
-    Args:
-        lost: Those that had a connection and have none, and are not taken for reachable by others only.
-        since: When that, or the cluster's list of brokers, changed; monotonic s. What was described before is stale.
-    """
+    """What is known of the cluster's brokers."""
 
     lost: frozenset[int] = frozenset()
+    """Those that had a connection and have none, and are not taken for reachable by others only."""
     since: float = -1.0
+    """When that, or the cluster's list of brokers, changed; monotonic s. What was described before is stale."""
 
 
 class BrokerStates:

@@ -38,16 +38,11 @@ _OF_A_BROKER = frozenset(
 
 
 class Blame(NamedTuple):
-    """The reports on a failed batch.
+    """The reports on a failed batch."""
 
-    Args:
-        errors: The topics to blame, with the name of Kafka's error.
-        is_certain: Whether the connection cannot be the cause: another error than a time-out, or another topic's
-            records were acknowledged.
-    """
-
-    errors: Mapping[str, str]
+    errors: Mapping[str, str]  # the topics to blame, with the name of Kafka's error
     is_certain: bool
+    """Whether the connection cannot be the cause: some records were acknowledged, or an error was no time-out."""
 
 
 def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
@@ -69,18 +64,12 @@ def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
 
 
 class _Closed(NamedTuple):
-    """A topic that failed.
+    """A topic that failed."""
 
-    Args:
-        failures: How often, since a record was delivered there.
-        until: When it is tried again, monotonic ms.
-        at: When it failed last, monotonic ms.
-    """
-
-    failures: int
-    until: int
+    failures: int  # how often, since a record was delivered there
+    until: int  # when it is tried again, monotonic ms
     error: str
-    at: int
+    at: int  # when it failed last, monotonic ms
 
 
 class Refusals:
@@ -94,16 +83,9 @@ class Refusals:
         return bool(self._closed)
 
     def failed(self, found: Blame, cost: int, now: int) -> Mapping[str, int]:
-        """Close the topics to blame.
+        """Close the topics to blame; return for how long each is closed, ms.
 
         Where the connection may be the cause, only the second failure closes a topic.
-
-        Args:
-            cost: Duration of the failed Kafka transaction, ms.
-            now: Monotonic ms.
-
-        Returns:
-            For how long each topic is closed, ms.
         """
         pauses: dict[str, int] = {}
         for topic, error in found.errors.items():

@@ -16,17 +16,11 @@ from relay.delivery.transactional_delivery import Delivery
 
 
 class Sent(NamedTuple):
-    """What one Kafka transaction has written, or tried to.
+    """What one Kafka transaction has written, or tried to."""
 
-    Args:
-        topics: Records by topic.
-        size: Returns their approximate size, bytes.
-        is_single: Whether it was one transaction, which cannot be split.
-    """
-
-    topics: Counter[str]
-    size: Callable[[], int]
-    is_single: bool
+    topics: Counter[str]  # records by topic
+    size: Callable[[], int]  # returns their approximate size, bytes
+    is_single: bool  # whether it was one transaction, which cannot be split
 
     @property
     def records(self) -> int:
@@ -44,11 +38,7 @@ class BatchFeedback:
         self._discard_topic = discard_topic
 
     def failed(self, sent: Sent, error: DeliveryError, seconds: float, now: int) -> Mapping[str, int]:
-        """Learn from a batch that failed.
-
-        Returns:
-            For how long real topics are closed, ms.
-        """
+        """Learn from a batch that failed; return for how long real topics are closed, ms."""
         if error.timed_out:
             self.volume.timed_out(sent.records, sent.size(), is_single=sent.is_single)
         found = blame(sent.topics, error.undelivered)

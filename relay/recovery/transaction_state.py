@@ -36,16 +36,12 @@ class UndecidedError(OutboxError):
 
 
 class TransactionalIdState(NamedTuple):
-    """A state of a transactional id.
-
-    Args:
-        outcome: How its transaction ends, if that is decided.
-        places: Topics and partitions that the transaction wrote to, in the record that decided it; else None.
-    """
+    """A state of a transactional id."""
 
     producer_id: int
-    outcome: Outcome | None = None
+    outcome: Outcome | None = None  # how its transaction ends, if that is decided
     places: tuple[tuple[str, int], ...] | None = None
+    """Topics and partitions that the transaction wrote to, in the record that decided it; else None."""
 
 
 class Decision(NamedTuple):

@@ -45,26 +45,17 @@ T = TypeVar("T", bound=OutgoingTransaction)
 
 @dataclass(frozen=True, slots=True)
 class RealTopic:
-    """What pre-flight must know of a real topic.
-
-    Args:
-        max_message_bytes: The largest record batch that it takes.
-        key_required: Whether it is compacted.
-        oldest: How far a timestamp may be behind the broker's time, ms.
-        newest: How far it may be ahead, ms.
-        lacks: The right that the relay lacks to write to it, with its topic; empty if it may, then the rest is known.
-        unavailable: Why nothing can be written to it now, although it exists; empty if something can.
-        internal: Whether it belongs to another channel.
-    """
+    """What pre-flight must know of a real topic."""
 
     partitions: int
-    max_message_bytes: int
-    key_required: bool = False
-    oldest: int = MAX_INT64
-    newest: int = MAX_INT64
+    max_message_bytes: int  # the largest record batch that it takes
+    key_required: bool = False  # whether it is compacted
+    oldest: int = MAX_INT64  # how far a timestamp may be behind the broker's time, ms
+    newest: int = MAX_INT64  # how far it may be ahead, ms
     lacks: str = ""
-    unavailable: str = ""
-    internal: bool = False
+    """The right that the relay lacks to write to it, with its topic; empty if it may, then the rest is known."""
+    unavailable: str = ""  # why nothing can be written to it now, although it exists; empty if something can
+    internal: bool = False  # whether it belongs to another channel
 
     def takes(self, partition: int) -> bool:
         """Whether it takes messages to this partition, or to any (`ANY_PARTITION`)."""

@@ -30,17 +30,11 @@ MOST_DESCRIBED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
-    """How long to wait for a real topic.
+    """How long to wait for a real topic."""
 
-    Args:
-        max_age: How long transactions wait for a topic, ms.
-        pause: Pause before a topic is described again, ms; it doubles each time.
-        pause_max: The longest pause, ms.
-    """
-
-    max_age: int = 60_000
-    pause: int = 100
-    pause_max: int = 5_000
+    max_age: int = 60_000  # how long transactions wait for a topic, ms
+    pause: int = 100  # pause before a topic is described again, ms; it doubles each time
+    pause_max: int = 5_000  # the longest pause, ms
 
     def pause_after(self, describes: int, who: str) -> int:
         """Return the pause after a topic was described so many times, ms, spread by up to 10 % to avoid waves."""
@@ -57,32 +51,20 @@ class TopicStatusChange(NamedTuple):
 
 
 class GateChange(NamedTuple):
-    """What new metadata of real topics changes for the transactions that wait for them.
+    """What new metadata of real topics changes for the transactions that wait for them."""
 
-    Args:
-        opened: Topics that may take them now: the gate decides again.
-        given_up: Topics for which they wait no longer, although nothing has changed.
-    """
-
-    opened: set[str]
-    given_up: set[str]
+    opened: set[str]  # topics that may take them now: the gate decides again
+    given_up: set[str]  # topics for which they wait no longer, although nothing has changed
 
 
 @dataclass(slots=True)
 class _Closed:
-    """A real topic that cannot take some transactions.
+    """A real topic that cannot take some transactions."""
 
-    Args:
-        condition: What closed it, see `_condition`; any change opens the topic.
-        since: When the waiting began, monotonic ms.
-        due: When to describe it again, monotonic ms.
-        asked: When a transaction last had to wait for it, monotonic ms.
-    """
-
-    condition: object
-    since: int
-    due: int
-    asked: int
+    condition: object  # what closed it, see `_condition`; any change opens the topic
+    since: int  # when the waiting began, monotonic ms
+    due: int  # when to describe it again, monotonic ms
+    asked: int  # when a transaction last had to wait for it, monotonic ms
     describes: int = 1
 
 

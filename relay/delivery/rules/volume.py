@@ -25,11 +25,7 @@ class BatchPolicy:
 
 
 class Volume:
-    """What the batches of one owner may hold. It outlasts a take-over, which follows every failure.
-
-    Args:
-        request_seconds: Time-out of one request. A larger batch follows only one that took less than half of it.
-    """
+    """What the batches of one owner may hold. It outlasts a take-over, which follows every failure."""
 
     def __init__(self, policy: BatchPolicy, request_seconds: float) -> None:
         self._policy = policy

@@ -50,11 +50,7 @@ class DiscardReader(OffsetReader):
         return found
 
     def skipped(self) -> dict[tuple[str, int], str]:
-        """Return what operators want passed by in the half, op and verdict partition, as far as manifests were read.
-
-        Returns:
-            Who wants it and why, by topic and offset.
-        """
+        """Return who wants what passed by, and why, by topic and offset, as far as manifests were read."""
         return {
             (self._names[skip.topic_id], skip.offset): str(skip)
             for skip in self._skips
@@ -62,14 +58,7 @@ class DiscardReader(OffsetReader):
         }
 
     def fetch(self, wanted: Mapping[bytes, int]) -> dict[int, Half]:
-        """Halves that are there.
-
-        Args:
-            wanted: Keys of their records, and their half offsets: an earlier record of a key is of another half.
-
-        Returns:
-            The halves, by half offset.
-        """
+        """Return the wanted halves, by offset: an earlier record of a key is of another half."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         found: dict[int, Half] = {}
         while missing := {key: offset for key, offset in wanted.items() if offset not in found}:

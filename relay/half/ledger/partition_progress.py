@@ -154,11 +154,7 @@ class OpProgress:
         self._restored_head = checkpoint.head
 
     def checkpoint(self, needed: Iterable[int | None]) -> OpCheckpoint:
-        """Return the oldest op that must be read again, and the head.
-
-        Args:
-            needed: Offsets of ops whose half is ahead, or whose effect is not committed; None: none.
-        """
+        """Return the oldest of the ops that are still needed and must be read again, and the head."""
         oldest = min((offset for offset in needed if offset is not None), default=self.next)
         return OpCheckpoint(oldest, max(self.next, self._restored_head))
 

@@ -16,15 +16,10 @@ from relay.half.state.parking import Parking
 
 @dataclass(frozen=True, slots=True)
 class BodyPolicy:
-    """When bodies are let go, in one half partition.
+    """When bodies are let go, in one half partition."""
 
-    Args:
-        age: Of a transaction's first half, ms; most are decided long before.
-        bytes: Of all bodies, about; beyond it those of the oldest go first.
-    """
-
-    age: int = 30_000
-    bytes: int = 16_777_216
+    age: int = 30_000  # of a transaction's first half, ms; most are decided long before
+    bytes: int = 16_777_216  # of all bodies, about; beyond it those of the oldest go first
 
 
 KEEP = BodyPolicy()
@@ -85,11 +80,7 @@ class Lanes:
         of_service[key] = transaction
 
     def leave(self, transaction: Transaction) -> Transaction | None:
-        """Return a transaction is through.
-
-        Returns:
-            The one that is first of its lane instead.
-        """
+        """Take a transaction out that is through; return the one that is first of its lane instead."""
         key = transaction.ordering_key
         if key is None or not transaction.is_first:
             return None  # the one before it passes it over

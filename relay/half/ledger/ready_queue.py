@@ -117,11 +117,7 @@ only adds latency."""
 
 
 class Pacing:
-    """Decides when the next batch leaves.
-
-    Args:
-        age: Time after its first message was ready to be written, ms; later messages do not prolong it.
-    """
+    """Decides when the next batch leaves: at most `age` ms after its first message was ready, whatever comes later."""
 
     def __init__(self, policy: BatchPolicy, age: int = BATCH_AGE_MS) -> None:
         self._policy = policy

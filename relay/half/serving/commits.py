@@ -37,11 +37,7 @@ class Commits:
         self._committed_at = time.monotonic()
 
     def commit(self, records: Sequence[Record]) -> None:
-        """Write records and the checkpoints in one Kafka transaction.
-
-        Raises:
-            DeliveryError: It failed. Neither the delivery nor the ledger may be used again (R17).
-        """
+        """Write records and the checkpoints in one Kafka transaction; if it fails, the ledger is void, too (R17)."""
         checkpoints, topics = self._ledger.checkpoints(), self.channel
         offsets = [
             self._place(topics.half, checkpoints.half),
@@ -81,11 +77,7 @@ class GroupMetadata:
         return generation(self.newest)
 
     def for_commit(self) -> bytes:
-        """Return the metadata for a commit.
-
-        Raises:
-            DeliveryError: It has no generation, and would fence no other relay.
-        """
+        """Return the metadata for a commit; without a generation it would fence no other relay."""
         metadata = self.newest
         if generation(metadata) < 0:
             raise DeliveryError(

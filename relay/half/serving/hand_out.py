@@ -40,22 +40,15 @@ from relay.half.state.message_transaction import Transaction
 
 @dataclass(slots=True)
 class Batch:
-    """What one Kafka transaction does.
+    """What one Kafka transaction does."""
 
-    Args:
-        removed: Transactions that leave the discard topic undelivered.
-        ready: Transactions that were handed out.
-        moves: Halves that go to the discard topic undecided.
-        refused: The ready ones that go there instead of to their real topics, and why.
-        records: What is written, in this order.
-    """
-
-    removed: Sequence[Transaction]
-    ready: Sequence[Transaction]
-    moves: Sequence[ParkedHalves]
+    removed: Sequence[Transaction]  # transactions that leave the discard topic undelivered
+    ready: Sequence[Transaction]  # transactions that were handed out
+    moves: Sequence[ParkedHalves]  # halves that go to the discard topic undecided
     malformed: Sequence[Half]
     refused: Mapping[Transaction, Finding] = field(default_factory=dict)
-    records: list[Record] = field(default_factory=list)
+    """The ready ones that go there instead of to their real topics, and why."""
+    records: list[Record] = field(default_factory=list)  # what is written, in this order
 
     def __bool__(self) -> bool:
         """Whether there is anything to write."""

@@ -210,11 +210,7 @@ class Intake:
             self._pause([(place.topic, place.partition) for place in idle])
 
     def read_from(self, committed: Sequence[TopicPartition]) -> None:
-        """Go on at the checkpoints of a partition number.
-
-        Raises:
-            KafkaException: The consumer cannot seek yet.
-        """
+        """Go on at the checkpoints of a partition number, unless the consumer cannot seek yet."""
         for place in committed:
             self._consumer.seek(TopicPartition(place.topic, place.partition, place.offset))
         self._resume([(place.topic, place.partition) for place in committed])

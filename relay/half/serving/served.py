@@ -65,14 +65,7 @@ class ServedPartitions:
     # --- taken over
 
     def take_over(self, numbers: Sequence[int], *, assign: bool = False) -> dict[Place, int]:
-        """Fence the former owners, read the checkpoints, and serve; those that Kafka lets wait are served later.
-
-        Args:
-            assign: Whether the consumer waits for its assignment, and cannot seek yet.
-
-        Returns:
-            Where to start reading, by (topic, partition).
-        """
+        """Fence the former owners, read the checkpoints, and serve; those that Kafka lets wait are served later."""
         if not numbers or self._stopping():
             return {}
         self._fencing.begin(numbers)

@@ -59,15 +59,11 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class CheckPolicy:
-    """When to ask.
-
-    Args:
-        transaction_timeout_ms: Age at the first check, ms, unless the message has an immunity time of its own.
-        check_interval_ms: Pause after the first check, ms; it doubles from check to check.
-    """
+    """When to ask."""
 
     transaction_timeout_ms: int = 6_000
-    check_interval_ms: int = 30_000
+    """Age at the first check, ms, unless the message has an immunity time of its own."""
+    check_interval_ms: int = 30_000  # pause after the first check, ms; it doubles from check to check
     check_interval_max_ms: int = 600_000
 
     def pause(self, transaction_id: str, asked: int) -> int:
@@ -166,11 +162,7 @@ def check_request(transaction: Transaction, topic_id: str, partition: int) -> Ch
 
 
 def first_half(transaction: Transaction | None, discards: Discards) -> tuple[bytes | None, int] | None:
-    """Return where the first half of an undecided transaction is: its key in the discard topic, and its half offset.
-
-    Returns:
-        The key is None for a half that is not in the discard topic. None: it cannot be read now.
-    """
+    """Return the first half's key in the discard topic, None if it is not there, and its offset; None: unreadable."""
     if transaction is None or (transaction.discarded and not discards.is_whole(transaction)):
         return None
     offset = transaction.by_offset()[0][1].offset

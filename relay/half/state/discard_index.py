@@ -126,11 +126,7 @@ class Discards:
         self.unpin(transaction.id)
 
     def remove(self, transaction: Transaction) -> list[Half]:
-        """Return a transaction shall leave the discard topic undelivered.
-
-        Returns:
-            Halves of it that need not follow it any more.
-        """
+        """Let a transaction leave the discard topic undelivered; return halves that need not follow it any more."""
         self._parked.pop(transaction.id, None)
         self._refused.pop(transaction.id, None)
         self._removed.append(transaction)

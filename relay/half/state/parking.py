@@ -20,16 +20,11 @@ AT_ONCE = 2_000
 
 
 class Patience(NamedTuple):
-    """How long answers are waited for.
-
-    Args:
-        service: Time for which a service counts as answered for, after an answer, or after room was short for
-            the first time, ms.
-        transaction: Time that one waits for its own answer, ms: its local transaction may be open.
-    """
+    """How long answers are waited for."""
 
     service: int
-    transaction: int
+    """How long a service counts as answered for, after an answer or the first time that room was short, ms."""
+    transaction: int  # time that one waits for its own answer, ms: its local transaction may be open
 
 
 PATIENT = Patience(5_000, 30_000)
@@ -116,22 +111,15 @@ GRACE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ParkingPolicy:
-    """When to park.
+    """When to park."""
 
-    Args:
-        service_pending_max: Halves of one service that may pend in one half partition.
-        service_pending_max_bytes: Approximate size of these halves, bytes.
-        check_max: UNKNOWN answers after which it is parked.
-        pending_max: Halves of all services that may pend in one half partition; then no more are read.
-        listener_max_age_ms: As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts.
-    """
-
-    service_pending_max: int = 100_000
-    service_pending_max_bytes: int = 256 * 1024 * 1024
+    service_pending_max: int = 100_000  # halves of one service that may pend in one half partition
+    service_pending_max_bytes: int = 256 * 1024 * 1024  # approximate size of these halves, bytes
     undecided_max_age_ms: int = 86_400_000
-    check_max: int = 15
-    pending_max: int = 200_000
+    check_max: int = 15  # UNKNOWN answers after which it is parked
+    pending_max: int = 200_000  # halves of all services that may pend in one half partition; then no more are read
     listener_max_age_ms: int = 7_200_000
+    """As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts."""
 
 
 DEFAULT = ParkingPolicy()
@@ -147,19 +135,12 @@ class PendingSize:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much is taken of what a checkpoint string can encode, and of what may be kept in memory.
+    """How much is taken of what a checkpoint string can encode, and of what may be kept in memory."""
 
-    Args:
-        lowest: Offset of the lowest unsettled half.
-        head: The offset to be read next.
-        islands: How many runs the unsettled halves are.
-        pending: The part of the halves that may pend which does.
-    """
-
-    lowest: int
-    head: int
-    islands: int
-    pending: float = 0.0
+    lowest: int  # offset of the lowest unsettled half
+    head: int  # the offset to be read next
+    islands: int  # how many runs the unsettled halves are
+    pending: float = 0.0  # the part of the halves that may pend which does
 
     def taken(self) -> float:
         """Return the part that is taken; at 1 no further half may be read.
@@ -255,12 +236,7 @@ class Parking:
     def choose(
         self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
     ) -> Iterator[tuple[Transaction, str]]:
-        """Transactions to be parked, and why; each is parked before the next one is asked for.
-
-        Args:
-            pending: All pending transactions, in the order of their first halves.
-            now: All ops that were appended before this time are read, ms of broker time.
-        """
+        """Transactions to be parked, and why; each is parked before the next one is asked for."""
         yield from self._asked_too_often(pending)
         yield from self._too_old(pending, now)
         yield from self._of_heavy_services(pending, now)

@@ -141,7 +141,7 @@ class StableOffsets:
         self._since: dict[tuple[str, int], tuple[int, float]] = {}
 
     def saw(self, ends: Offsets, stable: Offsets, now: float) -> dict[str, float]:
-        """Return for how many seconds a transaction has kept readers of each topic back; `stable` was asked for last."""
+        """Return for how many seconds a transaction has kept readers of each topic back; `stable` was asked last."""
         since = self._since
         self._since = {}
         found = defaultdict[str, float](float)

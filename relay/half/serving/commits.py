@@ -79,9 +79,9 @@ class GroupMetadata:
     def for_commit(self) -> bytes:
         """Return the metadata for a commit; without a generation it would fence no other relay."""
         metadata = self.newest
-        if generation(metadata) < 0:
+        if (found := generation(metadata)) < 0:
             raise DeliveryError(
-                f"the consumer has no generation (it has {generation(metadata)}): it is not a member of the relay's "
+                f"the consumer has no generation (it has {found}): it is not a member of the relay's "
                 "group at present; the commit is repeated after it has joined again"
             )
         return metadata

@@ -120,7 +120,7 @@ class TopicLookup:
     def describe_again(self, names: Collection[str], in_hand: InHand = frozenset) -> bool:
         """Describe topics in the middle of a turn; return whether one of them is unavailable."""
         found = self._real_topics(self._described_again(names), in_hand())
-        self._release(self.gate.update_better(names, found, self._waited_for(names)))
+        self._release(self.gate.update_better(names, found, self._waiting.topics(names)))
         return any(topic.unavailable for topic in found.values())
 
     def _described(self, names: Collection[str]) -> dict[str, TopicDescription]:
@@ -132,10 +132,7 @@ class TopicLookup:
             return self._topics.describe_again(names)
 
     def _update(self, names: Collection[str], found: Mapping[str, TopicDescription], in_hand: Collection[int]) -> None:
-        self._release(self.gate.update(names, self._real_topics(found, in_hand), self._waited_for(names)))
-
-    def _waited_for(self, names: Collection[str]) -> set[str]:
-        return self._waiting.topics(names)
+        self._release(self.gate.update(names, self._real_topics(found, in_hand), self._waiting.topics(names)))
 
     def _release(self, change: GateChange) -> None:
         self._waiting.release(change.opened)

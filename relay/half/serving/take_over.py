@@ -158,7 +158,7 @@ class TakeOver:
         """End a hanging transaction that hides the checkpoint of a half partition (R51)."""
         settings, channel = self._settings, self._channel
         kafka, owner = settings.connection(), Checkpointed.half_partition(channel.channel, number)
-        author_of = partial(CheckpointAuthor.of, kafka, channel, number)
+        author_of = partial(CheckpointAuthor, kafka, channel, number)
         end_hanging(kafka, self._admin, channel.channel, owner, author_of, settings.hanging_transaction)
 
 

@@ -286,7 +286,7 @@ def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: Partitio
     worker._lookup._hanging = Mock(spec=HangingTransactions, end=end, **{"take_stale.return_value": ()})
     worker.arrivals.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
     worker._read()
-    worker._hand_out.next(0)
+    worker._hand_out._take_ready(BatchPolicy())
     assert {0} in asked
 
 

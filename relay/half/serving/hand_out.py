@@ -9,7 +9,7 @@ Each transaction goes one road, as a whole:
     pre-flight    if its real topics will never take it, it goes to the discard topic with the reason, else to them
 
 The same Kafka transaction writes what leaves the discard topic, undecided halves that are parked, and halves that
-cannot be parsed. If it fails, hand-out and ledger are thrown away and made again from the committed checkpoint (R18).
+cannot be parsed. If it fails, hand-out and ledger are thrown away; the committed checkpoint makes new ones (R18).
 """
 
 from __future__ import annotations

@@ -26,13 +26,8 @@ class PlainDelivery:
     """At least once, in order within one owner.
 
     Making one ends what a transactional predecessor left open, as when the setting was changed.
-
-    Args:
-        transactional_id: One for each half partition.
-        discard_topic: Its tombstones are written when all else is there.
-        commit: Has offsets committed by a member of the relay's group, and does not wait. The group refuses them from
-            who has lost its partitions; the service then ends the worker.
-        patience: Multiple of the usual time-outs.
+    Tombstones of the discard topic are written when all else is there. A member of the relay's group commits offsets,
+    which is not waited for. The group refuses them from who has lost its partitions; the service then ends the worker.
     """
 
     rest_ms = 0

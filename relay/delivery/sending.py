@@ -22,11 +22,6 @@ class Sent(NamedTuple):
     size: Callable[[], int]  # returns their approximate size, bytes
     is_single: bool  # whether it was one transaction, which cannot be split
 
-    @property
-    def records(self) -> int:
-        """Return how many records there are."""
-        return self.topics.total()
-
 
 class BatchFeedback:
     """The closed topics and the batch size of one owner; the discard topic is never closed."""
@@ -40,7 +35,7 @@ class BatchFeedback:
     def failed(self, sent: Sent, error: DeliveryError, seconds: float, now: int) -> Mapping[str, int]:
         """Learn from a batch that failed; return for how long real topics are closed, ms."""
         if error.timed_out:
-            self.volume.timed_out(sent.records, sent.size(), is_single=sent.is_single)
+            self.volume.timed_out(sent.topics.total(), sent.size(), is_single=sent.is_single)
         found = blame(sent.topics, error.undelivered)
         real = {topic: name for topic, name in found.errors.items() if topic != self._discard_topic}
         return self.refusals.failed(found._replace(errors=real), int(seconds * 1_000), now)
@@ -48,9 +43,9 @@ class BatchFeedback:
     def delivered(self, sent: Sent, seconds: float, *, timed_out: bool) -> None:
         """Learn from a batch that was committed."""
         if timed_out:
-            self.volume.timed_out(sent.records, sent.size(), is_single=False)
+            self.volume.timed_out(sent.topics.total(), sent.size(), is_single=False)
         elif self.volume.is_reduced:
-            self.volume.written(sent.records, sent.size(), seconds)
+            self.volume.written(sent.topics.total(), sent.size(), seconds)
         if self.refusals:
             self.refusals.delivered(sent.topics.keys())
 

@@ -47,11 +47,7 @@ class HangingTransactions:
         return ()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
-
-        Returns:
-            Topics that nothing may be written to now, and why.
-        """
+        """End what is left open on topics not looked at since the last take-over; return which are closed, and why."""
         del topics, in_hand
         return {}
 

@@ -75,9 +75,6 @@ class Delivery(Protocol):
         """Replace a producer that waits for a broker that has left the cluster (R79).
 
         Call it between batches only, also while there are none.
-
-        Raises:
-            DeliveryError: Kafka does not answer. This object is of no further use.
         """
 
     def limit_batches(self, max_message_bytes: int) -> None:
@@ -99,11 +96,7 @@ class TransactionalDelivery:
     """Exactly once: records and checkpoint in one Kafka transaction.
 
     Making one fences the former owner and aborts its open transaction at once.
-
-    Args:
-        transactional_id: One for each half partition.
-        patience: Multiple of the usual time-outs.
-        group: Of the relay, if its checkpoints must be stable before a fresh producer goes on (R51).
+    With a group, its checkpoints must be stable before a fresh producer goes on (R51).
     """
 
     def __init__(self, kafka: Mapping[str, str], transactional_id: str, patience: int = 1, group: str = "") -> None:

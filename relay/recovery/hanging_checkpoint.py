@@ -142,7 +142,9 @@ def end_hanging(
     """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards."""
     delivery = TransactionalDelivery(kafka, owner.transactional_id)  # no other one can begin from now on
     try:
-        offsets = _offsets(kafka, owner.group, [owner.place, owner.note])  # those before the one that hangs
+        offsets = committed_checkpoints(
+            kafka, owner.group, [owner.place, owner.note], stable=False
+        )  # those before the one that hangs
         checkpoint = offsets.get(owner.place)
         is_begun = _names(offsets.get(owner.note), checkpoint)
         outcome = Outcome.COMMITTED if is_begun else None
@@ -163,7 +165,7 @@ def refuse_undone_end(
 ) -> None:
     """Refuse a stable checkpoint whose successor was to be committed, and is gone; the word "abort" accepts it."""
     try:
-        note = _offsets(kafka, owner.group, [owner.note]).get(owner.note)
+        note = committed_checkpoints(kafka, owner.group, [owner.note], stable=False).get(owner.note)
     except ConfigurationError as error:
         raise KafkaUnreachable(f"reading the note beside its checkpoint failed: {error}") from error
     if word != "abort" and _names(note, checkpoint):
@@ -221,12 +223,6 @@ def _states(reader: OffsetReader, span: range, key: bytes) -> list[Transactional
     return found
 
 
-def _offsets(
-    kafka: Mapping[str, str], group: str, places: list[tuple[str, int]]
-) -> dict[tuple[str, int], TopicPartition]:
-    return committed_checkpoints(kafka, group, places, stable=False)
-
-
 def _note(checkpoint: TopicPartition | None) -> str:
     """Name a checkpoint that must not be gone on from."""
     text = "none"
@@ -252,7 +248,10 @@ def _write_note(kafka: Mapping[str, str], owner: Checkpointed, note: str, group_
     finally:
         delivery.close()
     deadline = time.monotonic() + NOTE_SECONDS
-    while (found := _offsets(kafka, owner.group, [owner.note]).get(owner.note)) is None or _string(found) != note:
+    while True:
+        found = committed_checkpoints(kafka, owner.group, [owner.note], stable=False).get(owner.note)
+        if found is not None and _string(found) == note:
+            return
         if time.monotonic() > deadline:
             raise KafkaUnreachable(f"the note on the hanging transaction of {owner.name} is not committed yet")
         time.sleep(PAUSE_SECONDS)

@@ -85,14 +85,7 @@ def _state(value: bytes) -> TransactionalIdState:
 
 
 def last_decision(states: Iterable[TransactionalIdState]) -> Decision | None:
-    """Return how the last decided transaction of a transactional id ended; None if the states do not show it.
-
-    Args:
-        states: Its states, the newest first; no more are read than needed.
-
-    Raises:
-        UndecidedError: It has a new producer id since then, which does not end what hangs.
-    """
+    """Return how the last decided transaction of an id ended; None if its states, the newest first, do not show it."""
     newest: TransactionalIdState | None = None
     completed: Outcome | None = None
     for state in states:

@@ -106,8 +106,6 @@ def inspect(
     """Return the first reason against delivering a transaction, or None; what may pass counts only if nothing is final.
 
     Args:
-        topics: The real topics that exist, by name.
-        channel: The channel, whose own topics can never be targets.
         now: The broker's time, ms; without it timestamps are not looked at.
         more: Bytes by which the longest origin header may be longer than that of a half.
         bodies: False: they may have been let go, and only where the messages shall go is looked at.

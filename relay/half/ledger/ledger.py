@@ -21,7 +21,7 @@ from relay.half.ledger.partition_progress import Checkpoints, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
 from relay.half.state.deferred import Deferred
-from relay.half.state.discard_index import Discards, ParkedHalves, alive, from_manifest, to_manifest
+from relay.half.state.discard_index import Discards, ParkedHalves, from_manifest, to_manifest
 from relay.half.state.half_records import Half, OpRecord
 from relay.half.state.message_transaction import Event, Transaction
 from relay.half.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
@@ -67,7 +67,9 @@ class Ledger:
 
     def restore_discards(self, manifests: Iterable[Manifest]) -> None:
         """Take the manifests of the discard partition, before anything else is read."""
-        for manifest in alive(manifests, self.topic_id, self.partition):
+        for manifest in manifests:
+            if (manifest.topic_id, manifest.partition) != (self.topic_id, self.partition):
+                continue  # of a half topic that was recreated
             if manifest.reason is DiscardReason.UNDECIDED:
                 transaction = from_manifest(manifest)
                 self.discards.park(transaction)

@@ -227,9 +227,7 @@ class Decisions:
     def drop_lost(self, below: int, restored_head: int) -> None:
         """Drop early ops whose offsets were read without their half; a lost COMMIT is an alarm.
 
-        Args:
-            below: All halves below this offset were read, and none of them is deferred.
-            restored_head: An op for a half below it is a replay: the half may have been settled before.
+        An op for a half below the restored head is a replay: the half may have been settled before.
         """
         for op in self._early.drop_below(below):
             replay = op.entry.first_offset < restored_head

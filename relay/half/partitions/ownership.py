@@ -35,10 +35,8 @@ class Halts:
 
     def why(self) -> str | None:
         """Return what keeps them, for probes; None if there is none."""
-        return (
-            "; ".join(f"partition {number} is halted: {self._causes[number]}" for number in sorted(self._causes))
-            or None
-        )
+        found = (f"partition {number} is halted: {self._causes[number]}" for number in sorted(self._causes))
+        return "; ".join(found) or None
 
     def of_all(self, partitions: int) -> Exception | None:
         """Return a cause if each partition of a channel is halted here, so that this relay has nothing to do."""

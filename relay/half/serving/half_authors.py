@@ -18,13 +18,9 @@ from relay.recovery.transaction_state import UndecidedError
 
 
 def is_owed(ledger: Ledger, transaction_id: str, offset: int) -> bool:
-    """Return whether a half that was read is not settled yet, or is in the discard topic.
-
-    Args:
-        transaction_id: Its transaction, of which stragglers may pend when all else of it is settled.
-    """
+    """Return whether a half that was read is not settled yet, or is in the discard topic."""
     transaction = ledger.find(transaction_id)
-    if transaction is not None:
+    if transaction is not None:  # stragglers of it may pend when all else of it is settled
         return any(half.offset == offset for half in transaction.all_halves())
     return ledger.discards.holds(transaction_id) and any(
         offset == known for _, known in ledger.discards.refused(transaction_id).offsets

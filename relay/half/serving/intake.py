@@ -38,15 +38,11 @@ class Unreadable(NamedTuple):
 
 
 class Intake:
-    """Sorts what the consumer hands over to the workers; used by the consumer's thread only.
-
-    Args:
-        odd: Called when Kafka reports an event of the channel's topics that is no record.
-    """
+    """Sorts what the consumer hands over to the workers; used by the consumer's thread only."""
 
     def __init__(self, consumer: Consumer, channel: ChannelDescription, odd: Callable[[], None]) -> None:
         self._consumer = consumer
-        self._odd = odd
+        self._odd = odd  # called when Kafka reports an event of the channel's topics that is no record
         self._half_topic = channel.half.name
         self._op_topics = (channel.op.name, channel.verdict.name)
         self._group = channel.channel.relay_group

@@ -33,14 +33,8 @@ def read_checkpoints(
     """Return the committed offsets of a half, an op and a verdict partition; open transactions are waited for.
 
     A verdict partition without one is read from its beginning: a verdict that is read again changes nothing, and a
-    channel that was made before its verdict topic has none.
-
-    Args:
-        consumer: Of the relay's group, `read_committed`.
-        deliver_again: Whether a missing one is accepted; `verify_checkpoints` then replaces it.
-
-    Raises:
-        UnsafeError: There is none of the half or op partition: starting at a guess would lose or double (R22).
+    channel that was made before its verdict topic has none. A half or op partition without one is refused:
+    starting at a guess would lose or double (R22). With `deliver_again`, `verify_checkpoints` replaces it.
     """
     places = [TopicPartition(topic.name, number) for topic in (channel.half, channel.op, channel.verdict)]
     committed = consumer.committed(places, CHECKPOINT_SECONDS)

@@ -77,11 +77,7 @@ class Overdue:
     """Who is due when, and how far the op and the verdict partition are known.
 
     A transaction is asked about only once both were read past its due time, or to an end of partition seen after it: a
-    relay that catches up asks nothing needlessly.
-
-    Args:
-        find: Each finds transactions by id, as long as they may be asked about. They are not kept here: very
-            many may pend.
+    relay that catches up asks nothing needlessly. Transactions are found by id, not kept here: very many may pend.
     """
 
     def __init__(self, policy: CheckPolicy, *find: Callable[[str], Transaction | None]) -> None:

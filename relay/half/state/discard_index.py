@@ -8,7 +8,6 @@ that Kafka transaction fails, it is thrown away with the ledger.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
@@ -207,8 +206,3 @@ def from_manifest(manifest: Manifest) -> Transaction:
 def is_resumed_by(manifest: Manifest, entry: OpEntry) -> bool:
     """Whether an op entry is on what a manifest lists: an operator decides on what he saw."""
     return entry.kind is not OpKind.DELIVER or entry.positions == manifest.positions
-
-
-def alive(manifests: Iterable[Manifest], topic_id: str, partition: int) -> list[Manifest]:
-    """Those manifests that belong to a half partition; others are of a half topic that was recreated."""
-    return [manifest for manifest in manifests if (manifest.topic_id, manifest.partition) == (topic_id, partition)]

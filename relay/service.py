@@ -325,7 +325,6 @@ class RelayService:
 
 
 def _needed_rights(channel: Channel) -> dict[str, set[AclOperation]]:
-    """Return the rights on the channel's topics without which nothing can be served."""
     read, write = AclOperation.READ, AclOperation.WRITE
     return {
         channel.half_topic: {read},

@@ -73,7 +73,6 @@ class Sending:
         self._feedback.delivered(sent, time.monotonic() - began, timed_out=self._delivery.timed_out)
 
     def _limit_batches(self, topics: Iterable[str]) -> None:
-        """Keep record batches below what each of the topics takes."""
         found = (self._gate.topics.get(topic) for topic in topics)
         limits = [topic.max_message_bytes for topic in found if topic and not topic.lacks]
         if limits:

@@ -201,7 +201,6 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
 def _outcome(
     kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author: Callable[[], Author]
 ) -> Outcome:
-    """How the hanging transaction is ended."""
     decision = decided(kafka, admin, owner.group, owner.transactional_id)
     if decision.outcome is Outcome.ABORTED or decision.places is None:
         return decision.outcome
@@ -232,7 +231,6 @@ def _note(checkpoint: TopicPartition | None) -> str:
 
 
 def _names(note: TopicPartition | None, checkpoint: TopicPartition | None) -> bool:
-    """Return whether a note names a checkpoint."""
     return note is not None and _string(note) == _note(checkpoint)
 
 

@@ -309,7 +309,6 @@ class Decisions:
             self._discards.pin(transaction.id, op.offset, verdict=op.is_verdict)
 
     def _apply(self, transaction: Transaction, op: EarlyOp) -> None:
-        """Change the state and the decision of a transaction."""
         entry, source = op.entry, op.source
         event = transaction.event(entry, source)
         if event is None:

@@ -49,7 +49,6 @@ class Commits:
         self._committed, self._committed_at = checkpoints, time.monotonic()
 
     def _place(self, topic: TopicDescription, checkpoint: HalfCheckpoint | OpCheckpoint) -> TopicPartition:
-        """Return a checkpoint as an offset to commit."""
         partition = self._ledger.partition
         return TopicPartition(topic.name, partition, checkpoint.offset, checkpoint.encode(topic.id, partition))
 

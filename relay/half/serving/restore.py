@@ -145,7 +145,6 @@ def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkp
 
 
 def _string(place: TopicPartition) -> str:
-    """Return the string beside a committed offset."""
     if place.offset == OFFSET_INVALID:
         raise CheckpointError(f"Topic {place.topic} has no checkpoint of partition {place.partition}.")
     return place.metadata or ""

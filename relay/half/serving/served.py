@@ -252,7 +252,6 @@ class ServedPartitions:
 
 
 def _cause(failure: BaseException | None) -> str:
-    """Return the label of a failure."""
     if isinstance(failure, DeliveryError):
         return "fenced" if failure.fenced else "kafka_transaction"
     return "cluster" if isinstance(failure, OutboxError) else "bug"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import sys
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
+from relay.delivery.rules.topic_gate import doubled_pause
 from relay.half.state.discard_index import Discards, record_keys
 from relay.half.state.message_transaction import State, Transaction
 
@@ -67,10 +67,8 @@ class CheckPolicy:
     check_interval_max_ms: int = 600_000
 
     def pause(self, transaction_id: str, asked: int) -> int:
-        """Return the pause after the given number of checks, ms, spread by up to 10 % to avoid waves."""
-        exact = min(self.check_interval_ms << min(asked - 1, 20), self.check_interval_max_ms)
-        spread = zlib.crc32(f"{transaction_id}/{asked}".encode()) % 201 - 100
-        return exact + exact * spread // 1_000
+        """Return the pause after the given number of checks, ms."""
+        return doubled_pause(self.check_interval_ms, self.check_interval_max_ms, asked, transaction_id)
 
 
 class Overdue:

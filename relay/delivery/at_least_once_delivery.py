@@ -26,25 +26,15 @@ class PlainDelivery:
     """At least once, in order within one owner.
 
     Making one ends what a transactional predecessor left open, as when the setting was changed.
-
-    Args:
-        transactional_id: One for each half partition.
-        discard_topic: Its tombstones are written when all else is there.
-        commit: Has offsets committed by a member of the relay's group, and does not wait. The group refuses them from
-            who has lost its partitions; the service then ends the worker.
-        patience: Multiple of the usual time-outs.
+    Tombstones of the discard topic are written when all else is there. A member of the relay's group commits offsets,
+    which is not waited for. The group refuses them from who has lost its partitions; the service then ends the worker.
     """
 
     rest_ms = 0
     timed_out = False
 
     def __init__(
-        self,
-        kafka: Mapping[str, str],
-        transactional_id: str,
-        discard_topic: str,
-        commit: Commit,
-        patience: int = 1,
+        self, kafka: Mapping[str, str], transactional_id: str, discard_topic: str, commit: Commit, patience: int = 1
     ) -> None:
         self._discard_topic = discard_topic
         self._commit = commit
@@ -102,10 +92,6 @@ class PlainRows(PlainDelivery):
 
     Records are visible before the progress is committed. The progress stays in Kafka transactions, so that a former
     owner is fenced and cannot set it back.
-
-    Args:
-        group: Consumer group of the progress, and transactional id.
-        patience: Multiple of the usual time-outs.
     """
 
     def __init__(

@@ -16,31 +16,15 @@ from relay.delivery.transactional_delivery import Delivery
 
 
 class Sent(NamedTuple):
-    """What one Kafka transaction has written, or tried to.
+    """What one Kafka transaction has written, or tried to."""
 
-    Args:
-        topics: Records by topic.
-        size: Returns their approximate size, bytes.
-        is_single: Whether it was one transaction, which cannot be split.
-    """
-
-    topics: Counter[str]
-    size: Callable[[], int]
-    is_single: bool
-
-    @property
-    def records(self) -> int:
-        """Return how many records there are."""
-        return self.topics.total()
+    topics: Counter[str]  # records by topic
+    size: Callable[[], int]  # returns their approximate size, bytes
+    is_single: bool  # whether it was one transaction, which cannot be split
 
 
 class BatchFeedback:
-    """The closed topics and the batch size of one owner.
-
-    Args:
-        discard_topic: It is written by every half partition, and never closed.
-        request_seconds: Time-out of one request to Kafka.
-    """
+    """The closed topics and the batch size of one owner; the discard topic is never closed."""
 
     def __init__(self, policy: BatchPolicy, discard_topic: str, request_seconds: float) -> None:
         self.policy = policy
@@ -49,42 +33,25 @@ class BatchFeedback:
         self._discard_topic = discard_topic
 
     def failed(self, sent: Sent, error: DeliveryError, seconds: float, now: int) -> Mapping[str, int]:
-        """Learn from a batch that failed.
-
-        Args:
-            seconds: Duration of its Kafka transaction.
-            now: Monotonic ms.
-
-        Returns:
-            For how long real topics are closed, ms.
-        """
+        """Learn from a batch that failed; return for how long real topics are closed, ms."""
         if error.timed_out:
-            self.volume.timed_out(sent.records, sent.size(), is_single=sent.is_single)
+            self.volume.timed_out(sent.topics.total(), sent.size(), is_single=sent.is_single)
         found = blame(sent.topics, error.undelivered)
         real = {topic: name for topic, name in found.errors.items() if topic != self._discard_topic}
         return self.refusals.failed(found._replace(errors=real), int(seconds * 1_000), now)
 
     def delivered(self, sent: Sent, seconds: float, *, timed_out: bool) -> None:
-        """Learn from a batch that was committed.
-
-        Args:
-            seconds: Duration of its Kafka transaction.
-            timed_out: Whether a request of it timed out, and was repeated.
-        """
+        """Learn from a batch that was committed."""
         if timed_out:
-            self.volume.timed_out(sent.records, sent.size(), is_single=False)
+            self.volume.timed_out(sent.topics.total(), sent.size(), is_single=False)
         elif self.volume.is_reduced:
-            self.volume.written(sent.records, sent.size(), seconds)
+            self.volume.written(sent.topics.total(), sent.size(), seconds)
         if self.refusals:
             self.refusals.delivered(sent.topics.keys())
 
 
 class Sending:
-    """Writes the batches of one owner.
-
-    Args:
-        owner: Names it in logs: `partition` or `source`.
-    """
+    """Writes the batches of one owner."""
 
     def __init__(self, delivery: Delivery, gate: Gate, feedback: BatchFeedback, owner: Mapping[str, int | str]) -> None:
         self._delivery = delivery
@@ -106,7 +73,6 @@ class Sending:
         self._feedback.delivered(sent, time.monotonic() - began, timed_out=self._delivery.timed_out)
 
     def _limit_batches(self, topics: Iterable[str]) -> None:
-        """Keep record batches below what each of the topics takes."""
         found = (self._gate.topics.get(topic) for topic in topics)
         limits = [topic.max_message_bytes for topic in found if topic and not topic.lacks]
         if limits:

@@ -27,11 +27,7 @@ REST_SECONDS = 10.0
 
 
 class OffsetReader:
-    """A consumer of no group, for one partition. It connects at the first read, and again after a rest.
-
-    Args:
-        group: Of the relay; never joined, but a client that may read for the relay may read in its name.
-    """
+    """A consumer of no group, for one partition. It connects at the first read, and again after a rest."""
 
     def __init__(
         self, kafka: Mapping[str, str], topic: str, partition: int, group: str, isolation: str = "read_committed"
@@ -49,7 +45,7 @@ class OffsetReader:
             **kafka,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "group.id": group,
+            "group.id": group,  # never joined, but a client that may read for the relay may read in its name
             "isolation.level": isolation,
         }
 
@@ -141,12 +137,7 @@ class StableOffsets:
         self._since: dict[tuple[str, int], tuple[int, float]] = {}
 
     def saw(self, ends: Offsets, stable: Offsets, now: float) -> dict[str, float]:
-        """Return for how many seconds one transaction has kept readers of each topic back.
-
-        Args:
-            stable: Last stable offsets, asked for after them: what was written in between is no backlog.
-            now: Seconds of any clock that never goes back.
-        """
+        """Return for how many seconds a transaction has kept readers of each topic back; `stable` was asked last."""
         since = self._since
         self._since = {}
         found = defaultdict[str, float](float)

@@ -107,7 +107,6 @@ class Deliveries:
                 self.judge(transaction)
 
     def _is_open(self, transaction: Transaction) -> bool:
-        """Return whether a transaction is pending or parked."""
         return self._pending.holds(transaction) or self._discards.parked(transaction.id) is transaction
 
     def _is_read(self, transaction: Transaction, decision: OpEntry) -> bool:

@@ -24,11 +24,7 @@ from relay.settings import RelaySettings, require_allow_list
 
 
 class RelayProgress:
-    """The relay's figures; rates are those since the last call.
-
-    Args:
-        clock: Seconds of any clock that never goes back.
-    """
+    """The relay's figures; rates are those since the last call."""
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic) -> None:
         self._registry = registry

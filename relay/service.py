@@ -76,11 +76,18 @@ class RelayService:
             settings.gate_policy(), self._channel.channel, self._topics, settings.allow_list(), brokers
         )
         self._tables = self._table_sources() if settings.tables else None
-        self._real_topics = watch_real_topics(admin, self._topics)
-        self._calls = watch_calls()
-        self._brokers = Periodic("brokers", brokers.refresh, REFRESH_SECONDS)
         topics = self._read_topics()
         self._ends = LogEnds(admin, dict.fromkeys(topics, self._channel.partitions))
+        brokers_asked = Periodic("brokers", brokers.refresh, REFRESH_SECONDS)
+        self._beside: list[ContractWatch | Periodic | TableSources] = [
+            self._contract,
+            watch_real_topics(admin, self._topics),
+            watch_calls(),
+            brokers_asked,
+            self._ends.watch,
+            *([self._tables] if self._tables is not None else []),
+        ]
+        """What has threads of its own, in the order in which they start."""
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._op_end_asked = self._progress_at = 0.0
         self._group = GroupMetadata()
@@ -136,13 +143,8 @@ class RelayService:
     def run(self) -> None:
         """Serve until asked to stop."""
         self._subscribe()
-        self._contract.start()
-        self._real_topics.start()
-        self._calls.start()
-        self._brokers.start()
-        self._ends.watch.start()
-        if self._tables is not None:
-            self._tables.start()
+        for beside in self._beside:
+            beside.start()
         tables = sorted(self._settings.tables)
         log.info("Relay started", partitions=self._channel.partitions, tables=tables)
         if not tables:
@@ -158,13 +160,8 @@ class RelayService:
         except UnsafeError as error:
             raise self._contract.cause_of(error) from error
         finally:
-            if self._tables is not None:
-                self._tables.stop()
-            self._contract.stop()
-            self._real_topics.stop()
-            self._calls.stop()
-            self._brokers.stop()
-            self._ends.watch.stop()
+            for beside in reversed(self._beside):
+                beside.stop()
             self._served.give_up_all(DRAIN_SECONDS)
             self._membership.leave()
             metrics.end()
@@ -195,13 +192,8 @@ class RelayService:
         self._look_for_op_ends()
         self._checks.poll()
         self._look_at_progress()
-        self._contract.check()
-        self._real_topics.check()
-        self._calls.check()
-        self._brokers.check()
-        if self._tables is not None:
-            self._tables.check()
-        self._ends.watch.check()
+        for beside in self._beside:
+            beside.check()
         self._health.not_ready = self._not_ready()
         self._health.turned()
 

@@ -12,6 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
+from unittest.mock import Mock
 
 from confluent_kafka import Message
 
@@ -24,10 +25,11 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
 from outbox.protocol.positions import Positions
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
-from relay.half.batching.batch import settle_batch, take_batch, take_ready
+from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.decode import Decoder
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
+from relay.half.serving.hand_out import Batch, HandOut, take_ready
 from relay.half.state.check_schedule import CheckPolicy
 
 AT_ONCE = 5_000
@@ -117,8 +119,8 @@ def _run_batch(watch: Stopwatch, ledger: Ledger, gate: Gate, halves: Sequence[Me
     records = watch.time("decode_op", lambda: [_DECODER.op(message) for message in ops])
     watch.time("take_op", lambda: ledger.read_ops(records))
     ready = watch.time("hand_out", lambda: take_ready(ledger, gate, len(halves), sys.maxsize))
-    batch = take_batch(ledger, ready, 0, len(halves))
-    watch.time("records", lambda: settle_batch(batch, ledger, gate.topics, _CHANNEL, 0))
+    out = HandOut(ledger, Mock(), Mock(spec=TopicLookup, gate=gate), _CHANNEL, Mock())
+    watch.time("records", lambda: out.judge(Batch([], ready, [], []), 0))
 
 
 def _records(messages: int) -> tuple[list[Message], list[Message]]:

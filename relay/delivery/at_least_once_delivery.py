@@ -39,12 +39,7 @@ class PlainDelivery:
     timed_out = False
 
     def __init__(
-        self,
-        kafka: Mapping[str, str],
-        transactional_id: str,
-        discard_topic: str,
-        commit: Commit,
-        patience: int = 1,
+        self, kafka: Mapping[str, str], transactional_id: str, discard_topic: str, commit: Commit, patience: int = 1
     ) -> None:
         self._discard_topic = discard_topic
         self._commit = commit
@@ -102,10 +97,6 @@ class PlainRows(PlainDelivery):
 
     Records are visible before the progress is committed. The progress stays in Kafka transactions, so that a former
     owner is fenced and cannot set it back.
-
-    Args:
-        group: Consumer group of the progress, and transactional id.
-        patience: Multiple of the usual time-outs.
     """
 
     def __init__(

@@ -33,15 +33,12 @@ log = structlog.get_logger()
 
 
 class BrokerView(NamedTuple):
-    """What is known of the cluster's brokers.
-
-    Args:
-        lost: Those that had a connection and have none, and are not taken for reachable by others only.
-        since: When that, or the cluster's list of brokers, changed; monotonic s. What was described before is stale.
-    """
+    """What is known of the cluster's brokers."""
 
     lost: frozenset[int] = frozenset()
+    """Those that had a connection and have none, and are not taken for reachable by others only."""
     since: float = -1.0
+    """When that, or the cluster's list of brokers, changed; monotonic s. What was described before is stale."""
 
 
 class BrokerStates:
@@ -54,12 +51,7 @@ class BrokerStates:
         self.view = BrokerView()
 
     def saw(self, states: Mapping[int, str], now: float) -> bool:
-        """Take the states of all connections; return whether the view changed.
-
-        Args:
-            states: librdkafka's states, by node; nodes that the cluster does not list any more are missing.
-            now: Monotonic s.
-        """
+        """Take the states of the connections to all listed nodes; return whether the view changed."""
         connected = {node for node, state in states.items() if state in _CONNECTED}
         self._known |= connected
         self._lost = {node: self._lost.get(node, now) for node in self._known - connected}

@@ -22,15 +22,10 @@ log = structlog.get_logger()
 
 
 class Wake(NamedTuple):
-    """What makes librdkafka go on with a call that it would wait in without any time limit.
+    """What makes librdkafka go on with a call that it would wait in without any time limit."""
 
-    Args:
-        after: Seconds of the call from which on it is done, again and again.
-        call: Does it, in another thread.
-    """
-
-    after: float
-    call: Callable[[], None]
+    after: float  # seconds of the call from which on it is done, again and again
+    call: Callable[[], None]  # does it, in another thread
 
 
 class Call:

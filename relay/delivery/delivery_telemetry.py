@@ -26,12 +26,7 @@ log = structlog.get_logger()
 
 
 def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
-    """Measure how long messages took until they were visible.
-
-    Args:
-        delivered: Service, ms from which on the time counts, and how many messages.
-        now: The time now, ms.
-    """
+    """Measure how long messages took until they were visible, by service, since when (ms), and how many."""
     services: defaultdict[str, Counter[float]] = defaultdict(Counter)
     for service, since, messages in delivered:
         services[service][max(now - since, 0) / 1_000] += messages
@@ -43,12 +38,7 @@ def became_visible(delivered: Iterable[tuple[str, int, int]], now: int) -> None:
 
 
 def failed(error: DeliveryError, closed: Mapping[str, int], limit: BatchPolicy, **owner: int | str) -> None:
-    """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out.
-
-    Args:
-        closed: For how long real topics are closed, ms.
-        owner: `partition` or `source`.
-    """
+    """Log the topics that a failed Kafka transaction closes, and the size of the next batch after a time-out."""
     reasons = {found.topic: found.error.name() for found in error.undelivered}
     for topic, pause in closed.items():
         log.warning("Real topic closed after failed records", topic=topic, error=reasons[topic], ms=pause, **owner)

@@ -37,11 +37,7 @@ class Remedy(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """An error, as librdkafka flags it.
-
-    Args:
-        fatal: The producer is of no further use.
-    """
+    """An error, as librdkafka flags it."""
 
     code: int
     fatal: bool = False

@@ -57,12 +57,7 @@ log = structlog.get_logger()
 
 
 class DeliveryError(Exception):
-    """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`.
-
-    Args:
-        remedy: What to do; never RETRY.
-        cause: What librdkafka reported, if it was that.
-    """
+    """A batch whose outcome is not known to be a commit: make a fresh producer, read `committed()`."""
 
     def __init__(
         self,
@@ -176,11 +171,7 @@ class BatchProducer:
                 first = False
 
     def flush(self) -> None:
-        """Wait until all is acknowledged.
-
-        Raises:
-            DeliveryError: A message was not, or not within 5 s after `message.timeout.ms`.
-        """
+        """Wait until all is acknowledged, at most 5 s longer than `message.timeout.ms`."""
         deadline, before = time.monotonic() + self._flush_seconds, math.inf
         with calling(Step.FLUSH) as call:
             while (left := self.client.flush(FLUSH_LOOK_SECONDS)) and time.monotonic() < deadline:
@@ -241,9 +232,6 @@ class BatchProducer:
 
         librdkafka asks who coordinates the group only when a connection comes or goes. While it waits for that, this
         connection is idle. Another thread than that of the call does it.
-
-        Args:
-            client: The client of this producer, which may be closed in the midst of a call.
         """
         with suppress(KafkaException, SystemError):  # the call raises it, too
             client.poll(0)  # its log has the newest connection

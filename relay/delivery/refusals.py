@@ -38,25 +38,17 @@ _OF_A_BROKER = frozenset(
 
 
 class Blame(NamedTuple):
-    """The reports on a failed batch.
+    """The reports on a failed batch."""
 
-    Args:
-        errors: The topics to blame, with the name of Kafka's error.
-        is_certain: Whether the connection cannot be the cause: another error than a time-out, or another topic's
-            records were acknowledged.
-    """
-
-    errors: Mapping[str, str]
+    errors: Mapping[str, str]  # the topics to blame, with the name of Kafka's error
     is_certain: bool
+    """Whether the connection cannot be the cause: some records were acknowledged, or an error was no time-out."""
 
 
 def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
     """Find the topics that made a batch fail.
 
     A topic of which some records were acknowledged is not to blame for a time-out: the batch was too large.
-
-    Args:
-        written: The batch's records by topic.
     """
     missing: Counter[str] = Counter()
     errors: dict[str, str] = {}
@@ -72,18 +64,12 @@ def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
 
 
 class _Closed(NamedTuple):
-    """A topic that failed.
+    """A topic that failed."""
 
-    Args:
-        failures: How often, since a record was delivered there.
-        until: When it is tried again, monotonic ms.
-        at: When it failed last, monotonic ms.
-    """
-
-    failures: int
-    until: int
+    failures: int  # how often, since a record was delivered there
+    until: int  # when it is tried again, monotonic ms
     error: str
-    at: int
+    at: int  # when it failed last, monotonic ms
 
 
 class Refusals:
@@ -97,16 +83,9 @@ class Refusals:
         return bool(self._closed)
 
     def failed(self, found: Blame, cost: int, now: int) -> Mapping[str, int]:
-        """Close the topics to blame.
+        """Close the topics to blame; return for how long each is closed, ms.
 
         Where the connection may be the cause, only the second failure closes a topic.
-
-        Args:
-            cost: Duration of the failed Kafka transaction, ms.
-            now: Monotonic ms.
-
-        Returns:
-            For how long each topic is closed, ms.
         """
         pauses: dict[str, int] = {}
         for topic, error in found.errors.items():
@@ -117,11 +96,7 @@ class Refusals:
         return pauses
 
     def brokers_changed(self, at: int) -> None:
-        """Forget failures before a broker was lost or came back, and of which that may be the cause (R80).
-
-        Args:
-            at: When, monotonic ms.
-        """
+        """Forget failures before this monotonic time (ms) that a broker's loss or return may have caused (R80)."""
         for topic, closed in list(self._closed.items()):
             if closed.at < at and closed.error in _OF_A_BROKER:
                 del self._closed[topic]

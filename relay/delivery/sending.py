@@ -16,17 +16,11 @@ from relay.delivery.transactional_delivery import Delivery
 
 
 class Sent(NamedTuple):
-    """What one Kafka transaction has written, or tried to.
+    """What one Kafka transaction has written, or tried to."""
 
-    Args:
-        topics: Records by topic.
-        size: Returns their approximate size, bytes.
-        is_single: Whether it was one transaction, which cannot be split.
-    """
-
-    topics: Counter[str]
-    size: Callable[[], int]
-    is_single: bool
+    topics: Counter[str]  # records by topic
+    size: Callable[[], int]  # returns their approximate size, bytes
+    is_single: bool  # whether it was one transaction, which cannot be split
 
     @property
     def records(self) -> int:
@@ -35,12 +29,7 @@ class Sent(NamedTuple):
 
 
 class BatchFeedback:
-    """The closed topics and the batch size of one owner.
-
-    Args:
-        discard_topic: It is written by every half partition, and never closed.
-        request_seconds: Time-out of one request to Kafka.
-    """
+    """The closed topics and the batch size of one owner; the discard topic is never closed."""
 
     def __init__(self, policy: BatchPolicy, discard_topic: str, request_seconds: float) -> None:
         self.policy = policy
@@ -49,15 +38,7 @@ class BatchFeedback:
         self._discard_topic = discard_topic
 
     def failed(self, sent: Sent, error: DeliveryError, seconds: float, now: int) -> Mapping[str, int]:
-        """Learn from a batch that failed.
-
-        Args:
-            seconds: Duration of its Kafka transaction.
-            now: Monotonic ms.
-
-        Returns:
-            For how long real topics are closed, ms.
-        """
+        """Learn from a batch that failed; return for how long real topics are closed, ms."""
         if error.timed_out:
             self.volume.timed_out(sent.records, sent.size(), is_single=sent.is_single)
         found = blame(sent.topics, error.undelivered)
@@ -65,12 +46,7 @@ class BatchFeedback:
         return self.refusals.failed(found._replace(errors=real), int(seconds * 1_000), now)
 
     def delivered(self, sent: Sent, seconds: float, *, timed_out: bool) -> None:
-        """Learn from a batch that was committed.
-
-        Args:
-            seconds: Duration of its Kafka transaction.
-            timed_out: Whether a request of it timed out, and was repeated.
-        """
+        """Learn from a batch that was committed."""
         if timed_out:
             self.volume.timed_out(sent.records, sent.size(), is_single=False)
         elif self.volume.is_reduced:
@@ -80,11 +56,7 @@ class BatchFeedback:
 
 
 class Sending:
-    """Writes the batches of one owner.
-
-    Args:
-        owner: Names it in logs: `partition` or `source`.
-    """
+    """Writes the batches of one owner."""
 
     def __init__(self, delivery: Delivery, gate: Gate, feedback: BatchFeedback, owner: Mapping[str, int | str]) -> None:
         self._delivery = delivery

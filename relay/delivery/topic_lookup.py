@@ -39,22 +39,21 @@ class WaitingTransactions(Protocol):
         """Let transactions that wait for real topics go on; with `give_up`, they wait for no topic any more."""
 
 
-class HangingTransactions(Protocol):
-    """What former Kafka transactions of an owner may have left open."""
+class HangingTransactions:
+    """What former Kafka transactions of an owner may have left open: of one that writes without any, nothing."""
 
     def take_stale(self) -> Collection[str]:
         """Topics that were looked at, but before the last take-over: they must be looked at again."""
+        return ()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
         """End what is left open on some topics; what was looked at since the last take-over is not looked at again.
 
-        Args:
-            topics: The topics, with their partitions.
-            in_hand: Offsets of halves that are handed out, and that are not committed yet.
-
         Returns:
             Topics that nothing may be written to now, and why.
         """
+        del topics, in_hand
+        return {}
 
     def stop(self) -> None:
         """Let looks, also later ones, fail at once."""
@@ -87,11 +86,7 @@ class TopicLookup:
         self._hanging.stop()
 
     def describe_closed(self, now: int) -> None:
-        """Describe closed topics again whose pause is over. What was known before a broker was lost is dropped (R80).
-
-        Args:
-            now: Monotonic ms.
-        """
+        """Describe closed topics whose pause is over. What was known before a broker was lost is dropped (R80)."""
         before, self._view = self._view, self._brokers.view()
         if is_stale := self._view != before:
             self._refusals.brokers_changed(int(self._view.since * 1_000))
@@ -110,35 +105,22 @@ class TopicLookup:
             self._update(stale, self._described(stale), frozenset())
 
     def describe_unknown(self, in_hand: InHand = frozenset) -> bool:
-        """Describe the topics of which the gate has no metadata; return whether there were any.
-
-        Args:
-            in_hand: See `InHand`: their records may be open there, and are not missing.
-        """
+        """Describe the topics of which the gate has no metadata; return whether there were any."""
         names = self.gate.unknown()
         if names:
             self._update(names, self._described(names), in_hand())
         return bool(names)
 
     def describe_late(self, names: Collection[str], in_hand: InHand) -> None:
-        """Describe the topics of discarded transactions: an operator may have created one a moment before DELIVER.
-
-        Args:
-            names: Topics of what comes from the discard topic.
-            in_hand: See `InHand`.
-        """
+        """Describe the topics of discarded transactions: an operator may have created one a moment before DELIVER."""
         deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
         while self.describe_again(names, in_hand) and time.monotonic() < deadline and not self._is_stopping:
             time.sleep(PAUSE_SECONDS)
 
     def describe_again(self, names: Collection[str], in_hand: InHand = frozenset) -> bool:
-        """Describe topics in the middle of a turn; return whether one of them is unavailable.
-
-        Args:
-            in_hand: See `InHand`.
-        """
+        """Describe topics in the middle of a turn; return whether one of them is unavailable."""
         found = self._real_topics(self._described_again(names), in_hand())
-        self._release(self.gate.update_better(names, found, self._waited_for(names)))
+        self._release(self.gate.update_better(names, found, self._waiting.topics(names)))
         return any(topic.unavailable for topic in found.values())
 
     def _described(self, names: Collection[str]) -> dict[str, TopicDescription]:
@@ -150,10 +132,7 @@ class TopicLookup:
             return self._topics.describe_again(names)
 
     def _update(self, names: Collection[str], found: Mapping[str, TopicDescription], in_hand: Collection[int]) -> None:
-        self._release(self.gate.update(names, self._real_topics(found, in_hand), self._waited_for(names)))
-
-    def _waited_for(self, names: Collection[str]) -> set[str]:
-        return self._waiting.topics(names)
+        self._release(self.gate.update(names, self._real_topics(found, in_hand), self._waiting.topics(names)))
 
     def _release(self, change: GateChange) -> None:
         self._waiting.release(change.opened)
@@ -174,12 +153,7 @@ class TopicLookups:
     """What the gates and look-ups of a process share."""
 
     def __init__(
-        self,
-        policy: GatePolicy,
-        channel: Channel,
-        topics: TopicCache,
-        allowed: AllowList,
-        brokers: BrokerWatch,
+        self, policy: GatePolicy, channel: Channel, topics: TopicCache, allowed: AllowList, brokers: BrokerWatch
     ) -> None:
         self._brokers = brokers
         self._policy = policy

@@ -86,22 +86,10 @@ class Delivery(Protocol):
         A limit that is not needed any more ends after a while.
 
         Call it between batches only.
-
-        Args:
-            max_message_bytes: The lowest limit of the topics to come.
         """
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """Write records, then the checkpoint behind them.
-
-        Args:
-            records: What becomes visible; may be empty.
-            offsets: The checkpoint: offsets with metadata.
-            group_metadata: Of the subscribed consumer, generation 0 or more (R15).
-
-        Raises:
-            DeliveryError: The outcome is not known to be a commit. This object is of no further use.
-        """
+        """Write records, if any, then the checkpoint behind them; this object is of no further use after an error."""
 
     def close(self) -> None:
         """Let it go without waiting; what is open is ended by the next owner's take-over."""
@@ -168,11 +156,7 @@ class TransactionalDelivery:
             self._require_stable(offsets)
 
     def _require_stable(self, offsets: Sequence[TopicPartition]) -> None:
-        """See that a checkpoint does not hang: the next transaction, if it is aborted, would take it along.
-
-        Raises:
-            DeliveryError: It may hang; the next owner ends it as it was decided.
-        """
+        """See that a checkpoint does not hang: the next transaction, if it is aborted, would take it along."""
         if self._group and not is_committed(self._kafka, self._group, offsets):
             raise DeliveryError(
                 f"Kafka acknowledged the last checkpoint of {self._group}, and does not return it; the checkpoint may "
@@ -180,11 +164,7 @@ class TransactionalDelivery:
             )
 
     def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
-        """Write a Kafka transaction.
-
-        Returns:
-            How long its commit took, seconds.
-        """
+        """Write a Kafka transaction; return how long its commit took, seconds."""
         self._producer.listen()  # an idle connection that was closed before is none that breaks in this transaction
         client = self._producer.client
         call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
@@ -229,9 +209,6 @@ class TransactionalDelivery:
         """Write a record in a Kafka transaction that is aborted.
 
         What hangs on its partition under the same producer id ends with it, see `relay.recovery.hanging_transactions`.
-
-        Raises:
-            DeliveryError: It failed, or its end may not have come to all brokers. This object is of no further use.
         """
         with self._producer.fatal_errors():
             self._producer.listen()
@@ -254,12 +231,6 @@ class TransactionalDelivery:
 
         Its marker goes to the partition of the record, and to that of `__consumer_offsets` where the group is.
         This object is of no further use (R17).
-
-        Args:
-            record: Any record; None: no record.
-            place: Any offset of the group.
-            group_metadata: Of a consumer of the group.
-            is_committed: Whether it ends as committed, not as aborted.
         """
         with self._producer.fatal_errors():
             self._producer.listen()
@@ -327,9 +298,6 @@ def rest_ms(seconds: float) -> int:
     It writes the markers and its own log once more, which takes about twice as long as the commit. Who begins the next
     transaction earlier is refused (CONCURRENT_TRANSACTIONS), and librdkafka tries again after 20 ms: longer than that
     no rest pays.
-
-    Args:
-        seconds: That the commit took.
     """
     return min(math.ceil(seconds * 3_000), 20)
 

@@ -10,52 +10,34 @@ from outbox.protocol.record import Record
 
 
 class Found(NamedTuple):
-    """A record of a real topic.
-
-    Args:
-        record: The record, as it could be written once more.
-    """
+    """A record of a real topic."""
 
     record: Record
     offset: int
 
 
 class Own(NamedTuple):
-    """A record that an owner, or a former owner, wrote to a real topic.
-
-    Args:
-        is_owed: Whether its message is still to be delivered: the Kafka transaction of this record was aborted.
-    """
+    """A record that an owner, or a former owner, wrote to a real topic."""
 
     record: Record
     offset: int
-    is_owed: bool
+    is_owed: bool  # whether its message is still to be delivered: the Kafka transaction of this record was aborted
 
 
 class Author(Protocol):
     """Recognises the records of one owner: of a half partition, or of a table source."""
 
     def last_own(self, found: Sequence[Found], in_hand: Collection[int]) -> Own | None:
-        """Return the last of some records that the owner wrote; None: it wrote none of them.
-
-        Args:
-            found: Records of one partition, by ascending offsets.
-            in_hand: Offsets of halves that are handed out and not committed yet.
-        """
+        """Return the last of these records, by ascending offsets, that the owner wrote; None: it wrote none of them."""
 
 
 class Written(NamedTuple):
-    """A record of a real topic that a relay wrote.
+    """A record of a real topic that a relay wrote."""
 
-    Args:
-        record: The record, as it could be written once more.
-        place: What its origin header has behind the owner's name: a half offset, or the id of a row, of any form.
-    """
-
-    record: Record
+    record: Record  # the record, as it could be written once more
     offset: int
     transaction_id: str
-    place: bytes
+    place: bytes  # what its origin header has behind the owner's name: a half offset, or the id of a row, of any form
 
 
 def written(found: Iterable[Found], owner: str) -> Iterator[Written]:

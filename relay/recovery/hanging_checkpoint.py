@@ -58,11 +58,7 @@ class Held(enum.Enum):
 
 
 class Hold:
-    """What holds partitions back that a hanging transaction wrote to.
-
-    Args:
-        author: Recognises what the checkpoint before the transaction owes.
-    """
+    """What holds partitions back that a hanging transaction wrote to."""
 
     def __init__(self, kafka: Mapping[str, str], admin: AdminClient, channel: Channel, author: Author) -> None:
         self._kafka = kafka
@@ -112,22 +108,14 @@ log = structlog.get_logger()
 
 
 class Checkpointed(NamedTuple):
-    """An owner of a half partition or of a table source, and where its checkpoint is.
+    """An owner of a half partition or of a table source, and where its checkpoint is."""
 
-    Args:
-        name: Of the half partition or the table source, for messages.
-        group: Consumer group that the checkpoint is committed in.
-        place: Topic and partition that it is committed for.
-        note: Topic and partition that the note is committed for.
-        mark: What the end writes besides offsets, so that it also ends what hangs on that partition.
-    """
-
-    name: str
+    name: str  # of the half partition or the table source, for messages
     transactional_id: str
-    group: str
-    place: tuple[str, int]
-    note: tuple[str, int]
-    mark: Record | None
+    group: str  # consumer group that the checkpoint is committed in
+    place: tuple[str, int]  # topic and partition that it is committed for
+    note: tuple[str, int]  # topic and partition that the note is committed for
+    mark: Record | None  # what the end writes besides offsets, so that it also ends what hangs on that partition
 
     @classmethod
     def half_partition(cls, channel: Channel, number: int) -> Self:
@@ -149,21 +137,9 @@ AuthorOf = Callable[[TopicPartition | None], Author]
 
 
 def end_hanging(
-    kafka: Mapping[str, str],
-    admin: AdminClient,
-    channel: Channel,
-    owner: Checkpointed,
-    author_of: AuthorOf,
-    word: Word,
+    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author_of: AuthorOf, word: Word
 ) -> None:
-    """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards.
-
-    Args:
-        owner: Whose transactions; the former owner is fenced.
-
-    Raises:
-        DeliveryError: It failed; try it again.
-    """
+    """End what hangs of an owner's transactions on `__consumer_offsets`, and of a half partition on its discards."""
     delivery = TransactionalDelivery(kafka, owner.transactional_id)  # no other one can begin from now on
     try:
         offsets = _offsets(kafka, owner.group, [owner.place, owner.note])  # those before the one that hangs
@@ -185,12 +161,7 @@ def end_hanging(
 def refuse_undone_end(
     kafka: Mapping[str, str], owner: Checkpointed, checkpoint: TopicPartition | None, word: Word
 ) -> None:
-    """Refuse a checkpoint whose successor was to be committed, and is gone.
-
-    Args:
-        checkpoint: The checkpoint, stable; None: there is none.
-        word: What an operator wants; "abort" accepts it.
-    """
+    """Refuse a stable checkpoint whose successor was to be committed, and is gone; the word "abort" accepts it."""
     try:
         note = _offsets(kafka, owner.group, [owner.note]).get(owner.note)
     except ConfigurationError as error:
@@ -226,11 +197,7 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
 
 
 def _outcome(
-    kafka: Mapping[str, str],
-    admin: AdminClient,
-    channel: Channel,
-    owner: Checkpointed,
-    author: Callable[[], Author],
+    kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author: Callable[[], Author]
 ) -> Outcome:
     """How the hanging transaction is ended."""
     decision = decided(kafka, admin, owner.group, owner.transactional_id)
@@ -317,13 +284,7 @@ class HeldBackError(KafkaUnreachable):
 def why_unreadable(
     error: KafkaException, kafka: Mapping[str, str], group: str, place: tuple[str, int]
 ) -> KafkaUnreachable:
-    """Return why checkpoints could not be read: Kafka has them, but holds them back, or a right is missing, or else.
-
-    Args:
-        error: Of a read with `read_committed`.
-        group: Consumer group of the checkpoints.
-        place: Topic and partition of one of them.
-    """
+    """Return why checkpoints could not be read: Kafka has them, but holds them back, or a right is missing, or else."""
     cause: KafkaError = error.args[0]
     unknown = KafkaUnreachable(f"{cause.str()}")
     if cause.code() != KafkaError._TIMED_OUT:  # noqa: SLF001 - librdkafka's own codes carry an underscore

@@ -25,6 +25,7 @@ from outbox._kafka.consumed_records import headers_of
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 from relay import metrics
+from relay.delivery.topic_lookup import HangingTransactions
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.recovery.author import Author, Found, Own, backwards
 from relay.recovery.offset_reader import OffsetReader, Offsets
@@ -41,36 +42,11 @@ NO_ANSWER = "not every partition of it has a leader that answers"
 log = structlog.get_logger()
 
 
-class NoHangingTransactions:
-    """Of an owner that writes without Kafka transactions: no transaction of its own will end another's."""
-
-    def take_stale(self) -> Collection[str]:
-        """See `HangingTransactions`."""
-        return ()
-
-    def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """See `HangingTransactions`."""
-        del topics, in_hand
-        return {}
-
-    def stop(self) -> None:
-        """See `HangingTransactions`."""
-
-
-class OwnHangingTransactions:
-    """Of an owner that writes Kafka transactions.
-
-    Args:
-        group: Of the owner, for reading.
-    """
+class OwnHangingTransactions(HangingTransactions):
+    """Of an owner that writes Kafka transactions."""
 
     def __init__(
-        self,
-        kafka: Mapping[str, str],
-        admin: AdminClient,
-        group: str,
-        author: Author,
-        delivery: TransactionalDelivery,
+        self, kafka: Mapping[str, str], admin: AdminClient, group: str, author: Author, delivery: TransactionalDelivery
     ) -> None:
         self._kafka = kafka
         self._admin = admin

@@ -144,12 +144,7 @@ class StableOffsets:
         self._since: dict[tuple[str, int], tuple[int, float]] = {}
 
     def saw(self, ends: Offsets, stable: Offsets, now: float) -> dict[str, float]:
-        """Return for how many seconds one transaction has kept readers of each topic back.
-
-        Args:
-            stable: Last stable offsets, asked for after them: what was written in between is no backlog.
-            now: Seconds of any clock that never goes back.
-        """
+        """Return for how many seconds a transaction has kept readers of each topic back; `stable` was asked last."""
         since = self._since
         self._since = {}
         found = defaultdict[str, float](float)

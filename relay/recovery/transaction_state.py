@@ -36,35 +36,23 @@ class UndecidedError(OutboxError):
 
 
 class TransactionalIdState(NamedTuple):
-    """A state of a transactional id.
-
-    Args:
-        outcome: How its transaction ends, if that is decided.
-        places: Topics and partitions that the transaction wrote to, in the record that decided it; else None.
-    """
+    """A state of a transactional id."""
 
     producer_id: int
-    outcome: Outcome | None = None
+    outcome: Outcome | None = None  # how its transaction ends, if that is decided
     places: tuple[tuple[str, int], ...] | None = None
+    """Topics and partitions that the transaction wrote to, in the record that decided it; else None."""
 
 
 class Decision(NamedTuple):
-    """How a transaction was decided.
-
-    Args:
-        places: Topics and partitions that it wrote to; None if that is not known any more.
-    """
+    """How a transaction was decided."""
 
     outcome: Outcome
     places: tuple[tuple[str, int], ...] | None
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """Return the partition of `__transaction_state` that holds a transactional id.
-
-    Args:
-        transactional_id: ASCII text.
-    """
+    """Return the partition of `__transaction_state` that holds a transactional id."""
     value = 0
     for byte in transactional_id.encode("ascii"):
         value = (31 * value + byte) & 0xFFFFFFFF  # Java's String.hashCode()

@@ -26,7 +26,7 @@ from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.recovery.hanging_checkpoint import HeldBackError, end_hanging
-from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
+from relay.recovery.hanging_transactions import OwnHangingTransactions
 from relay.settings import RelaySettings
 from relay.table import row_telemetry as report
 from relay.table.admission import Admission
@@ -168,7 +168,7 @@ class _SourceThread(threading.Thread):
 
     def _hanging(self, table: OwnedTable, delivery: Delivery) -> HangingTransactions:
         if not isinstance(delivery, TransactionalDelivery):
-            return NoHangingTransactions()
+            return HangingTransactions()
         settings, admin, description, _ = self._cluster
         author, group = RowAuthor(table, is_delivered=True), description.channel.relay_group
         return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)

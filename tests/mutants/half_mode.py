@@ -19,7 +19,7 @@ from outbox.protocol.op import OpEntry, OpSource, refuse_misplaced
 from relay.half.kafka.decode import Decoder
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.op_decisions import Decisions
+from relay.half.ledger.op_decisions import Contradiction, Decisions, Obeyed
 from relay.half.ledger.partition_progress import OpProgress, Progress, Unsettled
 from relay.half.serving.commits import PROGRESS_SECONDS, Commits
 from relay.half.serving.intake import Intake, Unreadable
@@ -28,9 +28,7 @@ from relay.half.serving.worker import PartitionWorker
 from relay.half.state.discard_index import Discards, ParkedHalves
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Event, State, Transaction
-from relay.half.state.obeyed import Contradiction, Obeyed
-from relay.half.state.parking import Parking
-from relay.half.state.recheck import Patience, Urgent
+from relay.half.state.parking import Parking, Patience, Urgent
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import enum
 import sys
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from unittest.mock import Mock
 
 import relay.half.ledger.partition_progress
 from checker.rules.verdicts import Verdict, op_entry
@@ -29,10 +30,13 @@ from outbox.protocol.record import Record
 from relay.delivery.rules.outgoing import OutgoingTransaction
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
-from relay.half.batching.batch import Batch, settle_batch, take_batch, take_ready
+from relay.delivery.rules.volume import BatchPolicy, Volume
+from relay.delivery.topic_lookup import TopicLookup
+from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
 from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
+from relay.half.serving.hand_out import Batch, HandOut, take_ready
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.discard_index import from_manifest, record_keys
 from relay.half.state.half_records import Half, OpRecord
@@ -47,6 +51,7 @@ SERVICE = "orders"
 POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
 TOPICS = {"real": RealTopic(4, 10_000)}
+ENDLESS = BatchPolicy(sys.maxsize, sys.maxsize)
 PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)
 SOON = ParkingPolicy(service_pending_max=2, undecided_max_age_ms=2_500, check_max=2)
 FLOODED = ParkingPolicy(service_pending_max=1)
@@ -136,6 +141,7 @@ class _Open(Gate):
 
 
 OPEN = _Open(GatePolicy(), CHANNEL, PARTITION)
+OPEN.update(TOPICS, TOPICS, ())
 
 
 def taken_ready(ledger: Ledger, messages: int, size: int = sys.maxsize) -> list[Transaction]:
@@ -152,6 +158,37 @@ def release(ledger: Ledger, change: GateChange) -> None:
     """Release what waits, as the worker does after a describe."""
     ledger.deliveries.queue.release(change.opened)
     ledger.deliveries.queue.release(change.given_up, give_up=True)
+
+
+def hand_out(
+    ledger: Ledger,
+    halves: Callable[[Iterable[int]], Mapping[int, Half]] = lambda _: {},
+    discards: Callable[[Mapping[bytes, int]], Mapping[int, Half]] = lambda _: {},
+    gate: Gate = OPEN,
+    topics: Mapping[str, RealTopic] = TOPICS,
+    limit: BatchPolicy = ENDLESS,
+) -> HandOut:
+    """The hand-out of a ledger, where Kafka answers at once.
+
+    Args:
+        halves: Returns bodies from the half topic.
+        discards: Returns bodies from the discard topic.
+        topics: The real topics that there are.
+    """
+
+    def describe_unknown(_in_hand: object) -> bool:
+        unknown = gate.unknown()
+        release(ledger, gate.update(unknown, topics, waited_for(ledger, unknown)))
+        return bool(unknown)
+
+    def describe_again(names: Collection[str], in_hand: object) -> None:
+        del in_hand
+        release(ledger, gate.update_better(names, topics, waited_for(ledger, names)))
+
+    lookup = Mock(spec=TopicLookup, gate=gate, describe_unknown=describe_unknown, describe_again=describe_again)
+    lookup.describe_late = describe_again
+    readers = Mock(spec=PartitionReaders, halves=Mock(fetch=halves), discards=Mock(fetch=discards))
+    return HandOut(ledger, readers, lookup, CHANNEL, Volume(limit, 5.0))
 
 
 class Fate(enum.Enum):
@@ -370,7 +407,7 @@ class World:
         found = (parse_manifest(value) for key, value in self.alive().items() if key.endswith(b"/manifest"))
         return {manifest.transaction_id: manifest for manifest in found}
 
-    def _fetch(self, wanted: dict[bytes, int]) -> dict[int, Half]:
+    def _fetch(self, wanted: Mapping[bytes, int]) -> dict[int, Half]:
         alive = self.alive()
         envelopes = [parse_envelope(alive[key]) for key in wanted]
         assert [envelope.offset for envelope in envelopes] == list(wanted.values()), "another half lies under its key"
@@ -444,36 +481,26 @@ class World:
 
     def take(self, messages: int) -> None:
         """Take what is ready, and crash before its Kafka transaction commits."""
-        self._settle(self._take(messages))
+        self._take(messages)
         self.restore()
 
     def _take(self, messages: int) -> Batch:
         self.ledger.bodies.let_go(self.now)
         self._describe(self.gate.turn(self.now))
         self.ledger.release_crowding()
-        ready = take_ready(self.ledger, self.gate, messages, self.batch_bytes)
-        if unknown := self.gate.unknown():
-            self._describe(unknown)
-            left = messages - sum(len(found.halves) for found in ready)
-            size = self.batch_bytes - sum(found.size for found in ready)
-            ready += take_ready(self.ledger, self.gate, left, size)
-        batch = take_batch(self.ledger, ready, self.now, messages)
-        batch.put_in_halves({offset: self.halves[offset] for offset in batch.halves_wanted()})
-        batch.put_in(self._fetch(batch.bodies_wanted()))
-        if batch.late():
-            release(self.ledger, self.gate.update_better({"real"}, self.topics, waited_for(self.ledger, {"real"})))
-        return batch
+        limit = BatchPolicy(messages, self.batch_bytes)
+        return hand_out(self.ledger, self._bodies, self._fetch, self.gate, self.topics, limit).next(self.now)
+
+    def _bodies(self, offsets: Iterable[int]) -> dict[int, Half]:
+        return {offset: self.halves[offset] for offset in offsets}
 
     def _describe(self, names: set[str]) -> None:
         release(self.ledger, self.gate.update(names, self.topics, waited_for(self.ledger, names)))
 
-    def _settle(self, batch: Batch) -> list[Record]:
-        return settle_batch(batch, self.ledger, self.gate.topics, CHANNEL, self.now).records
-
     def deliver(self, messages: int) -> None:
         """Take what is ready; its Kafka transaction commits, and the checkpoint with it."""
         batch = self._take(messages)
-        records = self._settle(batch)
+        records = batch.records
         for found in batch.malformed:
             assert found.offset not in self.malformed, "a malformed half left twice"
             self.malformed.add(found.offset)

@@ -45,26 +45,17 @@ T = TypeVar("T", bound=OutgoingTransaction)
 
 @dataclass(frozen=True, slots=True)
 class RealTopic:
-    """What pre-flight must know of a real topic.
-
-    Args:
-        max_message_bytes: The largest record batch that it takes.
-        key_required: Whether it is compacted.
-        oldest: How far a timestamp may be behind the broker's time, ms.
-        newest: How far it may be ahead, ms.
-        lacks: The right that the relay lacks to write to it, with its topic; empty if it may, then the rest is known.
-        unavailable: Why nothing can be written to it now, although it exists; empty if something can.
-        internal: Whether it belongs to another channel.
-    """
+    """What pre-flight must know of a real topic."""
 
     partitions: int
-    max_message_bytes: int
-    key_required: bool = False
-    oldest: int = MAX_INT64
-    newest: int = MAX_INT64
+    max_message_bytes: int  # the largest record batch that it takes
+    key_required: bool = False  # whether it is compacted
+    oldest: int = MAX_INT64  # how far a timestamp may be behind the broker's time, ms
+    newest: int = MAX_INT64  # how far it may be ahead, ms
     lacks: str = ""
-    unavailable: str = ""
-    internal: bool = False
+    """The right that the relay lacks to write to it, with its topic; empty if it may, then the rest is known."""
+    unavailable: str = ""  # why nothing can be written to it now, although it exists; empty if something can
+    internal: bool = False  # whether it belongs to another channel
 
     def takes(self, partition: int) -> bool:
         """Whether it takes messages to this partition, or to any (`ANY_PARTITION`)."""
@@ -73,12 +64,7 @@ class RealTopic:
 
 
 def real_topic(description: TopicDescription, unavailable: str = "", lost: AbstractSet[int] = frozenset()) -> RealTopic:
-    """Return what pre-flight must know of a topic that the cluster describes.
-
-    Args:
-        unavailable: Why nothing can be written to it now, if so.
-        lost: Brokers that count as dead, also where the description lists them.
-    """
+    """Return what pre-flight must know of a topic that the cluster describes."""
     if description.of_channel:
         return RealTopic(0, 0, internal=True)
     if description.lacks:
@@ -146,9 +132,6 @@ def refused(transactions: Sequence[T], judge: Callable[[T], Finding | None], loo
 
     What was remembered of a topic may be older than its mending: before anything is refused for it, all such topics are
     described once more (R83).
-
-    Args:
-        look_again: Brings that up to date.
     """
     found = {transaction: finding for transaction in transactions if (finding := judge(transaction))}
     topics = {name for one, finding in found.items() if finding.reason not in _OF_NO_TOPIC for name in topics_of(one)}

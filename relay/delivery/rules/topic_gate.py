@@ -30,17 +30,11 @@ MOST_DESCRIBED = 1_000
 
 @dataclass(frozen=True, slots=True)
 class GatePolicy:
-    """How long to wait for a real topic.
+    """How long to wait for a real topic."""
 
-    Args:
-        max_age: How long transactions wait for a topic, ms.
-        pause: Pause before a topic is described again, ms; it doubles each time.
-        pause_max: The longest pause, ms.
-    """
-
-    max_age: int = 60_000
-    pause: int = 100
-    pause_max: int = 5_000
+    max_age: int = 60_000  # how long transactions wait for a topic, ms
+    pause: int = 100  # pause before a topic is described again, ms; it doubles each time
+    pause_max: int = 5_000  # the longest pause, ms
 
     def pause_after(self, describes: int, who: str) -> int:
         """Return the pause after a topic was described so many times, ms, spread by up to 10 % to avoid waves."""
@@ -57,32 +51,20 @@ class TopicStatusChange(NamedTuple):
 
 
 class GateChange(NamedTuple):
-    """What new metadata of real topics changes for the transactions that wait for them.
+    """What new metadata of real topics changes for the transactions that wait for them."""
 
-    Args:
-        opened: Topics that may take them now: the gate decides again.
-        given_up: Topics for which they wait no longer, although nothing has changed.
-    """
-
-    opened: set[str]
-    given_up: set[str]
+    opened: set[str]  # topics that may take them now: the gate decides again
+    given_up: set[str]  # topics for which they wait no longer, although nothing has changed
 
 
 @dataclass(slots=True)
 class _Closed:
-    """A real topic that cannot take some transactions.
+    """A real topic that cannot take some transactions."""
 
-    Args:
-        condition: What closed it, see `_condition`; any change opens the topic.
-        since: When the waiting began, monotonic ms.
-        due: When to describe it again, monotonic ms.
-        asked: When a transaction last had to wait for it, monotonic ms.
-    """
-
-    condition: object
-    since: int
-    due: int
-    asked: int
+    condition: object  # what closed it, see `_condition`; any change opens the topic
+    since: int  # when the waiting began, monotonic ms
+    due: int  # when to describe it again, monotonic ms
+    asked: int  # when a transaction last had to wait for it, monotonic ms
     describes: int = 1
 
 
@@ -90,10 +72,6 @@ class Gate:
     """What is known of the real topics of one half partition or table source, and which of them are closed.
 
     It holds no transaction: those that wait are elsewhere.
-
-    Args:
-        owner: The half partition or the table source; it spreads the requests of several.
-        allowed: Who may write where.
     """
 
     def __init__(self, policy: GatePolicy, channel: Channel, owner: int | str, allowed: AllowList = EVERYTHING) -> None:
@@ -175,12 +153,7 @@ class Gate:
     # --- which topics to describe -------------------------------------------------------------------------------
 
     def turn(self, now: int, *, is_stale: bool = False) -> set[str]:
-        """Begin a turn; return the topics that are to be described again. Old metadata is dropped.
-
-        Args:
-            now: Monotonic ms.
-            is_stale: Whether all metadata is from before a broker was lost or came back (R80).
-        """
+        """Begin a turn; return the topics to describe again. Metadata that is old, or stale (R80), is dropped."""
         self._now = now
         if is_stale:
             self._arrived.clear()
@@ -199,11 +172,7 @@ class Gate:
         return set(self._unknown)
 
     def update(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> GateChange:
-        """Take new metadata of topics.
-
-        Args:
-            found: Those of them that exist.
-        """
+        """Take new metadata of topics."""
         change = GateChange(set(), set())
         for name in names:
             self._topics[name] = found.get(name)

@@ -25,11 +25,7 @@ class BatchPolicy:
 
 
 class Volume:
-    """What the batches of one owner may hold. It outlasts a take-over, which follows every failure.
-
-    Args:
-        request_seconds: Time-out of one request. A larger batch follows only one that took less than half of it.
-    """
+    """What the batches of one owner may hold. It outlasts a take-over, which follows every failure."""
 
     def __init__(self, policy: BatchPolicy, request_seconds: float) -> None:
         self._policy = policy
@@ -45,12 +41,7 @@ class Volume:
         return self.limit != self._policy or self.patience > 1
 
     def timed_out(self, messages: int, size: int, *, is_single: bool) -> None:
-        """Make the next batch half as large as one that timed out.
-
-        Args:
-            size: Its bytes.
-            is_single: Whether it was one transaction, which cannot be halved.
-        """
+        """Make the next batch half as large as one that timed out; a single one gets longer time-outs."""
         limit = self.limit
         self.limit = replace(limit, messages=_half(min(messages, limit.messages)), bytes=_half(min(size, limit.bytes)))
         if is_single:
@@ -61,19 +52,12 @@ class Volume:
         self.patience = 1
 
     def written(self, messages: int, size: int, seconds: float) -> None:
-        """Let the next batch be twice as large if this one filled at least half of its limit in a short time.
-
-        Args:
-            size: Its bytes.
-            seconds: Duration of its Kafka transaction.
-        """
+        """Let the next batch be twice as large if this one filled at least half of its limit in a short time."""
         limit, policy = self.limit, self._policy
         is_large = 2 * messages >= limit.messages or 2 * size >= limit.bytes
         if limit != policy and is_large and seconds < self._quick_seconds:
             self.limit = replace(
-                limit,
-                messages=min(2 * limit.messages, policy.messages),
-                bytes=min(2 * limit.bytes, policy.bytes),
+                limit, messages=min(2 * limit.messages, policy.messages), bytes=min(2 * limit.bytes, policy.bytes)
             )
         self.patience = 1
 
@@ -90,24 +74,14 @@ WINDOW_SECONDS = 10.0
 
 
 class BatchSize:
-    """The batch size of one producer.
-
-    Args:
-        largest: Without a topic that takes less, bytes.
-        now: Monotonic seconds.
-    """
+    """The batch size of one producer."""
 
     def __init__(self, largest: int, now: float) -> None:
         self._largest = self._current = self._needed = largest
         self._since = now
 
     def for_topics(self, max_message_bytes: int, now: float) -> int:
-        """Return the largest record batch for the next Kafka transaction, bytes.
-
-        Args:
-            max_message_bytes: The lowest limit of its topics.
-            now: Monotonic seconds.
-        """
+        """Return the largest record batch for topics with this lowest limit, bytes."""
         needed = max(min(max_message_bytes - OVERHEAD, self._largest), 1)
         self._needed = min(self._needed, needed)
         self._current = min(self._current, needed)

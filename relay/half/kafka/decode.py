@@ -22,11 +22,7 @@ FIRST_BYTES = 500
 
 
 def keepable(half: Half, most: int) -> Half:
-    """Return a half, or a stub in its place if the discard topic could not take it.
-
-    Args:
-        most: `max.message.bytes` of the discard topic.
-    """
+    """Return a half, or a stub in its place if it takes more than the discard topic's `max.message.bytes`."""
     if half.is_small(most) or (size := _kept_size(half)) <= most:
         return half
     key, value = half.key or b"", half.value or b""
@@ -53,12 +49,7 @@ def _kept_size(half: Half) -> int:
 
 
 class Decoder:
-    """Reads the records of one half partition, and of its op and verdict partition.
-
-    Args:
-        most: `max.message.bytes` of the discard topic.
-        verdict_topic: The verdict topic; an op record of any other topic is one of the op topic.
-    """
+    """Reads the records of one half, op and verdict partition; `most` is the limit of the discard topic."""
 
     def __init__(self, most: int, verdict_topic: str) -> None:
         self._most = most
@@ -67,11 +58,7 @@ class Decoder:
         """What an operator wants passed by if it cannot be read: topic and offset, and who wants it and why."""
 
     def half(self, message: Message) -> Half:
-        """Return a half message; a stub if the discard topic could not keep it.
-
-        Raises:
-            NewerFormatError: It is of a newer format; the partition must stop.
-        """
+        """Return a half message; a stub if the discard topic could not keep it. A newer format stops the partition."""
         place = (_offset(message), message.timestamp()[1], message.key(), message.value(), headers_of(message))
         try:
             with _placed(message):
@@ -86,11 +73,7 @@ class Decoder:
         return keepable(found, self._most)
 
     def op(self, message: Message) -> OpRecord:
-        """Return a record of the op or verdict topic.
-
-        Raises:
-            NewerFormatError: It is of a newer format; the partition must stop.
-        """
+        """Return a record of the op or verdict topic. A newer format stops the partition."""
         place, is_verdict = (_offset(message), message.timestamp()[1]), message.topic() == self._verdict_topic
         try:
             with _placed(message):
@@ -107,11 +90,7 @@ class Decoder:
 
 
 def decode_envelope(value: bytes | None) -> Half:
-    """Return a half that is in the discard topic.
-
-    Raises:
-        NewerFormatError: It is of a newer format; the partition must stop.
-    """
+    """Return a half that is in the discard topic."""
     found = parse_envelope(value)
     return _half(found.offset, found.timestamp, found.key, found.value, found.headers)
 

@@ -27,23 +27,21 @@ TIMEOUT_SECONDS = 10.0
 log = structlog.get_logger()
 
 
-class DiscardReader:
+class DiscardReader(OffsetReader):
     """The records of one discard partition."""
 
     def __init__(self, kafka: Mapping[str, str], channel: ChannelDescription, partition: int) -> None:
+        super().__init__(kafka, channel.discard.name, partition, channel.channel.relay_group)
         self.newest_append = 0
-        self._topic = channel.discard.name
         self._names = {topic.id: topic.name for topic in (channel.half, channel.op, channel.verdict)}
         self._skips: list[Skip] = []
-        self._partition = partition
         self._next = 0
         self._places: dict[bytes, int] = {}
         self._manifests: dict[bytes, Manifest] = {}
-        self._reader = OffsetReader(kafka, self._topic, partition, channel.channel.relay_group)
 
     def read_manifests(self) -> list[Manifest]:
         """Read the partition to its end: the manifests of all that is there."""
-        for message in self._reader.read_on(self._next):
+        for message in self.read_on(self._next):
             self._note(message)
             self._note_manifest(message)
             self._note_skip(message)
@@ -52,11 +50,7 @@ class DiscardReader:
         return found
 
     def skipped(self) -> dict[tuple[str, int], str]:
-        """Return what operators want passed by in the half, op and verdict partition, as far as manifests were read.
-
-        Returns:
-            Who wants it and why, by topic and offset.
-        """
+        """Return who wants what passed by, and why, by topic and offset, as far as manifests were read."""
         return {
             (self._names[skip.topic_id], skip.offset): str(skip)
             for skip in self._skips
@@ -64,14 +58,7 @@ class DiscardReader:
         }
 
     def fetch(self, wanted: Mapping[bytes, int]) -> dict[int, Half]:
-        """Halves that are there.
-
-        Args:
-            wanted: Keys of their records, and their half offsets: an earlier record of a key is of another half.
-
-        Returns:
-            The halves, by half offset.
-        """
+        """Return the wanted halves, by offset: an earlier record of a key is of another half."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         found: dict[int, Half] = {}
         while missing := {key: offset for key, offset in wanted.items() if offset not in found}:
@@ -81,7 +68,7 @@ class DiscardReader:
                     f"{TIMEOUT_SECONDS:g} s, the first of half offset {min(missing.values())}; the read is repeated"
                 )
             places = sorted(self._places[key] for key in missing if key in self._places)
-            for message in self._reader.read_at(places):
+            for message in self.read_at(places):
                 half = decode_envelope(message.value())
                 if missing.get(message.key() or b"") == half.offset:
                     found[half.offset] = half
@@ -89,21 +76,9 @@ class DiscardReader:
                 self._catch_up()
         return found
 
-    def stop(self) -> None:
-        """Let reads, also later ones, fail at once."""
-        self._reader.stop()
-
-    def rest(self) -> None:
-        """Let the connection go if there was no read for a while."""
-        self._reader.rest()
-
-    def close(self) -> None:
-        """Let the connection go."""
-        self._reader.close()
-
     def _catch_up(self) -> None:
         """Learn where own records are that were written since; a commit is acknowledged before it can be read."""
-        for message in self._reader.read_on(self._next):
+        for message in self.read_on(self._next):
             self._note(message)
 
     def _note(self, message: Message) -> None:
@@ -143,24 +118,23 @@ class DiscardReader:
 AT_ONCE = 1_000
 
 
-class HalfReader:
+class HalfReader(OffsetReader):
     """The halves of one partition."""
 
     def __init__(self, kafka: Mapping[str, str], channel: Channel, partition: int, decoder: Decoder) -> None:
+        super().__init__(kafka, channel.half_topic, partition, channel.relay_group)
         self._decoder = decoder
-        self._place = f"{channel.half_topic}/{partition}"
-        self._reader = OffsetReader(kafka, channel.half_topic, partition, channel.relay_group)
 
     def read(self, offsets: Iterable[int]) -> Iterator[list[Half]]:
         """Halves at ascending offsets, some at a time."""
         ahead = iter(offsets)
         while wanted := list(islice(ahead, AT_ONCE)):
-            found = [self._decoder.half(message) for message in self._reader.read_at(wanted)]
+            found = [self._decoder.half(message) for message in self.read_at(wanted)]
             missing = set(wanted) - {half.offset for half in found}
             if missing:
                 raise ConfigurationError(
-                    f"{len(missing)} unsettled halves of {self._place} are gone, the first at offset {min(missing)} "
-                    "(retention, or the topic was truncated by hand); nothing was skipped. "
+                    f"{len(missing)} unsettled halves of {self._topic}/{self._partition} are gone, the first at offset "
+                    f"{min(missing)} (retention, or the topic was truncated by hand); nothing was skipped. "
                     "See docs/operations/recovery.md, 'Halves that are gone'"
                 )
             yield found
@@ -174,46 +148,20 @@ class HalfReader:
         wanted = sorted(set(offsets))
         if not wanted:
             return {}
-        within = range(*self._reader.bounds())
-        found = self._reader.read_at([offset for offset in wanted if offset in within])
+        within = range(*self.bounds())
+        found = self.read_at([offset for offset in wanted if offset in within])
         return {half.offset: half for half in map(self._decoder.half, found)}
-
-    def stop(self) -> None:
-        """Let reads, also later ones, fail at once."""
-        self._reader.stop()
-
-    def rest(self) -> None:
-        """Let the connection go if there was no read for a while."""
-        self._reader.rest()
-
-    def close(self) -> None:
-        """Let the connection go."""
-        self._reader.close()
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReaders:
-    """The readers of one half partition.
-
-    Args:
-        decoder: Decodes its records; shared with `halves`.
-    """
+    """The readers of one half partition."""
 
     halves: HalfReader
     discards: DiscardReader
     decoder: Decoder
 
-    def stop(self) -> None:
-        """End reads that are under way."""
-        self.halves.stop()
-        self.discards.stop()
-
-    def rest(self) -> None:
-        """Let the connections of readers go that have not read for a while; the next read makes them again."""
-        self.halves.rest()
-        self.discards.rest()
-
-    def close(self) -> None:
-        """Close the consumers."""
-        self.halves.close()
-        self.discards.close()
+    @property
+    def both(self) -> tuple[OffsetReader, OffsetReader]:
+        """Return the two that have a connection each."""
+        return self.halves, self.discards

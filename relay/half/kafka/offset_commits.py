@@ -38,12 +38,7 @@ class OffsetCommits:
         self._failed: dict[int, KafkaError] = {}
 
     def serve(self, number: int) -> Commit:
-        """Return a partition number is served from now on.
-
-        Returns:
-            What its worker commits by. It does not wait; it raises DeliveryError if the partition number is not served
-            any more.
-        """
+        """Serve a partition number from now on; return what its worker commits by, without waiting."""
         with self._lock:
             self._served.add(number)
         return partial(self._want, number)

@@ -16,16 +16,14 @@ from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import HalfControl
 from relay.delivery.rules.outgoing import Finding
 from relay.half.ledger.deliveries import Deliveries
-from relay.half.ledger.op_decisions import Decisions
+from relay.half.ledger.op_decisions import Decisions, Dropped, EarlyOp
 from relay.half.ledger.partition_progress import Checkpoints, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
 from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, ParkedHalves, alive, from_manifest, to_manifest
-from relay.half.state.early_ops import EarlyOp
 from relay.half.state.half_records import Half, OpRecord
 from relay.half.state.message_transaction import Event, Transaction
-from relay.half.state.obeyed import Dropped
 from relay.half.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
 
 
@@ -34,9 +32,6 @@ class Ledger:
 
     Its parts are public for those who look at what waits; only the ledger itself changes them, but for what
     `deliveries` and `discards` hand out.
-
-    Args:
-        partition: Partition number of all three.
     """
 
     def __init__(
@@ -165,9 +160,6 @@ class Ledger:
         """Take halves that go to the discard topic undecided, up to about so many; they count as settled.
 
         Transactions that are handed out afterwards may need them from there, in a later Kafka transaction.
-
-        Args:
-            now: The broker's time, ms.
         """
         moves = self.discards.take_followers()
         for move in moves:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final, NamedTuple
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.half.state.check_schedule import Overdue
 from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, from_manifest, is_resumed_by
-from relay.half.state.early_ops import EarlyOp, EarlyOps
+from relay.half.state.half_records import OpRecord
 from relay.half.state.message_transaction import Event, Transaction
-from relay.half.state.obeyed import MOST, Contradiction, Obeyed
 from relay.half.state.parking import Parking
 
 EARLY_OPS = 100_000
@@ -25,13 +28,161 @@ _WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
 _UNKNOWN, _CONTRADICTION = Event.UNKNOWN, Event.CONTRADICTION
 _COUNTED_AS = {(kind, source): f"{kind.name.lower()}_{source}" for kind in OpKind for source in OpSource}
 
+GENERATION = 5_000
+"""Transactions of one kind after which the generation before is forgotten: 5,000 to 10,000 are remembered."""
+
+MOST = 100
+"""Contradictions that wait to be logged; more are only counted."""
+
+_OPPOSITES = {OpKind.COMMIT: OpKind.ROLLBACK, OpKind.ROLLBACK: OpKind.COMMIT}
+
+
+class Contradiction(NamedTuple):
+    """An op entry that contradicts a decision that was obeyed."""
+
+    transaction_id: str
+    obeyed: OpKind
+    later: OpKind
+    source: OpSource
+
+
+class Obeyed:
+    """The transactions that were settled last, by decision: what contradicts it later must not stay unnoticed (R42).
+
+    Rollbacks and commits are remembered apart: rollbacks are few, so they are remembered for longer.
+    """
+
+    def __init__(self) -> None:
+        self._settled: dict[OpKind, tuple[set[str], set[str]]] = {kind: (set(), set()) for kind in _OPPOSITES}
+
+    def note(self, transaction_id: str, kind: OpKind) -> None:
+        """Note that a transaction was settled by a decision, COMMIT or ROLLBACK."""
+        new, _ = self._settled[kind]
+        new.add(transaction_id)
+        if len(new) >= GENERATION:
+            self._settled[kind] = (set(), new)
+
+    def contradiction(self, source: OpSource, entry: OpEntry) -> Contradiction | None:
+        """Return what contradicts the decision that was obeyed; None: nothing, or the decision is not remembered."""
+        obeyed = _OPPOSITES.get(entry.kind)
+        id_ = entry.transaction_id
+        if obeyed is None or self._knows(id_, entry.kind) or not self._knows(id_, obeyed):
+            return None
+        return Contradiction(id_, obeyed, entry.kind, source)
+
+    def _knows(self, transaction_id: str, kind: OpKind) -> bool:
+        return any(transaction_id in generation for generation in self._settled[kind])
+
+
+EACH_MS = 60_000
+"""Time from one report to the next, ms."""
+
+
+class Report(NamedTuple):
+    """Which records were dropped since the last report because their source does not write to their topic."""
+
+    records: int
+    newest: OpRecord
+
+
+class Dropped:
+    """The dropped op records of one partition number."""
+
+    def __init__(self) -> None:
+        self._misplaced = 0
+        self._newest: OpRecord | None = None
+        self._due = 0
+
+    def note(self, record: OpRecord) -> str:
+        """Note a record that decides nothing; return the kind under which it is counted."""
+        if not record.is_misplaced:
+            return "op_malformed"
+        self._misplaced += 1
+        self._newest = record
+        return "op_misplaced"
+
+    def take(self, now: int) -> Report | None:
+        """Return what was misplaced since the last report; None if it was nothing, or the last report is too recent."""
+        if self._newest is None or now < self._due:
+            return None
+        report = Report(self._misplaced, self._newest)
+        self._misplaced, self._newest, self._due = 0, None, now + EACH_MS
+        return report
+
+
+@dataclass(slots=True)
+class EarlyOp:
+    """A decision that came before its half."""
+
+    offset: Final[int]
+    source: Final[OpSource]
+    entry: Final[OpEntry]
+    append_time: Final[int]
+    is_verdict: Final[bool] = False
+
+
+class EarlyOps:
+    """Ops whose half is ahead: kept until it is read, or until its offsets were read without it."""
+
+    def __init__(self) -> None:
+        self._serial = count()
+        self._ops: dict[int, EarlyOp] = {}
+        self._offsets: tuple[dict[int, int], dict[int, int]] = ({}, {})  # in the op, and in the verdict partition
+        self._of: defaultdict[str, list[int]] = defaultdict(list)
+        self._until: list[tuple[int, int]] = []  # heap: last offset of the halves, and whose
+        self.size = 0
+        """How many are kept; one with many runs of positions counts once for each run, as it takes so much memory."""
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._ops)
+
+    def keep(self, op: EarlyOp) -> None:
+        """Keep an op, in the order of its partition."""
+        serial = next(self._serial)
+        self._ops[serial] = op
+        self._offsets[op.is_verdict][serial] = op.offset
+        self.size += _size(op)
+        self._of[op.entry.transaction_id].append(serial)
+        heapq.heappush(self._until, (op.entry.last_offset, serial))
+
+    def pop(self, transaction_id: str) -> Sequence[EarlyOp]:
+        """Take the ops of a transaction, in their order."""
+        serials = self._of.pop(transaction_id, None)
+        return () if serials is None else [self._take(serial) for serial in serials]
+
+    def drop_below(self, head: int) -> Iterator[EarlyOp]:
+        """Take the ops whose last half is below the head, and was not met."""
+        while self._until and self._until[0][0] < head:
+            serial = heapq.heappop(self._until)[1]
+            if serial in self._ops:
+                op = self._take(serial)
+                self._forget(op.entry.transaction_id, serial)
+                yield op
+
+    def _take(self, serial: int) -> EarlyOp:
+        op = self._ops.pop(serial)
+        del self._offsets[op.is_verdict][serial]
+        self.size -= _size(op)
+        return op
+
+    def _forget(self, transaction_id: str, serial: int) -> None:
+        serials = self._of[transaction_id]
+        serials.remove(serial)
+        if not serials:
+            del self._of[transaction_id]
+
+    def oldest(self, *, verdict: bool = False) -> int | None:
+        """Offset of the oldest record with an op that is kept; None if there is none."""
+        return next(iter(self._offsets[verdict].values()), None)
+
+
+def _size(op: EarlyOp) -> int:
+    return max(len(op.entry.positions.runs), 1)
+
 
 class Decisions:
-    """Applies op entries.
-
-    Args:
-        place: Id of the half topic, and the partition number.
-    """
+    """Applies op entries."""
 
     def __init__(
         self,
@@ -53,12 +204,7 @@ class Decisions:
         self._contradictions: list[Contradiction] = []
 
     def read(self, op: EarlyOp, transaction: Transaction | None, head: int) -> bool:
-        """Apply an op entry; return whether its transaction may be settled or handed out now.
-
-        Args:
-            transaction: Its transaction, if it is pending or parked.
-            head: Offset of the half that is read next.
-        """
+        """Apply an op entry; return whether its transaction may be settled or handed out now."""
         entry = op.entry
         if (entry.topic_id, entry.partition) != self._place:
             self._counts["op_foreign"] += 1
@@ -95,11 +241,7 @@ class Decisions:
         return self._early.size >= EARLY_OPS
 
     def oldest(self, *, verdict: bool = False) -> int | None:
-        """Return the offset of the oldest op that is kept for a half ahead; None if there is none.
-
-        Args:
-            verdict: Whether in the verdict partition, or in the op partition.
-        """
+        """Return the offset of the oldest op that is kept for a half ahead; None if there is none."""
         return self._early.oldest(verdict=verdict)
 
     def settled(self, transaction: Transaction) -> None:

@@ -12,11 +12,7 @@ from relay.half.state.message_transaction import Transaction
 
 
 class Unsettled:
-    """Ascending runs of offsets that are not settled, below the offset to be read next.
-
-    Args:
-        head: The offset to be read next.
-    """
+    """Ascending runs of offsets that are not settled, below the offset to be read next."""
 
     def __init__(self, runs: Collection[range], head: int) -> None:
         self._starts = [run.start for run in runs]
@@ -75,9 +71,6 @@ class Unsettled:
         """Whether the string could still name all if these ascending offsets were settled now.
 
         Each of them makes one run more at most; only if there is no room for so many it is looked at closely.
-
-        Args:
-            reserved: How many runs are reserved for it.
         """
         room = FEW - self.islands() + reserved
         return len(offsets) <= room or self.is_narrow() or sum(map(self._more, _groups(offsets))) <= room
@@ -161,11 +154,7 @@ class OpProgress:
         self._restored_head = checkpoint.head
 
     def checkpoint(self, needed: Iterable[int | None]) -> OpCheckpoint:
-        """Return the oldest op that must be read again, and the head.
-
-        Args:
-            needed: Offsets of ops whose half is ahead, or whose effect is not committed; None: none.
-        """
+        """Return the oldest of the ops that are still needed and must be read again, and the head."""
         oldest = min((offset for offset in needed if offset is not None), default=self.next)
         return OpCheckpoint(oldest, max(self.next, self._restored_head))
 
@@ -215,12 +204,7 @@ class Progress:
         return self.unsettled.fits(offsets, transaction.gaps)
 
     def read_limit(self, next_half: int, most: int) -> int:
-        """Return the offset from which on halves may not be read yet: a checkpoint could not name them all.
-
-        Args:
-            next_half: Offset of the half that would be read next.
-            most: How many more halves may pend.
-        """
+        """Return the offset from which on halves may not be read yet: a checkpoint could not name them all."""
         return max(min(self.unsettled.limit(next_half), next_half + most), self.restored_head)
 
     def half_checkpoint(self) -> HalfCheckpoint:

@@ -16,15 +16,10 @@ from relay.half.state.parking import Parking
 
 @dataclass(frozen=True, slots=True)
 class BodyPolicy:
-    """When bodies are let go, in one half partition.
+    """When bodies are let go, in one half partition."""
 
-    Args:
-        age: Of a transaction's first half, ms; most are decided long before.
-        bytes: Of all bodies, about; beyond it those of the oldest go first.
-    """
-
-    age: int = 30_000
-    bytes: int = 16_777_216
+    age: int = 30_000  # of a transaction's first half, ms; most are decided long before
+    bytes: int = 16_777_216  # of all bodies, about; beyond it those of the oldest go first
 
 
 KEEP = BodyPolicy()
@@ -67,11 +62,7 @@ class Bodies:
 
 
 class Lanes:
-    """All lanes of one half partition.
-
-    Args:
-        pending: The transactions that are not through yet, by id.
-    """
+    """All lanes of one half partition."""
 
     def __init__(self, pending: Mapping[str, Transaction]) -> None:
         self._pending = pending
@@ -89,11 +80,7 @@ class Lanes:
         of_service[key] = transaction
 
     def leave(self, transaction: Transaction) -> Transaction | None:
-        """Return a transaction is through.
-
-        Returns:
-            The one that is first of its lane instead.
-        """
+        """Take a transaction out that is through; return the one that is first of its lane instead."""
         key = transaction.ordering_key
         if key is None or not transaction.is_first:
             return None  # the one before it passes it over
@@ -114,11 +101,7 @@ class Lanes:
 
 
 class Pending:
-    """Transactions by id, in the order of their first halves.
-
-    Args:
-        unsettled: The unsettled offsets; runs are reserved for scattered transactions.
-    """
+    """Transactions by id, in the order of their first halves."""
 
     def __init__(self, unsettled: Unsettled, parking: Parking, bodies: Bodies) -> None:
         self.by_id: dict[str, Transaction] = {}
@@ -136,11 +119,7 @@ class Pending:
         return self.by_id.get(transaction.id) is transaction
 
     def begin(self, half: Half, control: HalfControl, due: int) -> Transaction:
-        """Add the transaction of its first half.
-
-        Args:
-            due: When it is asked about first, ms of broker time.
-        """
+        """Add the transaction of its first half."""
         service, incarnation = sys.intern(control.service), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,
@@ -185,11 +164,7 @@ class Pending:
         return None if first is None else first.appended
 
     def oldest_undecided(self, append_time: int) -> dict[tuple[str, Truth], int]:
-        """Return the append time of the oldest undecided one by service and truth, ms of broker time.
-
-        Args:
-            append_time: Younger transactions are left out.
-        """
+        """Return when the oldest undecided one of a service and truth was appended, none younger than a time (ms)."""
         oldest: dict[tuple[str, Truth], int] = {}
         for transaction in self._undecided(append_time):
             key = (transaction.service, transaction.truth)

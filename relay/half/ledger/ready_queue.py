@@ -72,22 +72,14 @@ class ReadyQueue:
         self._held[topic][transaction.id] = transaction
 
     def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
-        """Queue the transactions that wait for real topics.
-
-        Args:
-            give_up: Mark the transactions: they wait for no topic any more, and pre-flight decides on them.
-        """
+        """Queue what waits for real topics; if it is given up, pre-flight decides on it as it is."""
         for topic in topics:
             for transaction in self._held.pop(topic, {}).values():
                 transaction.given_up |= give_up
                 self.push(transaction)
 
     def give_up(self, transactions: Iterable[tuple[str, Transaction]]) -> None:
-        """Queue single transactions that wait for a topic; they wait no longer.
-
-        Args:
-            transactions: Topic and transaction.
-        """
+        """Queue single transactions that wait for a topic; they wait no longer."""
         for topic, transaction in transactions:
             del self._held[topic][transaction.id]
             transaction.given_up = True
@@ -125,11 +117,7 @@ only adds latency."""
 
 
 class Pacing:
-    """Decides when the next batch leaves.
-
-    Args:
-        age: Time after its first message was ready to be written, ms; later messages do not prolong it.
-    """
+    """Decides when the next batch leaves: at most `age` ms after its first message was ready, whatever comes later."""
 
     def __init__(self, policy: BatchPolicy, age: int = BATCH_AGE_MS) -> None:
         self._policy = policy

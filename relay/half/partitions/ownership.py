@@ -41,11 +41,7 @@ class Halts:
         )
 
     def of_all(self, partitions: int) -> Exception | None:
-        """Return a cause if each partition of a channel is halted here, so that this relay has nothing to do.
-
-        Args:
-            partitions: How many the channel has.
-        """
+        """Return a cause if each partition of a channel is halted here, so that this relay has nothing to do."""
         return self._causes[min(self._causes)] if len(self._causes) == partitions else None
 
 
@@ -59,11 +55,7 @@ _ALL = 3
 
 
 class Fenced(NamedTuple):
-    """A partition number whose producer was fenced.
-
-    Args:
-        since: When, seconds of monotonic time.
-    """
+    """A partition number whose producer was fenced."""
 
     since: float
     generation: int
@@ -79,11 +71,7 @@ class Ownership:
         self._fenced: dict[int, Fenced] = {}
 
     def assigned(self, places: Iterable[tuple[str, int]]) -> list[int]:
-        """Partitions, as (topic, number), are ours from now on.
-
-        Returns:
-            The numbers that can be served with them; they are due at once.
-        """
+        """Take partitions, as (topic, number); return the numbers that can be served with them, and are due at once."""
         new = set(places)
         self._places |= new
         whole = sorted(number for number in _numbers(new) if self._is_whole(number))
@@ -93,11 +81,7 @@ class Ownership:
         return whole
 
     def revoked(self, places: Iterable[tuple[str, int]]) -> set[int]:
-        """Partitions are ours no longer.
-
-        Returns:
-            The numbers that cannot be served without them.
-        """
+        """Give partitions up; return the numbers that cannot be served without them."""
         gone = set(places)
         self._places -= gone
         numbers = _numbers(gone)
@@ -164,15 +148,10 @@ STALLED_SECONDS = 60.0
 
 @dataclass(slots=True)
 class _Progress:
-    """What was seen of one half partition.
+    """What was seen of one half partition."""
 
-    Args:
-        most: The highest value of its checkpoints.
-        since: Time of that value, or of the last moment without work, seconds.
-    """
-
-    most: int
-    since: float
+    most: int  # the highest value of its checkpoints
+    since: float  # time of that value, or of the last moment without work, seconds
     has_work: bool
 
 
@@ -186,11 +165,6 @@ class Stalls:
         """Note how far a half partition is.
 
         Only more than ever before is progress: a batch that fails again and again begins at the same checkpoint.
-
-        Args:
-            settled: Its committed checkpoints, as one number that grows.
-            now: Seconds of any clock that never goes back.
-            has_work: Whether there are records to read or transactions to write.
         """
         found = self._found.setdefault(partition, _Progress(settled, now, has_work))
         if settled > found.most or not has_work:

@@ -34,11 +34,7 @@ class Arrivals:
             self._wake.notify()
 
     def wants_op_end(self, *, verdict: bool) -> bool:
-        """Return whether the worker waits for the end of a partition, and has read all of it that is here.
-
-        Args:
-            verdict: Whether of the verdict partition, or of the op partition.
-        """
+        """Return whether the worker waits for the end of a partition, and has read all of it that is here."""
         return self._ends_wanted[verdict] and not self._ops[verdict]
 
     def add_op_end(self, broker_time: int, *, verdict: bool) -> None:
@@ -72,11 +68,7 @@ class Arrivals:
         return self._halves[0].offset() if self._halves else None
 
     def take_halves(self, most: int, limit: int) -> list[Message]:
-        """Take halves.
-
-        Args:
-            limit: Offset from which on none is taken.
-        """
+        """Take so many halves at most, below an offset."""
         taken: list[Message] = []
         while self._halves and len(taken) < most and (self._halves[0].offset() or 0) < limit:
             taken.append(self._halves.popleft())

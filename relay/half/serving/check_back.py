@@ -80,12 +80,7 @@ class CheckBack:
         self._readers = readers
 
     def ask(self, now: int, most: int) -> None:
-        """Send requests about transactions that are overdue.
-
-        Args:
-            now: The broker's time, ms.
-            most: How many at most; the others stay due.
-        """
+        """Send so many requests at most about transactions that are overdue; the others stay due."""
         requests = self._ledger.take_due(now, min(most, self._checks.room()))
         ready = [request for request in requests if not _lacks_message(request)]
         ready += self._with_messages([request for request in requests if _lacks_message(request)])

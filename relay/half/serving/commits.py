@@ -24,12 +24,7 @@ HEARTBEAT_SECONDS = 3_600.0
 
 
 class Commits:
-    """Commits what a ledger hands out.
-
-    Args:
-        delivery: The transactional producer, already initialised.
-        group_metadata: Returns the newest metadata of the subscribed consumer.
-    """
+    """Commits what a ledger hands out."""
 
     def __init__(
         self, ledger: Ledger, channel: ChannelDescription, delivery: Delivery, group_metadata: Callable[[], bytes]
@@ -42,11 +37,7 @@ class Commits:
         self._committed_at = time.monotonic()
 
     def commit(self, records: Sequence[Record]) -> None:
-        """Write records and the checkpoints in one Kafka transaction.
-
-        Raises:
-            DeliveryError: It failed. Neither the delivery nor the ledger may be used again (R17).
-        """
+        """Write records and the checkpoints in one Kafka transaction; if it fails, the ledger is void, too (R17)."""
         checkpoints, topics = self._ledger.checkpoints(), self.channel
         offsets = [
             self._place(topics.half, checkpoints.half),
@@ -86,15 +77,11 @@ class GroupMetadata:
         return generation(self.newest)
 
     def for_commit(self) -> bytes:
-        """Return the metadata for a commit.
-
-        Raises:
-            DeliveryError: It has no generation, and would fence no other relay.
-        """
+        """Return the metadata for a commit; without a generation it would fence no other relay."""
         metadata = self.newest
-        if generation(metadata) < 0:
+        if (found := generation(metadata)) < 0:
             raise DeliveryError(
-                f"the consumer has no generation (it has {generation(metadata)}): it is not a member of the relay's "
+                f"the consumer has no generation (it has {found}): it is not a member of the relay's "
                 "group at present; the commit is repeated after it has joined again"
             )
         return metadata

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Self
 
 from confluent_kafka import TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
-from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint
+from outbox.protocol.checkpoint import parse_half_checkpoint
 from outbox.protocol.half import ANY_PARTITION
 from relay.half.kafka.decode import Decoder
 from relay.half.kafka.half_reader import HalfReader
@@ -67,25 +66,17 @@ class CheckpointAuthor:
     """Recognises the records of a half partition that a checkpoint owes."""
 
     def __init__(
-        self, kafka: Mapping[str, str], channel: ChannelDescription, number: int, checkpoint: HalfCheckpoint
+        self, kafka: Mapping[str, str], channel: ChannelDescription, number: int, committed: TopicPartition | None
     ) -> None:
-        self._kafka = kafka
-        self._channel = channel
-        self._number = number
-        self._checkpoint = checkpoint
-
-    @classmethod
-    def of(
-        cls, kafka: Mapping[str, str], channel: ChannelDescription, number: int, committed: TopicPartition | None
-    ) -> Self:
-        """Return what recognises the records that a committed checkpoint owes."""
         if committed is None:
             raise UndecidedError(
                 f"{channel.half.name}/{number} has no checkpoint older than the one that hangs, so the relay "
                 "cannot find out which records are its own; see docs/operations/recovery.md"
             )
-        checkpoint = parse_half_checkpoint(committed.metadata or "", committed.offset, channel.half.id, number)
-        return cls(kafka, channel, number, checkpoint)
+        self._kafka = kafka
+        self._channel = channel
+        self._number = number
+        self._checkpoint = parse_half_checkpoint(committed.metadata or "", committed.offset, channel.half.id, number)
 
     def last_own(self, found: Sequence[Found], in_hand: Collection[int]) -> Own | None:
         """See `Author`. What the checkpoint does not owe is passed over."""

@@ -14,10 +14,10 @@ from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpSource
 from relay import metrics
 from relay.delivery.delivery_telemetry import became_visible, refused
-from relay.half.batching.batch import Batch, Outcome
 from relay.half.ledger.ledger import Ledger
+from relay.half.ledger.op_decisions import Contradiction, Report
+from relay.half.serving.hand_out import Batch
 from relay.half.state.discard_index import ParkedHalves
-from relay.half.state.obeyed import Contradiction, Report
 
 OLD_MS = 60_000
 """Age from which an undecided transaction is exported with its service."""
@@ -29,12 +29,13 @@ _SOURCES = frozenset(OpSource)
 log = structlog.get_logger()
 
 
-def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
+def report_batch(batch: Batch, partition: int) -> None:
     """Report a committed Kafka transaction in one line, with one of its ids."""
-    for transaction, finding in outcome.refused:
+    delivered = batch.delivered()
+    for transaction, finding in batch.refused.items():
         refused(transaction.id, transaction.service, finding)
     _parked(batch.moves, partition)
-    late = [transaction for transaction in outcome.delivered if transaction.discarded]
+    late = [transaction for transaction in delivered if transaction.discarded]
     for what, some in (("delivered", late), ("removed", batch.removed)):
         if some:
             log.info(
@@ -43,7 +44,7 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
     for half in batch.malformed:
         log.error("Malformed half discarded", partition=partition, offset=half.offset)
     if log.is_enabled_for(logging.DEBUG):
-        for transaction in outcome.delivered:
+        for transaction in delivered:
             offsets = [half.offset for half in transaction.counted()]
             log.debug(
                 "Transaction delivered",
@@ -53,9 +54,9 @@ def report_batch(batch: Batch, outcome: Outcome, partition: int) -> None:
                 last=offsets[-1],
             )
     metrics.DISCARDS.labels(DiscardReason.MALFORMED).inc(len(batch.malformed))
-    delivered = ((found.service, found.decided_at, len(found.counted())) for found in outcome.delivered)
-    became_visible(delivered, time.time_ns() // 1_000_000)
-    metrics.TRANSACTIONS.labels("delivered").inc(len(outcome.delivered) - len(late))
+    visible = ((found.service, found.decided_at, len(found.counted())) for found in delivered)
+    became_visible(visible, time.time_ns() // 1_000_000)
+    metrics.TRANSACTIONS.labels("delivered").inc(len(delivered) - len(late))
     metrics.TRANSACTIONS.labels("late").inc(len(late))
     metrics.TRANSACTIONS.labels("removed").inc(len(batch.removed))
 
@@ -126,11 +127,7 @@ def deferring(before: Collection[str], now: Collection[str], partition: int) -> 
 
 
 def set_waiting_figures(ledger: Ledger, now: int) -> None:
-    """Set the figures of what waits in a half partition.
-
-    Args:
-        now: The broker's time, ms.
-    """
+    """Set the figures of what waits in a half partition."""
     partition, oldest = ledger.partition, ledger.oldest_pending()
     metrics.PENDING.labels(partition).set(len(ledger.pending))
     metrics.DEFERRED.labels(partition).set(len(ledger.deferred))

@@ -8,14 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
-from confluent_kafka import (
-    TIMESTAMP_LOG_APPEND_TIME,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.admin import end_offsets
@@ -37,12 +30,7 @@ _TIMEOUT = 0.5
 
 
 class Unreadable(NamedTuple):
-    """Where a partition cannot be read on.
-
-    Args:
-        offset: The record that would be read next.
-        since: When that was seen first, seconds of monotonic time.
-    """
+    """Where a partition cannot be read on."""
 
     offset: int
     why: str
@@ -71,11 +59,7 @@ class Intake:
         self._outside: set[Place] = set()
 
     def start_at(self, number: int, offsets: Sequence[int]) -> None:
-        """Begin reading a partition number at these offsets; what an earlier worker read does not count.
-
-        Args:
-            offsets: Of the half, the op and the verdict partition.
-        """
+        """Begin reading a partition number at these offsets; what an earlier worker read does not count."""
         for place, offset in zip(self._places(number), offsets, strict=True):
             self._next[place] = offset
             self._gaps.pop(place, None)
@@ -198,11 +182,7 @@ class Intake:
         return end <= self._next[topic, number]
 
     def is_behind(self, number: int, end_of: Callable[[str, int], int]) -> bool:
-        """Return whether a topic of a partition number has records that were not handed over.
-
-        Args:
-            end_of: Returns the log end offset of a topic's partition.
-        """
+        """Return whether a topic of a partition number has records that were not handed over."""
         return any(
             end_of(*place) > max(self._next[place], self._empty_until.get(place, 0)) for place in self._places(number)
         )
@@ -230,11 +210,7 @@ class Intake:
             self._pause([(place.topic, place.partition) for place in idle])
 
     def read_from(self, committed: Sequence[TopicPartition]) -> None:
-        """Go on at the checkpoints of a partition number.
-
-        Raises:
-            KafkaException: The consumer cannot seek yet.
-        """
+        """Go on at the checkpoints of a partition number, unless the consumer cannot seek yet."""
         for place in committed:
             self._consumer.seek(TopicPartition(place.topic, place.partition, place.offset))
         self._resume([(place.topic, place.partition) for place in committed])
@@ -258,9 +234,6 @@ class LogEnds:
     """The log end offsets of some topics, as of the last look.
 
     They count what an open Kafka transaction hides from the relay, too.
-
-    Args:
-        partitions: The topics, with the number of partitions of each.
     """
 
     def __init__(self, admin: AdminClient, partitions: Mapping[str, int]) -> None:

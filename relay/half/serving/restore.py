@@ -21,11 +21,7 @@ from outbox.protocol.checkpoint import (
 )
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from relay import metrics
-from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
-from relay.half.ledger.pending_transactions import BodyPolicy
-from relay.half.state.check_schedule import CheckPolicy
-from relay.half.state.parking import ParkingPolicy
 from relay.recovery.hanging_checkpoint import CHECKPOINT_SECONDS, HeldBackError
 
 log = structlog.get_logger()
@@ -60,25 +56,13 @@ def read_checkpoints(
     return committed
 
 
-def restore_ledger(
-    consumer: Consumer,
-    channel: ChannelDescription,
-    number: int,
-    committed: Sequence[TopicPartition],
-    policy: CheckPolicy,
-    parking: ParkingPolicy,
-    bodies: BodyPolicy,
-    *,
-    deliver_again: bool = False,
-    skip_lost: bool = False,
-) -> Ledger:
-    """Return the ledger that the checkpoints of a partition number describe; see `verify_checkpoints`."""
-    half, op, verdict = verify_checkpoints(
-        consumer, channel, number, committed, deliver_again=deliver_again, skip_lost=skip_lost
-    )
-    op = _with_ops_that_are_there(consumer, channel.op.name, number, op)
-    verdict = _with_ops_that_are_there(consumer, channel.verdict.name, number, verdict)
-    return Ledger(channel.half.id, number, Checkpoints(half, op, verdict), policy, parking, bodies)
+def without_lost_ops(
+    consumer: Consumer, channel: ChannelDescription, number: int, checkpoints: Checkpoints
+) -> Checkpoints:
+    """Return checkpoints that do not begin before the op and the verdict topic do."""
+    op = _with_ops_that_are_there(consumer, channel.op.name, number, checkpoints.op)
+    verdict = _with_ops_that_are_there(consumer, channel.verdict.name, number, checkpoints.verdict)
+    return Checkpoints(checkpoints.half, op, verdict)
 
 
 def verify_checkpoints(
@@ -161,13 +145,7 @@ def _with_ops_that_are_there(consumer: Consumer, topic: str, number: int, checkp
     if not lost:
         return checkpoint
     start = checkpoint.offset + lost
-    log.warning(
-        "Unread ops are gone, check-back decides",
-        topic=topic,
-        partition=number,
-        lost=lost,
-        before=start,
-    )
+    log.warning("Unread ops are gone, check-back decides", topic=topic, partition=number, lost=lost, before=start)
     metrics.EVENTS.labels("op_gone").inc(lost)
     return OpCheckpoint(start, max(checkpoint.head, start))
 

@@ -35,11 +35,7 @@ log = structlog.get_logger()
 
 
 class ServedPartitions:
-    """The workers, and the half partitions that wait for one.
-
-    Args:
-        stopping: Returns whether the process is to end: nothing more is taken over then.
-    """
+    """The workers, and the half partitions that wait for one."""
 
     def __init__(
         self,
@@ -69,14 +65,7 @@ class ServedPartitions:
     # --- taken over
 
     def take_over(self, numbers: Sequence[int], *, assign: bool = False) -> dict[Place, int]:
-        """Fence the former owners, read the checkpoints, and serve; those that Kafka lets wait are served later.
-
-        Args:
-            assign: Whether the consumer waits for its assignment, and cannot seek yet.
-
-        Returns:
-            Where to start reading, by (topic, partition).
-        """
+        """Fence the former owners, read the checkpoints, and serve; those that Kafka lets wait are served later."""
         if not numbers or self._stopping():
             return {}
         self._fencing.begin(numbers)
@@ -174,11 +163,7 @@ class ServedPartitions:
         self._fencing.drop_all()
 
     def give_up(self, numbers: Iterable[int], seconds: float = STOP_SECONDS) -> None:
-        """Stop workers.
-
-        Args:
-            seconds: Time for their open Kafka transactions.
-        """
+        """Stop workers; so many seconds are left for their open Kafka transactions."""
         workers = [self.workers.pop(number) for number in list(numbers) if number in self.workers]
         with thread_pool(max(len(workers), 1)) as pool:
             list(pool.map(lambda worker: worker.stop(seconds), workers))
@@ -243,11 +228,7 @@ class ServedPartitions:
             self.ownership.try_later(number, time.monotonic())
 
     def look_for_stalls(self, is_behind: Callable[[int], bool]) -> None:
-        """Compare the checkpoints of the partitions that are served with what there is to do (R50).
-
-        Args:
-            is_behind: Returns whether Kafka has records of a partition number that were not handed over.
-        """
+        """Compare the checkpoints of the partitions that are served with what there is to do (R50)."""
         now = time.monotonic()
         for number, worker in self.workers.items():
             if worker.ready:

@@ -27,23 +27,13 @@ from relay.half.ledger.pending_transactions import BodyPolicy
 from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import Commits, GroupMetadata
 from relay.half.serving.half_authors import CheckpointAuthor, HalfAuthor
-from relay.half.serving.restore import read_checkpoints, restore_ledger, verify_discards
+from relay.half.serving.restore import read_checkpoints, verify_checkpoints, verify_discards, without_lost_ops
 from relay.half.serving.worker import PartitionWorker
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.parking import ParkingPolicy
 from relay.recovery.hanging_checkpoint import Checkpointed, end_hanging, refuse_undone_end, why_unreadable
-from relay.recovery.hanging_transactions import NoHangingTransactions, OwnHangingTransactions
+from relay.recovery.hanging_transactions import OwnHangingTransactions
 from relay.settings import RelaySettings
-
-
-def check_policy(settings: RelaySettings) -> CheckPolicy:
-    """Return when transactions are checked."""
-    return CheckPolicy(settings.transaction_timeout_ms, settings.check_interval_ms, settings.check_interval_max_ms)
-
-
-def body_policy(settings: RelaySettings) -> BodyPolicy:
-    """Return when bodies are removed from memory."""
-    return BodyPolicy(bytes=settings.body_bytes)
 
 
 def parking_policy(settings: RelaySettings) -> ParkingPolicy:
@@ -115,21 +105,26 @@ class TakeOver:
             owner = Checkpointed.half_partition(channel.channel, number)
             refuse_undone_end(settings.connection(), owner, committed[0], settings.hanging_transaction)
         verify_discards(self._admin, channel, number)
-        ledger = restore_ledger(
+        checkpoints = verify_checkpoints(
             self._consumer,
             channel,
             number,
             committed,
-            check_policy(settings),
-            parking_policy(settings),
-            body_policy(settings),
             deliver_again=deliver_again,
             skip_lost=settings.skips_lost(number),
         )
-        committed[0] = TopicPartition(committed[0].topic, number, ledger.half_checkpoint().head)
-        committed[1] = TopicPartition(committed[1].topic, number, ledger.op_checkpoint().offset)
-        committed[2] = TopicPartition(committed[2].topic, number, ledger.checkpoints().verdict.offset)
-        return ledger, committed
+        ledger = Ledger(
+            channel.half.id,
+            number,
+            without_lost_ops(self._consumer, channel, number, checkpoints),
+            CheckPolicy(settings.transaction_timeout_ms, settings.check_interval_ms, settings.check_interval_max_ms),
+            parking_policy(settings),
+            BodyPolicy(bytes=settings.body_bytes),
+        )
+        begins = ledger.checkpoints()
+        starts = (begins.half.head, begins.op.offset, begins.verdict.offset)
+        places = [TopicPartition(at.topic, number, start) for at, start in zip(committed, starts, strict=True)]
+        return ledger, places
 
     def why_unreadable(self, error: KafkaException, number: int) -> KafkaUnreachable:
         """Return why the checkpoints of a half partition cannot be read now."""
@@ -155,7 +150,7 @@ class TakeOver:
 
     def _hanging(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> HangingTransactions:
         if not isinstance(delivery, TransactionalDelivery):
-            return NoHangingTransactions()
+            return HangingTransactions()
         kafka, group = self._settings.connection(), self._channel.channel.relay_group
         return OwnHangingTransactions(kafka, self._admin, group, HalfAuthor(ledger, halves), delivery)
 
@@ -163,16 +158,12 @@ class TakeOver:
         """End a hanging transaction that hides the checkpoint of a half partition (R51)."""
         settings, channel = self._settings, self._channel
         kafka, owner = settings.connection(), Checkpointed.half_partition(channel.channel, number)
-        author_of = partial(CheckpointAuthor.of, kafka, channel, number)
+        author_of = partial(CheckpointAuthor, kafka, channel, number)
         end_hanging(kafka, self._admin, channel.channel, owner, author_of, settings.hanging_transaction)
 
 
 class Fencing:
-    """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks.
-
-    Args:
-        fence: Returns an initialised producer for a half partition.
-    """
+    """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks."""
 
     def __init__(self, fence: Callable[[int], Delivery]) -> None:
         self._fence = fence

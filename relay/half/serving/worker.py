@@ -20,11 +20,8 @@ from outbox._failpoints import failpoint
 from outbox._rules.broker_clock import BrokerClock
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox.protocol.record import Record
-from relay.delivery.delivery_telemetry import at_gate
-from relay.delivery.rules.preflight import topics_of
-from relay.delivery.sending import BatchFeedback, Sending, Sent
+from relay.delivery.sending import BatchFeedback, Sending
 from relay.delivery.topic_lookup import TopicLookup
-from relay.half.batching.batch import Batch, Outcome, offsets, settle_batch, take_batch, take_ready
 from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.ready_queue import Pacing
@@ -32,8 +29,8 @@ from relay.half.serving import half_telemetry as report
 from relay.half.serving.arrivals import Arrivals
 from relay.half.serving.check_back import CheckBack
 from relay.half.serving.commits import Commits
+from relay.half.serving.hand_out import Batch, HandOut
 from relay.half.state.half_records import OpRecord
-from relay.half.state.message_transaction import Transaction
 
 READ_AT_ONCE = 5_000
 TICK_SECONDS = 0.05
@@ -54,12 +51,7 @@ log = structlog.get_logger()
 
 
 class PartitionWorker(threading.Thread):
-    """The owner of one half partition.
-
-    Args:
-        ledger: Made from the committed checkpoint.
-        feedback: Batch size and closed topics that failed batches of former workers taught.
-    """
+    """The owner of one half partition."""
 
     def __init__(
         self,
@@ -83,6 +75,7 @@ class PartitionWorker(threading.Thread):
         self._check_back = check_back
         self._feedback = feedback
         self._sending = Sending(commits.delivery, lookup.gate, feedback, {"partition": ledger.partition})
+        self._hand_out = HandOut(ledger, readers, lookup, commits.channel.channel, feedback.volume)
         self._pacing = Pacing(feedback.policy)
         self._clock = BrokerClock()
         self._half_read_at = time.monotonic()
@@ -94,11 +87,7 @@ class PartitionWorker(threading.Thread):
     # --- called by the service's thread
 
     def op_end_wanted_at(self, *, verdict: bool) -> int | None:
-        """Return the broker's time now (ms), if a check or a parking waits for the end of a partition.
-
-        Args:
-            verdict: Whether of the verdict partition, or of the op partition.
-        """
+        """Return the broker's time now (ms), if a check or a parking waits for the end of a partition."""
         return self._clock.now(_ms()) if self.arrivals.wants_op_end(verdict=verdict) else None
 
     def skips(self, topic: str, offset: int) -> bool:
@@ -121,17 +110,16 @@ class PartitionWorker(threading.Thread):
         """Let the open Kafka transaction finish, then end the thread; the producer and the readers are closed.
 
         The readers of a thread that has not ended in time stay open until it has.
-
-        Args:
-            timeout: Maximum seconds to wait.
         """
         self.arrivals.stop()
-        self._readers.stop()
+        for reader in self._readers.both:
+            reader.stop()
         self._lookup.stop()
         self.join(timeout)
         self._commits.delivery.close()
         if not self.is_alive():  # librdkafka must not be closed under a call; without a thread it closes by itself
-            self._readers.close()
+            for reader in self._readers.both:
+                reader.close()
 
     # --- the thread
 
@@ -236,54 +224,19 @@ class PartitionWorker(threading.Thread):
         self._lookup.describe_closed(_ms())
         self._ledger.release_crowding()
         if self._pacing.leaves(self._ledger.deliveries.queue.estimate(), _ms()):
-            self._write_batch(now)
+            self._writing = True
+            self._write(self._hand_out.next(now))
+            self._writing = False
         self._count()
 
-    def _write_batch(self, now: int) -> None:
-        self._lookup.describe_stale()
-        batch = take_batch(self._ledger, self._take_ready(), now, self._feedback.volume.limit.messages)
+    def _write(self, batch: Batch) -> None:
         if batch:
-            self._writing = True
-            self._write(batch, now)
-            self._writing = False
+            self._sending.send(batch.sent(), partial(self._commit, batch.records))
+            if any(transaction.discarded for transaction in batch.ready):
+                failpoint("relay.late_committed")
+            report.report_batch(batch, self.partition)
         elif self._commits.is_due():
             self._commit([])
-
-    def _take_ready(self) -> list[Transaction]:
-        """Take what may go to its real topics; a topic that is new here is looked at first."""
-        limit, ready = self._feedback.volume.limit, list[Transaction]()
-        while True:
-            messages = limit.messages - sum(len(transaction.halves) for transaction in ready)
-            size = limit.bytes - sum(transaction.size for transaction in ready)
-            ready += take_ready(self._ledger, self._lookup.gate, messages, size)
-            if not self._lookup.describe_unknown(partial(offsets, ready)):
-                break
-        at_gate(self._lookup.gate.take_news(), partition=self.partition)
-        return ready
-
-    def _write(self, batch: Batch, now: int) -> None:
-        late, dropped = batch.late(), batch.halves_wanted()
-        if dropped:
-            batch.put_in_halves(self._readers.halves.fetch(dropped))
-        if late:
-            batch.put_in(self._readers.discards.fetch(batch.bodies_wanted()))
-            names = set().union(*map(topics_of, late))
-            self._lookup.describe_late(names, partial(offsets, batch.ready))
-            failpoint("relay.late_fetched")
-        outcome = self._outcome(batch, now)
-        if batch.moves:
-            failpoint("relay.state.parking")
-        sent = Sent(outcome.topics(), batch.size, batch.is_single())
-        self._sending.send(sent, partial(self._commit, outcome.records))
-        if late:
-            failpoint("relay.late_committed")
-        report.report_batch(batch, outcome, self.partition)
-
-    def _outcome(self, batch: Batch, now: int) -> Outcome:
-        gate = self._lookup.gate
-        in_hand = partial(offsets, batch.ready)
-        channel, look_again = self._commits.channel.channel, partial(self._lookup.describe_again, in_hand=in_hand)
-        return settle_batch(batch, self._ledger, gate.topics, channel, now, gate.allowed, look_again)
 
     def _commit(self, records: Sequence[Record]) -> None:
         self._commits.commit(records)
@@ -305,7 +258,8 @@ class PartitionWorker(threading.Thread):
             self._deferring = deferring
             report.set_waiting_figures(ledger, self._clock.now(_ms()))
             report.misplaced(ledger.dropped.take(self._clock.now(_ms())), self.partition)
-            self._readers.rest()
+            for reader in self._readers.both:
+                reader.rest()
             self._counted_at = time.monotonic()
 
 

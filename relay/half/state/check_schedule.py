@@ -59,15 +59,11 @@ class Agenda:
 
 @dataclass(frozen=True, slots=True)
 class CheckPolicy:
-    """When to ask.
-
-    Args:
-        transaction_timeout_ms: Age at the first check, ms, unless the message has an immunity time of its own.
-        check_interval_ms: Pause after the first check, ms; it doubles from check to check.
-    """
+    """When to ask."""
 
     transaction_timeout_ms: int = 6_000
-    check_interval_ms: int = 30_000
+    """Age at the first check, ms, unless the message has an immunity time of its own."""
+    check_interval_ms: int = 30_000  # pause after the first check, ms; it doubles from check to check
     check_interval_max_ms: int = 600_000
 
     def pause(self, transaction_id: str, asked: int) -> int:
@@ -105,11 +101,7 @@ class Overdue:
             self.watch(transaction)
 
     def ops_read_until(self, broker_time: int, *, verdict: bool = False) -> None:
-        """All records of the op partition, or of the verdict partition, that were appended before this time are read.
-
-        Args:
-            broker_time: The time, ms of broker time.
-        """
+        """Note that all ops, or all verdicts, that were appended before this time are read."""
         self._read_until[verdict] = max(self._read_until[verdict], broker_time)
 
     def ops_known_until(self) -> int:
@@ -130,12 +122,7 @@ class Overdue:
         return due is not None and self.ops_known_until() < due <= now
 
     def take(self, now: int, limit: int = sys.maxsize) -> list[Transaction]:
-        """Return the transactions to ask about now, the longest overdue first; each is due again after its next pause.
-
-        Args:
-            now: The broker's time, ms.
-            limit: How many at most; the others stay due.
-        """
+        """Return so many transactions at most to ask about now, the longest overdue first; each is due again later."""
         taken: list[Transaction] = []
         until = min(now, self.ops_known_until())
         while len(taken) < limit and (first := self._agenda.first()) is not None and first[0] <= until:
@@ -175,14 +162,7 @@ def check_request(transaction: Transaction, topic_id: str, partition: int) -> Ch
 
 
 def first_half(transaction: Transaction | None, discards: Discards) -> tuple[bytes | None, int] | None:
-    """Return where the first half of an undecided transaction is: its key in the discard topic, and its half offset.
-
-    Args:
-        transaction: The transaction; None if it is settled.
-
-    Returns:
-        The key is None for a half that is not in the discard topic. None: it cannot be read now.
-    """
+    """Return the first half's key in the discard topic, None if it is not there, and its offset; None: unreadable."""
     if transaction is None or (transaction.discarded and not discards.is_whole(transaction)):
         return None
     offset = transaction.by_offset()[0][1].offset

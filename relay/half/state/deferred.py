@@ -14,11 +14,7 @@ _MOST_REMOVED = 1_000
 
 
 class _Runs:
-    """Ascending runs of offsets: added at the end, removed from the beginning.
-
-    Args:
-        since: Append time of the first half, ms of broker time.
-    """
+    """Ascending runs of offsets: added at the end, removed from the beginning."""
 
     def __init__(self, since: int) -> None:
         self.since = since

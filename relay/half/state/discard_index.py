@@ -89,11 +89,7 @@ class Discards:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def pin(self, transaction_id: str, offset: int, *, verdict: bool = False) -> None:
-        """Keep a partition's checkpoint before the first op on a transaction, until its decision has its effect.
-
-        Args:
-            verdict: Whether it is in the verdict partition, or in the op partition.
-        """
+        """Keep a partition's checkpoint before the first op on a transaction, until its decision has its effect."""
         self._pins[verdict].setdefault(transaction_id, offset)
 
     def unpin(self, transaction_id: str) -> None:
@@ -102,11 +98,7 @@ class Discards:
             pins.pop(transaction_id, None)
 
     def oldest_pin(self, *, verdict: bool = False) -> int | None:
-        """Offset of the oldest op that is still needed; ops are read, and so pinned, in their order.
-
-        Args:
-            verdict: Whether in the verdict partition, or in the op partition.
-        """
+        """Offset of the oldest op that is still needed; ops are read, and so pinned, in their order."""
         return next(iter(self._pins[verdict].values()), None)
 
     def resume(self, transaction: Transaction) -> None:
@@ -134,11 +126,7 @@ class Discards:
         self.unpin(transaction.id)
 
     def remove(self, transaction: Transaction) -> list[Half]:
-        """Return a transaction shall leave the discard topic undelivered.
-
-        Returns:
-            Halves of it that need not follow it any more.
-        """
+        """Let a transaction leave the discard topic undelivered; return halves that need not follow it any more."""
         self._parked.pop(transaction.id, None)
         self._refused.pop(transaction.id, None)
         self._removed.append(transaction)

@@ -27,23 +27,16 @@ def shared_number(number: int) -> int:
 
 @dataclass(slots=True)
 class Half:
-    """A half message as it was read.
-
-    Args:
-        append_time: The broker's time of its append, ms since 1970.
-        headers: All headers, control headers too.
-        control: The parsed control headers; None if they cannot be parsed.
-        aim: Without control headers: where it shall go, if that is known.
-    """
+    """A half message as it was read."""
 
     offset: int
-    append_time: int
+    append_time: int  # the broker's time of its append, ms since 1970
     key: bytes | None
     value: bytes | None
-    headers: tuple[Header, ...]
-    control: HalfControl | None
+    headers: tuple[Header, ...]  # all headers, control headers too
+    control: HalfControl | None  # the parsed control headers; None if they cannot be parsed
     error: str = ""
-    aim: Target | None = None
+    aim: Target | None = None  # without control headers: where it shall go, if that is known
 
     def target(self) -> Target | None:
         """Where it shall go; None if its control headers cannot be parsed, or only the discard topic has its target."""
@@ -84,19 +77,12 @@ class Half:
 
 @dataclass(slots=True)
 class OpRecord:
-    """An op record as it was read.
-
-    Args:
-        append_time: The broker's time of its append, ms since 1970.
-        entries: Its decisions; empty if it cannot be parsed.
-        is_verdict: Whether it is in the verdict partition; its offset is one of that partition then.
-        is_misplaced: Whether it is dropped because its source does not write to its topic (R65).
-    """
+    """An op record as it was read."""
 
     offset: int
-    append_time: int
+    append_time: int  # the broker's time of its append, ms since 1970
     source: OpSource | None
-    entries: tuple[OpEntry, ...]
+    entries: tuple[OpEntry, ...]  # its decisions; empty if it cannot be parsed
     error: str = ""
-    is_verdict: bool = False
-    is_misplaced: bool = False
+    is_verdict: bool = False  # whether it is in the verdict partition; its offset is one of that partition then
+    is_misplaced: bool = False  # whether it is dropped because its source does not write to its topic (R65)

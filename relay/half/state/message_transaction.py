@@ -76,9 +76,6 @@ class Single(Mapping[int, Half]):
     """The only half of a transaction, without its body, by its position: very many may pend.
 
     A dict and a `Half` take seven times its room.
-
-    Args:
-        half: The half; its body is not kept.
     """
 
     __slots__ = ("_aim", "_append_time", "_offset", "_position")
@@ -112,63 +109,39 @@ class Single(Mapping[int, Half]):
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """The halves of one transaction in one half partition, and what is known of its decision.
-
-    Args:
-        truth: Who answers check requests.
-        ordering_key: Its order is kept among those of its service with the same key; None for one without order.
-        due: When it is to be asked about next, ms of broker time.
-        appended: Append time of the half that was read first, ms of broker time.
-        halves: The halves that were read, by position.
-        size: Their bytes in memory, and those of the copies, about.
-        held_bytes: Bytes of the bodies in memory, about; 0 if they were let go.
-        gaps: How often halves of others are between its own.
-        last_offset: Of the half that was read last.
-        copies: Further halves, with the positions that were read before; the decision's offsets select one.
-        is_first: Whether none of its service and ordering key is before it.
-        behind: The next one of its service and ordering key.
-        decided_at: Append time of that, ms of broker time.
-        disputed: Op markers contradicted each other: only a role that has the truth decides it from now on.
-        asked: Check requests so far.
-        unknown_answers: UNKNOWN answers so far.
-        last_answer: The last one's reason.
-        given_up: Whether it waits for no real topic any more (`relay.delivery.rules.topic_gate`).
-        discarded: Why its halves are in the discard topic, and their bodies are not here; None: they are in the half
-            topic, and their bodies may be here. While it is undecided there, it is parked.
-    """
+    """The halves of one transaction in one half partition, and what is known of its decision."""
 
     id: str
     service: str
-    truth: Truth
+    truth: Truth  # who answers check requests
     ordering_key: bytes | None
+    """Its order is kept among those of its service with the same key; None for one without order."""
     incarnation: str | None
-    due: int
-    appended: int = 0
-    halves: Mapping[int, Half] = field(default_factory=dict)
-    size: int = 0
-    held_bytes: int = 0
-    gaps: int = 0
-    last_offset: int = -1
+    due: int  # when it is to be asked about next, ms of broker time
+    appended: int = 0  # append time of the half that was read first, ms of broker time
+    halves: Mapping[int, Half] = field(default_factory=dict)  # the halves that were read, by position
+    size: int = 0  # their bytes in memory, and those of the copies, about
+    held_bytes: int = 0  # bytes of the bodies in memory, about; 0 if they were let go
+    gaps: int = 0  # how often halves of others are between its own
+    last_offset: int = -1  # of the half that was read last
     copies: Sequence[tuple[int, Half]] = ()
-    is_first: bool = True
-    behind: Transaction | None = None
+    """Further halves, with the positions that were read before; the decision's offsets select one."""
+    is_first: bool = True  # whether none of its service and ordering key is before it
+    behind: Transaction | None = None  # the next one of its service and ordering key
     state: State = State.PENDING
     decision: OpEntry | None = None
     decided_by: OpSource | None = None
-    decided_at: int = 0
-    disputed: bool = False
-    asked: int = 0
-    unknown_answers: int = 0
-    last_answer: str = ""
-    given_up: bool = False
+    decided_at: int = 0  # append time of that, ms of broker time
+    disputed: bool = False  # op markers contradicted each other: only a role that has the truth decides it from now on
+    asked: int = 0  # check requests so far
+    unknown_answers: int = 0  # UNKNOWN answers so far
+    last_answer: str = ""  # the last one's reason
+    given_up: bool = False  # whether it waits for no real topic any more (`relay.delivery.rules.topic_gate`)
     discarded: Finding | None = None
+    """Why its halves are in the discard topic, with their bodies: parked, while it is undecided; None: they are not."""
 
     def add(self, position: int, half: Half) -> bool:
-        """Add a half.
-
-        Returns:
-            Whether it is the first one of its position.
-        """
+        """Add a half; return whether it is the first one of its position."""
         if self.halves and half.offset != self.last_offset + 1:
             self.gaps += 1
         self.last_offset = half.offset
@@ -213,11 +186,7 @@ class Transaction:
         return self.truth is Truth.LISTENER and source is OpSource.LISTENER
 
     def decide(self, entry: OpEntry, source: OpSource, at: int) -> None:
-        """Take a decision. One of a role that read the row stays its own when others repeat it.
-
-        Args:
-            at: Its append time, ms of broker time.
-        """
+        """Take a decision. One of a role that read the row stays its own when others repeat it."""
         if self.decision is not None and self.decided_by in _SAW_THE_ROW and source not in _SAW_THE_ROW:
             return
         self.decision, self.decided_by, self.decided_at, self.disputed = entry, source, at, False

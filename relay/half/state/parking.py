@@ -5,15 +5,90 @@ A dead service must not be felt by the others: it is never a partition that wait
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from outbox.protocol.checkpoint import FAR, FEW, WINDOW
 from outbox.protocol.half import Truth
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import PENDING, State, Transaction
-from relay.half.state.recheck import PATIENT, PRESSED, Urgent
+
+AT_ONCE = 2_000
+"""Transactions of a service that are asked about at a time: more would wait for one another's answers."""
+
+
+class Patience(NamedTuple):
+    """How long answers are waited for."""
+
+    service: int
+    """How long a service counts as answered for, after an answer or the first time that room was short, ms."""
+    transaction: int  # time that one waits for its own answer, ms: its local transaction may be open
+
+
+PATIENT = Patience(5_000, 30_000)
+PRESSED = Patience(2_000, 2_000)
+"""When there is so little room that the reading stops soon."""
+
+
+class Urgent:
+    """Whom to ask about at once, instead of parking them, when room is short. All times are broker time, ms.
+
+    After an outage answers come scattered, and each takes room in the checkpoint string (R20). Of a service that is
+    answered for, the oldest transactions are asked about first, and the room comes back from below.
+    """
+
+    def __init__(self) -> None:
+        self._answered: dict[str, int] = {}  # service -> when
+        self._asked: dict[str, int] = {}  # transaction id -> when
+        self._waiting: Counter[str] = Counter()  # service -> how many of these
+        self._chosen: list[Transaction] = []
+
+    def answered(self, service: str, now: int) -> None:
+        """Note that a transaction of a service was decided after a check."""
+        self._answered[service] = now
+
+    def look(self, pending: Mapping[str, Transaction], services: Collection[str]) -> None:
+        """Forget who waits no longer, before `without_expected_answer`."""
+        undecided = [id_ for id_ in self._asked if (found := pending.get(id_)) and found.state is State.PENDING]
+        self._asked = {id_: self._asked[id_] for id_ in undecided}
+        self._waiting = Counter(pending[id_].service for id_ in undecided)
+        self._answered = {service: when for service, when in self._answered.items() if service in services}
+
+    def without_expected_answer(
+        self, undecided: Iterable[Transaction], now: int, patience: Patience
+    ) -> Iterator[Transaction]:
+        """Those of a service, oldest first, about which no answer may be expected; some others are chosen."""
+        for transaction in undecided:
+            if not _was_due(transaction, now) or not self._is_answered(transaction.service, now, patience):
+                yield transaction
+            elif transaction.id in self._asked:
+                if now - self._asked[transaction.id] >= patience.transaction:
+                    yield transaction
+            elif self._waiting[transaction.service] < AT_ONCE:
+                self._choose(transaction, now)
+            else:
+                return  # the others' turn comes
+
+    def _is_answered(self, service: str, now: int, patience: Patience) -> bool:
+        return now - self._answered.setdefault(service, now) < patience.service
+
+    def _choose(self, transaction: Transaction, now: int) -> None:
+        self._asked[transaction.id] = now
+        self._waiting[transaction.service] += 1
+        self._chosen.append(transaction)
+
+    def take(self) -> list[Transaction]:
+        """Return the transactions that were chosen; each is to be asked about now."""
+        chosen, self._chosen = self._chosen, []
+        return chosen
+
+
+def _was_due(transaction: Transaction, now: int) -> bool:
+    """Whether it may be asked about: before it is due for the first time, its application may still work on it."""
+    return transaction.asked > 0 or transaction.due <= now
+
 
 FULL = 0.75
 """A checkpoint string is nearly full: parking begins. The reading of halves stops at 1."""
@@ -36,22 +111,15 @@ GRACE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ParkingPolicy:
-    """When to park.
+    """When to park."""
 
-    Args:
-        service_pending_max: Halves of one service that may pend in one half partition.
-        service_pending_max_bytes: Approximate size of these halves, bytes.
-        check_max: UNKNOWN answers after which it is parked.
-        pending_max: Halves of all services that may pend in one half partition; then no more are read.
-        listener_max_age_ms: As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts.
-    """
-
-    service_pending_max: int = 100_000
-    service_pending_max_bytes: int = 256 * 1024 * 1024
+    service_pending_max: int = 100_000  # halves of one service that may pend in one half partition
+    service_pending_max_bytes: int = 256 * 1024 * 1024  # approximate size of these halves, bytes
     undecided_max_age_ms: int = 86_400_000
-    check_max: int = 15
-    pending_max: int = 200_000
+    check_max: int = 15  # UNKNOWN answers after which it is parked
+    pending_max: int = 200_000  # halves of all services that may pend in one half partition; then no more are read
     listener_max_age_ms: int = 7_200_000
+    """As `undecided_max_age_ms`, for a listener transaction; of both limits the lower one counts."""
 
 
 DEFAULT = ParkingPolicy()
@@ -67,19 +135,12 @@ class PendingSize:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How much is taken of what a checkpoint string can encode, and of what may be kept in memory.
+    """How much is taken of what a checkpoint string can encode, and of what may be kept in memory."""
 
-    Args:
-        lowest: Offset of the lowest unsettled half.
-        head: The offset to be read next.
-        islands: How many runs the unsettled halves are.
-        pending: The part of the halves that may pend which does.
-    """
-
-    lowest: int
-    head: int
-    islands: int
-    pending: float = 0.0
+    lowest: int  # offset of the lowest unsettled half
+    head: int  # the offset to be read next
+    islands: int  # how many runs the unsettled halves are
+    pending: float = 0.0  # the part of the halves that may pend which does
 
     def taken(self) -> float:
         """Return the part that is taken; at 1 no further half may be read.
@@ -175,12 +236,7 @@ class Parking:
     def choose(
         self, pending: Mapping[str, Transaction], room: Callable[[], Room], now: int
     ) -> Iterator[tuple[Transaction, str]]:
-        """Transactions to be parked, and why; each is parked before the next one is asked for.
-
-        Args:
-            pending: All pending transactions, in the order of their first halves.
-            now: All ops that were appended before this time are read, ms of broker time.
-        """
+        """Transactions to be parked, and why; each is parked before the next one is asked for."""
         yield from self._asked_too_often(pending)
         yield from self._too_old(pending, now)
         yield from self._of_heavy_services(pending, now)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
-from relay.half.batching.batch import settle_batch, take_batch
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.pending_transactions import BodyPolicy
 from relay.half.state.check_schedule import first_half
 from relay.half.state.half_records import Half
-from tests.support.ledger_model import CHANNEL, TOPICS, entry, half, new_ledger, op, taken_ready
+from tests.support.ledger_model import entry, half, hand_out, new_ledger, op, taken_ready
 
 ALL = 1_000
 MINUTE = 60_000
@@ -81,12 +80,15 @@ def test_what_is_delivered_or_parked_wants_its_bodies_again_and_is_whole_then() 
     ledger.bodies.let_go(MINUTE)
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 1, 1), time=10**9)])
     ledger.overdue.ops_read_until(10**9)
-    batch = take_batch(ledger, taken_ready(ledger, ALL), 10**9, ALL)
-    assert sorted(batch.halves_wanted()) == [0, 1, 2]
-    batch.put_in_halves({found.offset: found for found in halves})
-    assert batch.halves_wanted() == []
-    outcome = settle_batch(batch, ledger, TOPICS, CHANNEL, 10**9)
-    assert [record.key for record in outcome.records if record.topic == "real"] == [b"1"]
+    wanted: list[int] = []
+
+    def fetch(offsets: Iterable[int]) -> dict[int, Half]:
+        wanted.extend(offsets)
+        return {found.offset: found for found in halves}
+
+    batch = hand_out(ledger, fetch).next(10**9)
+    assert sorted(wanted) == [0, 1, 2]
+    assert [record.key for record in batch.records if record.topic == "real"] == [b"1"]
     assert [move.halves for move in batch.moves] == [[halves[0]], [halves[2]]]
 
 

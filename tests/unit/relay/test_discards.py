@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -13,10 +14,10 @@ from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.delivery.rules.outgoing import Finding
-from relay.half.batching.batch import Batch, settle_batch, take_batch
 from relay.half.ledger.ledger import Ledger
 from relay.half.state.check_schedule import first_half
 from relay.half.state.discard_index import all_keys, from_manifest, record_keys, to_manifest
+from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import State, Transaction
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import (
@@ -29,6 +30,7 @@ from tests.support.ledger_model import (
     World,
     entry,
     half,
+    hand_out,
     new_ledger,
     op,
     taken_ready,
@@ -149,10 +151,11 @@ def test_a_half_that_follows_is_written_before_its_transaction_is_delivered() ->
     ledger = ledger_with_parked(0)
     ledger.read_halves([half(1, 1, 1)])
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 1))])
-    batch = take_batch(ledger, taken_ready(ledger, ALL), LATE, ALL)
+    out = hand_out(ledger, discards=lambda wanted: {offset: half(offset, 1, offset) for offset in wanted.values()})
+    batch = out.next(LATE)
     assert not batch.ready
     assert [found.offset for move in batch.moves for found in move.halves] == [1]
-    assert [int(found.id[-12:], 16) for found in take_batch(ledger, taken_ready(ledger, ALL), LATE, ALL).ready] == [1]
+    assert [int(found.id[-12:], 16) for found in out.next(LATE).delivered()] == [1]
 
 
 def test_a_rollback_lets_the_halves_go_that_would_follow() -> None:
@@ -330,16 +333,20 @@ def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
     restored = from_manifest(manifest)
     assert record_keys(restored) == keys
     ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 1, 2))])
-    (transaction,) = taken_ready(ledger, ALL)
+    fetched: dict[bytes, int] = {}
+
+    def fetch(wanted: Mapping[bytes, int]) -> dict[int, Half]:
+        fetched.update(wanted)
+        return {1: half(1, 1), 2: half(2, 1, 1)}
+
+    batch = hand_out(ledger, discards=fetch).next(0)
+    (transaction,) = batch.delivered()
     assert [found.offset for found in transaction.counted()] == [1, 2]
     assert record_keys(transaction) == keys
-    batch = Batch([], [transaction], [], [])
-    assert batch.bodies_wanted() == {keys[1]: 1, keys[2]: 2}
-    batch.put_in({1: half(1, 1), 2: half(2, 1, 1)})
-    outcome = settle_batch(batch, ledger, TOPICS, CHANNEL, 0)
-    tombstones = [record.key for record in outcome.records if record.topic == CHANNEL.discard_topic]
+    assert fetched == {keys[1]: 1, keys[2]: 2}
+    tombstones = [record.key for record in batch.records if record.topic == CHANNEL.discard_topic]
     assert tombstones == [keys[0], keys[1], keys[2], f"{id_}/manifest".encode()] == all_keys(transaction)
-    assert all(record.value is None for record in outcome.records if record.topic == CHANNEL.discard_topic)
+    assert all(record.value is None for record in batch.records if record.topic == CHANNEL.discard_topic)
 
 
 @some.relaxed

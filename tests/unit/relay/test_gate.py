@@ -18,9 +18,9 @@ from relay.delivery.rules import topic_gate
 from relay.delivery.rules.allow_list import EVERYTHING, AllowList
 from relay.delivery.rules.preflight import RealTopic, inspect
 from relay.delivery.rules.topic_gate import METADATA_MAX_AGE_MS, Gate, GateChange, GatePolicy, TopicStatusChange
-from relay.half.batching.batch import take_ready
 from relay.half.ledger import partition_progress
 from relay.half.ledger.ledger import Ledger
+from relay.half.serving.hand_out import take_ready
 from relay.half.state import parking
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction

@@ -159,7 +159,7 @@ def _decided() -> Decision:
 
 
 def _end(word: relay.recovery.hanging_checkpoint.Word = "decide") -> None:
-    end_hanging({}, Mock(), CHANNEL, OWNER, partial(CheckpointAuthor.of, {}, DESCRIPTION, 2), word)
+    end_hanging({}, Mock(), CHANNEL, OWNER, partial(CheckpointAuthor, {}, DESCRIPTION, 2), word)
 
 
 def _ended(deliveries: dict[str, Mock]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 import relay.half.serving.half_authors
 import relay.recovery.hanging_checkpoint
@@ -87,7 +87,9 @@ def _record(half_offset: int, number: int = 1, partition: int = NUMBER) -> Messa
 
 
 def _held(*places: tuple[str, int]) -> set[Held]:
-    author = CheckpointAuthor({}, DESCRIPTION, NUMBER, CHECKPOINT)
+    string = CHECKPOINT.encode(TOPIC_ID, NUMBER)
+    place = TopicPartition(CHANNEL.half_topic, NUMBER, CHECKPOINT.offset, string)
+    author = CheckpointAuthor({}, DESCRIPTION, NUMBER, place)
     return Hold({}, Mock(), CHANNEL, author).of(places)
 
 

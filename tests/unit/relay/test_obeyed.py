@@ -6,7 +6,7 @@ import pytest
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.half.ledger.ledger import Ledger
-from relay.half.state.obeyed import GENERATION, Contradiction, Obeyed
+from relay.half.ledger.op_decisions import GENERATION, Contradiction, Obeyed
 from tests.support.ledger_model import half, new_ledger, op, taken_ready, transaction_id
 from tests.unit.relay.test_ledger import commit, rollback
 

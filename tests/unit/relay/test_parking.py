@@ -18,8 +18,20 @@ from relay.half.serving import half_telemetry as report
 from relay.half.serving.half_telemetry import OLD_MS, SERVICES
 from relay.half.serving.take_over import parking_policy
 from relay.half.state.discard_index import ParkedHalves
-from relay.half.state.parking import DEFAULT, FULL, GRACE_MS, PORTION, PORTION_MS, RELIEF, ROOMY, ParkingPolicy, Room
-from relay.half.state.recheck import AT_ONCE, PATIENT, PRESSED
+from relay.half.state.parking import (
+    AT_ONCE,
+    DEFAULT,
+    FULL,
+    GRACE_MS,
+    PATIENT,
+    PORTION,
+    PORTION_MS,
+    PRESSED,
+    RELIEF,
+    ROOMY,
+    ParkingPolicy,
+    Room,
+)
 from relay.settings import RelaySettings
 from tests.support import protocol_strategies as some
 from tests.support.ledger_model import PARTITION, POLICY, entry, half, new_ledger, op, taken_ready

@@ -43,7 +43,6 @@ from relay.half.serving.worker import PartitionWorker
 from relay.half.state.discard_index import to_manifest
 from relay.half.state.message_transaction import Transaction
 from relay.half.state.parking import ParkingPolicy
-from relay.recovery.hanging_transactions import NoHangingTransactions
 from tests.support.ledger_model import (
     CHANNEL,
     OP_TOPIC_ID,
@@ -125,7 +124,7 @@ def _worker(ledger: Ledger, delivery: Mock, feedback: BatchFeedback) -> Partitio
     return PartitionWorker(
         ledger,
         readers,
-        TopicLookup(ledger.deliveries.queue, gate, topics, NoHangingTransactions(), feedback.refusals, brokers),
+        TopicLookup(ledger.deliveries.queue, gate, topics, HangingTransactions(), feedback.refusals, brokers),
         Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4), delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,
@@ -287,7 +286,7 @@ def test_what_was_handed_out_is_owed_while_a_topic_is_looked_at(worker: Partitio
     worker._lookup._hanging = Mock(spec=HangingTransactions, end=end, **{"take_stale.return_value": ()})
     worker.arrivals.feed(halves(1), [*commits(0, 1), _op(1, entry(OpKind.COMMIT, 7, "0", 0, 0))])
     worker._read()
-    worker._take_ready()
+    worker._hand_out._take_ready(BatchPolicy())
     assert {0} in asked
 
 

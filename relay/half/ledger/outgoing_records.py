@@ -10,7 +10,7 @@ from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.half.state.discard_index import ParkedHalves, all_keys, record_keys
+from relay.half.state.discard_index import ParkedHalves, record_keys
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
 
@@ -19,10 +19,6 @@ def deliver(transaction: Transaction, partition: int) -> list[Record]:
     """Return the records of a committed transaction on their real topics, in the order of their positions.
 
     What comes from the discard topic is out of its order, and a header marks it.
-
-    Args:
-        transaction: A committed transaction that passed pre-flight.
-        partition: Its half partition, for the origin header.
     """
     counted = [(half, half.control) for half in transaction.counted() if half.control]
     records = [_real(half, control, partition, len(counted)) for half, control in counted]
@@ -38,32 +34,15 @@ def _real(half: Half, control: HalfControl, partition: int, messages: int) -> Re
 
 
 def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Record]:
-    """Yield the records of halves that go to the discard topic, then the manifest of their transaction.
-
-    Args:
-        move: The halves, with their bodies; none if all are there already.
-    """
+    """Yield the records of halves that go to the discard topic, then the manifest of their transaction."""
     keys = record_keys(move.transaction)
     for half in move.halves:
         yield Record(topic, manifest.partition, keys[half.offset], half.envelope().encode(), [], half.append_time)
     yield _manifest(manifest, topic)
 
 
-def remove(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
-    """Yield the tombstones that remove a transaction from the discard topic.
-
-    Args:
-        partition: Its half partition, which is the discard partition's number too.
-    """
-    yield from _tombstones(all_keys(transaction), transaction, topic, partition)
-
-
-def remove_halves(transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
-    """Yield the tombstones that remove a transaction's halves, but not its manifest; as `remove()`."""
-    yield from _tombstones(record_keys(transaction).values(), transaction, topic, partition)
-
-
-def _tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+def tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """Yield the tombstones that remove records of a transaction from the discard topic."""
     for key in keys:
         yield Record(topic, partition, key, None, [], transaction.first().append_time)
 

@@ -137,7 +137,8 @@ class TopicLookup:
     def _real_topics(self, found: Mapping[str, TopicDescription], in_hand: Collection[int]) -> dict[str, RealTopic]:
         """Return what pre-flight must know of some topics, after what is left open there was ended."""
         partitions = {name: topic.partitions for name, topic in found.items() if not (topic.lacks or topic.of_channel)}
-        closed, now = self._hanging.end(partitions, in_hand), time.monotonic_ns() // 1_000_000
+        with calling("looking for what is left open on real topics"):
+            closed, now = self._hanging.end(partitions, in_hand), time.monotonic_ns() // 1_000_000
         return {
             name: real_topic(topic, closed.get(name) or self._refusals.why_closed(name, now), self._view.lost)
             for name, topic in found.items()

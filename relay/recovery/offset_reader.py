@@ -14,6 +14,7 @@ from outbox._kafka.topic_cache import TopicCache
 from outbox._service.periodic import Periodic
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from relay import metrics
+from relay.delivery.call_watch import calling
 
 TIMEOUT_SECONDS = 10.0
 """Maximum time for one answer of Kafka."""
@@ -71,7 +72,8 @@ class OffsetReader:
                         heard = time.monotonic()
                         yield message
         finally:
-            consumer.unassign()
+            with calling(f"ending a read of {self._topic}/{self._partition}"):
+                consumer.unassign()
             self._read_at = time.monotonic()
         raise KafkaUnreachable(f"the end of {self._topic}/{self._partition} was not seen")
 
@@ -110,7 +112,8 @@ class OffsetReader:
     def close(self) -> None:
         """Let the connection go."""
         if self._consumer is not None:
-            self._consumer.close()
+            with calling(f"closing a reader of {self._topic}/{self._partition}"):
+                self._consumer.close()
             self._consumer = None
 
     def _is_end(self, message: Message) -> bool:

@@ -29,6 +29,7 @@ from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
 from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
 from relay.half.kafka.decode import keepable
+from relay.half.ledger.op_decisions import Waiting
 from relay.half.partitions.ownership import Halts, Stalls, _Progress
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.served import ServedPartitions
@@ -340,6 +341,14 @@ def r80_metadata_from_before(self: Gate, now: int, *, is_stale: bool = False) ->
     as in sync, and a Kafka transaction on a topic that needs the dead broker has no end until it is back: its half
     partition or table source waits with all topics."""
     return _turn(self, now)
+
+
+@mutant(Waiting.add, "R85", Harm.STUCK)
+@fails("unit/relay/test_ledger.py::test_a_decision_that_waits_is_read_again_after_a_take_over")
+@fails("unit/relay/test_ledger.py::test_of_decisions_that_wait_only_the_newest_are_read_again")
+def r85_decisions_that_wait(self: Waiting, transaction_id: str, offset: int) -> None:
+    """A take-over reads the op of what is decided and waits once more. Without it each message that waited for a broker
+    waits another minute, or until a checker runs, when its half partition was taken over meanwhile."""
 
 
 @mutant(ServedPartitions._halt_unforeseen, "R81", Harm.STUCK)

@@ -17,7 +17,7 @@ from outbox.protocol.half import HalfControl
 from relay.delivery.rules.outgoing import Finding
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.op_decisions import Decisions, Dropped, EarlyOp
-from relay.half.ledger.partition_progress import Checkpoints, Progress
+from relay.half.ledger.partition_progress import Checkpoints, OpProgress, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
 from relay.half.state.deferred import Deferred
@@ -213,12 +213,16 @@ class Ledger:
 
     def op_checkpoint(self) -> OpCheckpoint:
         """Return the progress of the op partition; see `OpProgress.checkpoint`."""
-        return self.progress.ops.checkpoint((self.decisions.oldest(), self.discards.oldest_pin()))
+        return self._checkpoint(self.progress.ops, verdict=False)
 
     def checkpoints(self) -> Checkpoints:
         """Return the progress of all three partitions, which is committed together."""
-        verdicts = (self.decisions.oldest(verdict=True), self.discards.oldest_pin(verdict=True))
-        return Checkpoints(self.half_checkpoint(), self.op_checkpoint(), self.progress.verdicts.checkpoint(verdicts))
+        verdicts = self._checkpoint(self.progress.verdicts, verdict=True)
+        return Checkpoints(self.half_checkpoint(), self.op_checkpoint(), verdicts)
+
+    def _checkpoint(self, progress: OpProgress, *, verdict: bool) -> OpCheckpoint:
+        needed = self.decisions.needed(progress.next, verdict=verdict)
+        return progress.checkpoint((*needed, self.discards.oldest_pin(verdict=verdict)))
 
     def read_limit(self, next_half: int) -> int:
         """Return the offset from which on halves may not be read yet, see `Progress.read_limit`."""

@@ -28,6 +28,10 @@ _WERE_ASKED = frozenset({OpSource.CHECKER, OpSource.LISTENER})
 _UNKNOWN, _CONTRADICTION = Event.UNKNOWN, Event.CONTRADICTION
 _COUNTED_AS = {(kind, source): f"{kind.name.lower()}_{source}" for kind in OpKind for source in OpSource}
 
+READ_AGAIN = 10_000
+"""Op records before the newest that a take-over reads again for what is decided and waits; for older ones check-back
+answers: a real topic may be missing for days."""
+
 GENERATION = 5_000
 """Transactions of one kind after which the generation before is forgotten: 5,000 to 10,000 are remembered."""
 
@@ -181,6 +185,35 @@ def _size(op: EarlyOp) -> int:
     return max(len(op.entry.positions.runs), 1)
 
 
+class Waiting:
+    """The op records that decided what is not settled yet: a take-over reads them again (R85)."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, int] = {}
+        self._heap: list[tuple[int, str]] = []
+
+    def add(self, transaction_id: str, offset: int) -> None:
+        """Note what decided a transaction."""
+        if transaction_id not in self._offsets:
+            self._offsets[transaction_id] = offset
+            heapq.heappush(self._heap, (offset, transaction_id))
+
+    def remove(self, transaction_id: str) -> None:
+        """Note that a transaction is settled, or is not decided any more."""
+        self._offsets.pop(transaction_id, None)
+
+    def oldest(self, above: int) -> int | None:
+        """Return the lowest offset that is not below another one; None if there is none."""
+        while self._heap:
+            offset, transaction_id = self._heap[0]
+            if offset >= above and self._offsets.get(transaction_id) == offset:
+                return offset
+            heapq.heappop(self._heap)
+            if self._offsets.get(transaction_id) == offset:
+                del self._offsets[transaction_id]
+        return None
+
+
 class Decisions:
     """Applies op entries."""
 
@@ -200,6 +233,7 @@ class Decisions:
         self._parking = parking
         self._overdue = overdue
         self._early = EarlyOps()
+        self._waiting = Waiting(), Waiting()  # of the op, and of the verdict partition
         self._obeyed = Obeyed()
         self._contradictions: list[Contradiction] = []
 
@@ -238,12 +272,17 @@ class Decisions:
         """Return whether no more ops for halves ahead can be kept."""
         return self._early.size >= EARLY_OPS
 
-    def oldest(self, *, verdict: bool = False) -> int | None:
-        """Return the offset of the oldest op that is kept for a half ahead; None if there is none."""
-        return self._early.oldest(verdict=verdict)
+    def needed(self, head: int, *, verdict: bool = False) -> tuple[int | None, int | None]:
+        """Return the oldest op that is kept for a half ahead, and the oldest one on what is decided and waits.
+
+        Args:
+            head: Offset of the op that is read next.
+        """
+        return self._early.oldest(verdict=verdict), self._waiting[verdict].oldest(head - READ_AGAIN)
 
     def settled(self, transaction: Transaction) -> None:
         """Remember the decision of a transaction that is settled, to find later ones that contradict it (R42)."""
+        self._forget(transaction)
         if transaction.decision is not None:
             self._obeyed.note(transaction.id, transaction.decision.kind)
 
@@ -321,12 +360,19 @@ class Decisions:
         elif event is _CONTRADICTION:
             self._counts["contradiction"] += 1
             transaction.dispute()
+            self._forget(transaction)
             self._overdue.ask_now([transaction])
         else:
             self._counts[_COUNTED_AS[entry.kind, source]] += 1
             transaction.decide(entry, source, op.append_time)
+            if not transaction.discarded:  # what is in the discard topic has pins of its own
+                self._waiting[op.is_verdict].add(transaction.id, op.offset)
             if source in _WERE_ASKED:
                 self._parking.decided(transaction, self._overdue.ops_known_until())
+
+    def _forget(self, transaction: Transaction) -> None:
+        for waiting in self._waiting:
+            waiting.remove(transaction.id)
 
     def _count_unknown(self, transaction: Transaction, entry: OpEntry) -> None:
         """Count an UNKNOWN answer once: it carries the number of its check."""

@@ -88,6 +88,8 @@ def _figures_of(report: Mapping[str, Any]) -> dict[str, str]:
 
 def _kind(name: str) -> str:
     """The kind of something counted: `killed at relay.flushed` is a `killed at a step of relay`."""
+    name = re.sub(r"^a line of .* (?=to each node)", "a slow line ", name)
+    name = re.sub(r"^.*(table|row\b.*) locked", "a table or row locked", name)
     at = re.fullmatch(r"(\w+ at) (\w+)(\.\w+)+", name)
     plain = re.sub(r"^\w+ (?=application )|: .*|, for a minute$| before$| after$", "", name)
     return f"{at[1]} a step of {at[2]}" if at else plain

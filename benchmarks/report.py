@@ -108,8 +108,11 @@ def _by_reason(parts: Iterable[Mapping[str, str]]) -> list[tuple[str, list[str]]
     return list(reasons.items())
 
 
-_ONLY_IN_RESULTS = re.compile(r"_p95_|_alone$")
-"""Figures that the document leaves out: a percentile in between, and an application without its relay."""
+_ONLY_IN_RESULTS = re.compile(
+    r"_p95_|_alone$|_first_seconds$|_start_to_first_|_made_before_|eager_(p99|.*100kb)|cost_(dead_)?rows"
+    r"|secured_publish_(certificate|token)|relay_memory_mb_"
+)
+"""Figures that the document leaves out: what another one shows as well, and an application without its relay."""
 
 
 def _rows(figures: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str, str, str, str]]:

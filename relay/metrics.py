@@ -23,9 +23,9 @@ TABLE = MetricTable("relay")
 # What became visible, and what did not.
 DELIVERY_SECONDS = TABLE.histogram(
     "outbox_relay_delivery_seconds",
-    "Time until a message is visible, and how many are, by service: from the append of its decision, by the relay's "
-    "clock; of a row from the start of its local transaction, by the database's; of a foreign row from its last read. "
-    "(others): services beyond the first 100",
+    "Time until a message is visible: from the append of its decision, by the relay's clock; of a row from the start "
+    "of its local transaction, by the database's; of a foreign row from its last read. (others): services beyond the "
+    "first 100",
     _DELIVERY_SECONDS,
     service=(),
 )
@@ -36,8 +36,7 @@ TRANSACTIONS = TABLE.counter(
 )
 DISCARDS = TABLE.counter(
     "outbox_relay_discards",
-    "Transactions written to the discard topic, or to the table of discarded rows, by reason; UNDECIDED: they are "
-    "parked",
+    "Transactions written to the discard topic, or to the table of discarded rows; UNDECIDED: they are parked",
     reason=DiscardReason,
 )
 
@@ -54,8 +53,8 @@ OLDEST_SECONDS = TABLE.gauge(
 )
 OLDEST_UNDECIDED_SECONDS = TABLE.gauge(
     "outbox_relay_oldest_undecided_seconds",
-    "Age of the oldest undecided transaction of a service, by broker time and by what decides it (row or "
-    "listener); only the ten longest-waiting services, absent below 60 s",
+    "Age of the oldest undecided transaction of a service, by broker time; only the ten longest-waiting services, "
+    "absent below 60 s",
     partition=(),
     service=(),
     truth=(),
@@ -63,15 +62,13 @@ OLDEST_UNDECIDED_SECONDS = TABLE.gauge(
 LAG = TABLE.gauge("outbox_relay_lag", "Halves not read yet", partition=())
 DISCARDED = TABLE.gauge(
     "outbox_relay_discarded",
-    "Transactions in the discard topic, by what they lack: undecided or undeliverable. Discarded rows are in "
-    "outbox_relay_table_rows",
+    "Transactions in the discard topic: undecided or undeliverable. Discarded rows are in outbox_relay_table_rows",
     partition=(),
     kind=(),
 )
 STALLED_SECONDS = TABLE.gauge(
     "outbox_relay_stalled_seconds",
-    "Time without progress of a half partition that has records to read or transactions to write; 0: it makes "
-    "progress or is idle",
+    "Time without progress of a half partition that has records to read or transactions to write",
     partition=(),
 )
 PARTITIONS = TABLE.gauge(
@@ -123,10 +120,9 @@ OPS = TABLE.counter(
 )
 EVENTS = TABLE.counter(
     "outbox_relay_events",
-    "Other events, by kind: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too late, and "
-    "another decision was applied), op_misplaced (its source does not write to its topic), half_gone (deleted before "
-    "it was settled, skipped because of skip_lost), op_gone (deleted before it was read; check-back decides), stray "
-    "and others",
+    "Other events: op_lost, contradiction, op_settled (too late), op_contradicts_settled (too late, and another "
+    "decision was applied), op_misplaced (its source does not write to its topic), half_gone (skipped because of "
+    "skip_lost), op_gone (deleted before it was read; check-back decides) and others",
     kind=_EVENTS,
 )
 CHECKS = TABLE.counter("outbox_relay_check_requests", "Check requests sent")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,11 +22,10 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
-from outbox._settings.declared import CheckerDatabase, LibrarySettings, ServiceFields, TableSettings
+from outbox._settings.declared import CheckerDatabase, ServiceFields, TableSettings
 from outbox._settings.describe import DescribedSetting, describe_settings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
-from outbox._settings.setting import SettingsTable
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
@@ -76,7 +75,10 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceFields)}
-    jobs = _common(LandSettings, AuditSettings, ReplaySettings) - {"job_id"}
+    jobs = _common(LandSettings, AuditSettings, ReplaySettings)
+    of_checker = {setting.name for setting in describe_settings(CheckerSettings)}
+    of_database = of_checker | {setting.name for setting in describe_settings(TableSettings)}
+    services = {one._name for one in metrics_of(relay.metrics)} & {one._name for one in metrics_of(checker.metrics)}
     return {
         "exit codes": _table(("code", "name", "means"), ((str(int(code)), code.name, code.meaning) for code in Exit)),
         "contract": _table(("rule", "a running service"), _rules()),
@@ -85,19 +87,23 @@ def _tables() -> dict[str, str]:
         "rights in Postgres": _grants(),
         "settings of both": _settings(describe_settings(ServiceFields)),
         "settings of the relay": _settings(row for row in describe_settings(RelaySettings) if row.name not in common),
-        "settings of a table source": _settings_of_a_table(TableSettings),
-        "settings of a database": _settings_of_a_table(CheckerDatabase),
-        "settings of the library": _settings(describe_settings(LibrarySettings)),
+        "settings of a table source": _settings_of_a_table(describe_settings(TableSettings)),
+        "settings of a database": _settings_of_a_table(
+            row for row in describe_settings(CheckerDatabase) if row.name not in of_database
+        ),
         "settings of the checker": _settings(
             row for row in describe_settings(CheckerSettings) if row.name not in common
         ),
         "settings of the jobs": _settings(row for row in describe_settings(LandSettings) if row.name in jobs),
         "settings of land": _settings(row for row in describe_settings(LandSettings) if row.name not in jobs),
-        "settings of the audit": _settings(row for row in describe_settings(AuditSettings) if row.name not in jobs),
+        "settings of the audit": _settings(
+            row for row in describe_settings(AuditSettings) if row.name not in jobs | of_checker
+        ),
         "settings of the replay": _settings(row for row in describe_settings(ReplaySettings) if row.name not in jobs),
-        "metrics of the relay": _metrics(relay.metrics),
-        "metrics of the checker": _metrics(checker.metrics),
-        "metrics of land": _metrics(spark_jobs.landing.metrics),
+        "metrics of both services": _metrics(one for one in metrics_of(relay.metrics) if one._name in services),
+        "metrics of the relay": _metrics(one for one in metrics_of(relay.metrics) if one._name not in services),
+        "metrics of the checker": _metrics(one for one in metrics_of(checker.metrics) if one._name not in services),
+        "metrics of land": _metrics(metrics_of(spark_jobs.landing.metrics)),
         "attacks": _attacks(),
         "bytes of Debezium": _table(("part", "converter", "column", "Debezium", "relay"), documented()),
         "licences": _table(("package", "version", "licence"), licences()),
@@ -137,7 +143,10 @@ def _rights(role: Role) -> str:
     if role is Role.OPERATOR:
         meaning += "Besides the rights of `viewer`:\n\n"
         needs = tuple(need for need in needs if need not in NEEDS[Role.VIEWER])
-    rows = ((str(need.kind), _resource(need), ", ".join(need.operations), need.otherwise) for need in needs)
+    names: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for need in needs:
+        names[str(need.kind), ", ".join(need.operations), need.otherwise].append(_resource(need))
+    rows = ((kind, ", ".join(found), operations, otherwise) for (kind, operations, otherwise), found in names.items())
     return meaning + _table(("on", "name", "operations", "without it"), rows)
 
 
@@ -191,8 +200,8 @@ def setting_names(row: DescribedSetting) -> str:
     return ", ".join(f"`{name}`" for name in (row.name, *others))
 
 
-def _settings_of_a_table(table: type[SettingsTable]) -> str:
-    rows = ((f"`{row.name}`", row.default, row.unit, row.text) for row in describe_settings(table))
+def _settings_of_a_table(settings: Iterable[DescribedSetting]) -> str:
+    rows = ((f"`{row.name}`", row.default, row.unit, row.text) for row in settings)
     return _table(("in the file", "default", "unit or words", "meaning"), rows)
 
 
@@ -208,10 +217,10 @@ def exposed(metric: MetricWrapperBase) -> str:
     return f"{metric._name}_total" if metric._type == "counter" else metric._name
 
 
-def _metrics(module: ModuleType) -> str:
+def _metrics(metrics: Iterable[MetricWrapperBase]) -> str:
     rows = (
         (f"`{exposed(metric)}`", str(metric._type), ", ".join(metric._labelnames), _linked(metric._documentation))
-        for metric in metrics_of(module)
+        for metric in metrics
     )
     return _table(("metric", "type", "labels", "is"), rows)
 

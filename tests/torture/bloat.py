@@ -4,7 +4,7 @@ Rows are inserted and delivered. Then the same goes on while a transaction elsew
 vacuum can remove none of the deleted rows, and once more after that transaction has ended.
 
 Rows pass as fast as the relay delivers. The server's autovacuum_naptime is then what the size depends on: no setting of
-a table makes autovacuum come more often. docs/table_mode.md, "Room for deleted rows", has the rule.
+a table makes autovacuum come more often. docs/table_mode.md, "What is promised", has the rule.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def document(reports: Iterable[Mapping[str, Any]], rolling: str = "", short_topi
     outages = [OutageResult(**report) for report in kept if _is_of_outage(report)]
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
     environment.filters |= {"verdict": verdict, "counts": _counts, "figures": _figures, "number": "{:,}".format}
-    repeated = {"restarts": _restarts(rolling), "short_topic": _repeated(short_topic)}
+    repeated = {"restarts": _restarts(rolling), "times": rolling.count("run "), "short_topic": _repeated(short_topic)}
     text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages, **repeated)
     return text.strip() + "\n"
 
@@ -88,6 +88,8 @@ def _figures_of(report: Mapping[str, Any]) -> dict[str, str]:
 
 def _kind(name: str) -> str:
     """The kind of something counted: `killed at relay.flushed` is a `killed at a step of relay`."""
+    name = re.sub(r"^a line of .* (?=to each node)", "a slow line ", name)
+    name = re.sub(r"^.*(table|row\b.*) locked", "a table or row locked", name)
     at = re.fullmatch(r"(\w+ at) (\w+)(\.\w+)+", name)
     plain = re.sub(r"^\w+ (?=application )|: .*|, for a minute$| before$| after$", "", name)
     return f"{at[1]} a step of {at[2]}" if at else plain
@@ -108,13 +110,15 @@ _STEP = re.compile(r"records waited ([\d.]+) s, .* slowest ([\d.]+) s, beyond Ka
 
 
 def _restarts(pauses: str) -> list[str]:
-    """Each run of the rolling restart as a row: its three steps, and what was the worst in it."""
-    rows = []
-    for number, run in enumerate(pauses.split("run ")[1:]):
+    """What was the worst in each run of the rolling restart, as rows: the figure, the least, median and most."""
+    worst: defaultdict[str, list[float]] = defaultdict(list)
+    for run in pauses.split("run ")[1:]:
         waited, slowest, beyond = zip(*_STEP.findall(run), strict=True)
-        worst = [max(map(float, found)) for found in (slowest, waited, re.findall(r"pause ([\d.]+)", run))]
-        rows.append(" | ".join([str(number), *beyond, *map(str, worst)]))
-    return rows
+        worst["slowest message, beyond Kafka's own time"].append(max(map(float, beyond)))
+        worst["slowest message"].append(max(map(float, slowest)))
+        worst["Kafka's own time, longest of the steps"].append(max(map(float, waited)))
+        worst["longest pause of an owner"].append(max(map(float, re.findall(r"pause ([\d.]+)", run))))
+    return [f"{name} | {min(of):.1f} | {median(of):.1f} | {max(of):.1f}" for name, of in worst.items()]
 
 
 def _repeated(table: str) -> list[str]:

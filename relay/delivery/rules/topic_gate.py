@@ -42,7 +42,7 @@ class GatePolicy:
 
 
 def doubled_pause(first: int, most: int, times: int, who: str) -> int:
-    """Return the pause after so many times, ms: doubled each time, and spread by up to 10 % to avoid waves."""
+    """Return the pause after so many times, ms: twice as long each time, and spread by up to 10 % to avoid waves."""
     exact = min(first << min(times - 1, 20), most)
     spread = zlib.crc32(f"{who}/{times}".encode()) % 201 - 100
     return exact + exact * spread // 1_000

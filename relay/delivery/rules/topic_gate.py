@@ -38,10 +38,10 @@ class GatePolicy:
 
     def pause_after(self, describes: int, who: str) -> int:
         """Return the pause after a topic was described so many times, ms."""
-        return doubled_pause(self.pause, self.pause_max, describes, who)
+        return growing_pause(self.pause, self.pause_max, describes, who)
 
 
-def doubled_pause(first: int, most: int, times: int, who: str) -> int:
+def growing_pause(first: int, most: int, times: int, who: str) -> int:
     """Return the pause after so many times, ms: twice as long each time, and spread by up to 10 % to avoid waves."""
     exact = min(first << min(times - 1, 20), most)
     spread = zlib.crc32(f"{who}/{times}".encode()) % 201 - 100

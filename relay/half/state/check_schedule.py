@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
-from relay.delivery.rules.topic_gate import doubled_pause
+from relay.delivery.rules.topic_gate import growing_pause
 from relay.half.state.discard_index import Discards, record_keys
 from relay.half.state.message_transaction import State, Transaction
 
@@ -68,7 +68,7 @@ class CheckPolicy:
 
     def pause(self, transaction_id: str, asked: int) -> int:
         """Return the pause after the given number of checks, ms."""
-        return doubled_pause(self.check_interval_ms, self.check_interval_max_ms, asked, transaction_id)
+        return growing_pause(self.check_interval_ms, self.check_interval_max_ms, asked, transaction_id)
 
 
 class Overdue:

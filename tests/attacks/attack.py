@@ -16,8 +16,6 @@ DONE = "done"
 
 
 class By(enum.StrEnum):
-    """Who stops an attack."""
-
     KAFKA = "Kafka"
     POSTGRES = "Postgres"
     RELAY = "the relay"
@@ -42,7 +40,6 @@ class Attack(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return it for the name of a test."""
         return self.what.replace("`", "").replace(" ", "-")
 
 

@@ -72,7 +72,6 @@ class Witness:
 
     @contextmanager
     def running(self) -> Iterator[Witness]:
-        """Publish inside the block."""
         for thread in self._threads:
             thread.start()
         try:

@@ -29,8 +29,6 @@ class Row(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """An invariant that does not hold."""
-
     invariant: str
     detail: str
 
@@ -52,7 +50,6 @@ class Evidence:
 
 
 def check(evidence: Evidence) -> list[Violation]:
-    """All that contradicts an invariant."""
     return [Violation(name, detail) for name, rule in RULES.items() for detail in rule(evidence)]
 
 

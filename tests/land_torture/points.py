@@ -11,8 +11,6 @@ from pathlib import Path
 
 
 class Kind(enum.Enum):
-    """How the moment is found."""
-
     FAILPOINT = enum.auto()
     """The process kills itself there."""
     SIGHT = enum.auto()

@@ -32,13 +32,10 @@ from stack.locks import KAFKA_LOCK, all_locks
 
 
 class Failing(AbstractContextManager[str]):
-    """A peer that does not start."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
 
     def __enter__(self) -> str:
-        """Do not start."""
         raise self._error
 
     def __exit__(self, *_: object) -> None:

@@ -54,7 +54,6 @@ HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "ski
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    """The secrets."""
     return Planted(tmp_path_factory.mktemp("planted"))
 
 

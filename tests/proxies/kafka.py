@@ -87,11 +87,9 @@ class KafkaProxies:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to."""
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
     async def start(self) -> None:
-        """Listen."""
         for node in self.nodes:
             await node.start()
 
@@ -101,7 +99,6 @@ class KafkaProxies:
             await node.stop()
 
     def keep(self, request: KafkaRequest, message: bytes, link: KafkaLink) -> None:
-        """Keep a request until its producer's next transaction."""
         link.kept = Kept(message, request.correlation, link, self.moment)
         self._kept[request.transactional_id or ""] = link.kept
 

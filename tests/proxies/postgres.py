@@ -28,8 +28,6 @@ class PostgresLink(Link):
 
 
 class PostgresProxy(Proxy[PostgresLink]):
-    """The proxy before Postgres."""
-
     def __init__(self, url: str, choose: Choose) -> None:
         self._url = url
         self._commits = asyncio.Event()
@@ -38,7 +36,6 @@ class PostgresProxy(Proxy[PostgresLink]):
 
     @property
     def url(self) -> str:
-        """How to connect through it."""
         parts = urlsplit(self._url)
         return parts._replace(netloc=f"{parts.username}:{parts.password}@{HOST}:{self.port}").geturl()
 
@@ -125,11 +122,9 @@ class LossyProxy:
 
     @property
     def url(self) -> str:
-        """How to connect through it."""
         return self._proxy.url
 
     def __enter__(self) -> Self:
-        """Start listening."""
         loop = self._life.enter_context(LoopThread())
         self._proxy = loop.run(self._start())
         self._life.callback(lambda: loop.run(self._proxy.stop()))
@@ -141,5 +136,4 @@ class LossyProxy:
         return proxy
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
         self._life.close()

@@ -102,7 +102,6 @@ def test_a_process_without_its_mutant_does_not_go_on() -> None:
 
 
 def original(number: int, /, *, more: str = "") -> str:
-    """Stands for shipped code."""
     return f"{number}{more}"
 
 

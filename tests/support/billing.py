@@ -51,12 +51,10 @@ class Billing:
                 process.kill()
 
     def invoices(self) -> list[str]:
-        """What was invoiced."""
         with self.site.connect() as connection:
             return [what for (what,) in connection.execute(f"SELECT what FROM {self.schema}.invoice".encode())]
 
     def committed(self) -> int:
-        """Records below the service's committed offsets."""
         consumer = Consumer({**self.site.kafka(), "group.id": "billing"})
         try:
             places = consumer.committed([TopicPartition(self.topic, number) for number in range(3)], 20)

@@ -31,7 +31,6 @@ def create(site: Site) -> MessageTable:
 
 
 def create_numbers(site: Site) -> None:
-    """Create a table with a number for each key."""
     with site.connect() as connection:
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode()
@@ -53,7 +52,6 @@ Insert = Callable[[psycopg.Connection, Site, str, str, str], None]
 
 
 def insert_message(connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:
-    """Insert into the message table."""
     connection.execute(
         f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
         ("orders", site.topic(topic), key.encode(), value.encode()),
@@ -142,20 +140,17 @@ class Writers:
 
 
 def numbers(site: Site) -> Mapping[str, int]:
-    """Return how many messages were committed for each key."""
     with site.connect() as connection:
         return dict(connection.execute(f"SELECT key, number FROM {site.name}_key".encode()).fetchall())
 
 
 def waiting(site: Site) -> int:
-    """Return how many rows the message table holds."""
     with site.connect() as connection:
         row = connection.execute(f"SELECT count(*) FROM {site.tables.message}".encode()).fetchone()
     return int(row[0]) if row else 0
 
 
 def wait_empty(site: Site, timeout: float = 60.0) -> None:
-    """Wait until the message table is empty."""
     wait_until(lambda: waiting(site) == 0, timeout, site.logs)
 
 

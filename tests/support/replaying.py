@@ -54,7 +54,6 @@ def landed_row(topic: str, offset: int, row: int) -> Record:
 
 
 def transaction(partition: int, offset: int) -> str:
-    """The id of the transaction whose first message lies there."""
     return f"0192f3a4-5b6c-7d8e-9f00-{partition:04x}{offset:08x}"
 
 
@@ -67,14 +66,12 @@ class Replaying:
         self._batches = 0
 
     def land(self, *records: Record) -> None:
-        """One more batch of the table."""
         self.landing.plan(self._batches, self._batches + 1)
         self.landing.land(self._batches, *records)
         self.landing.commit(self._batches)
         self._batches += 1
 
     def settings(self, **given: Any) -> ReplaySettings:
-        """The settings of a replay from the table."""
         wanted = {
             "bootstrap_servers": self.site.bootstrap_servers,
             "channel": self.site.name,
@@ -84,5 +81,4 @@ class Replaying:
         return ReplaySettings(**{**wanted, **given})
 
     def run(self, **given: Any) -> Prepared:
-        """Run a replay."""
         return replay(session(), self.settings(**given))

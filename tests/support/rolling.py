@@ -50,7 +50,6 @@ class Step(NamedTuple):
     away_seconds: float
 
     def __str__(self) -> str:
-        """For people."""
         return f"node {self.node} stopped"
 
 
@@ -120,12 +119,10 @@ class Restarts:
         return take
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._end.set()
         self._thread.join()
 
@@ -144,7 +141,6 @@ class Seen(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return self.visible - self.committed
 
 
@@ -183,7 +179,6 @@ class Visibility:
         return {id_: now - at for id_, at in list(self.committed.items()) if id_ not in self.found}
 
     def seen(self) -> list[Seen]:
-        """Return all that were committed and are visible."""
         return [
             Seen(self.found[id_][0][1], at, self.found[id_][0][0])
             for id_, at in list(self.committed.items())
@@ -191,16 +186,13 @@ class Visibility:
         ]
 
     def doubled(self) -> list[str]:
-        """Return the ids of messages that came more than once."""
         return [id_ for id_, times in self.found.items() if len(times) > 1]
 
     def __enter__(self) -> Self:
-        """Begin to read."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._end.set()
         self._thread.join()
         self._consumer.close()

@@ -52,7 +52,6 @@ class SecuredSite(Site):
             self.who = before
 
     def kafka(self) -> dict[str, Any]:
-        """Librdkafka properties for a client."""
         if not self.who:
             return super().kafka()
         provider = {"oauth_cb": token_file.provide} if self.login is Login.TOKEN else {}
@@ -120,7 +119,6 @@ class SecuredSite(Site):
 
     @contextmanager
     def without(self, rule: Rule) -> Iterator[None]:
-        """Take one right away for the block."""
         self._acls.revoke(rule)
         try:
             yield
@@ -129,7 +127,6 @@ class SecuredSite(Site):
 
     @contextmanager
     def besides(self, rule: Rule) -> Iterator[None]:
-        """Give one more right for the block."""
         self._acls.grant([rule])
         try:
             yield

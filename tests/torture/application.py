@@ -170,7 +170,6 @@ class Application:
         failpoint("application.sent")
 
     def _publish(self, execute: Execute, publish: Publish, id_: str, message: Message) -> None:
-        """Publish a message and tell it."""
         message_id = publish(message).message_id
         self._transaction_id = transaction_of(message_id)
         execute(
@@ -207,7 +206,6 @@ class Application:
 
 
 def poison(name: str, topic: str) -> str:
-    """SQL of a row that nobody can deliver."""
     return (
         f"WITH made AS (INSERT INTO {TableNames('public', name).message} (service, topic, header_names)"
         f" VALUES ('poison', '{topic}', ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"

@@ -93,7 +93,6 @@ class Phase:
 
     @property
     def per_second(self) -> float:
-        """Rows inserted and delivered per second."""
         return self.rows / self.seconds
 
 
@@ -123,8 +122,6 @@ class BloatResult:
 
 
 class _Traffic:
-    """Inserts rows by plain SQL while a relay delivers them."""
-
     def __init__(self, site: Site, table: MessageTable, say: Say) -> None:
         self._site, self._table, self._say = site, table, say
         self._inserted = 0
@@ -171,7 +168,6 @@ class _Traffic:
         return Size(max(0, before - waiting), waiting, table, index, evidence)
 
     def proven(self) -> int:
-        """Return the number of delivered messages by their evidence."""
         with self._site.connect() as connection:
             row = connection.execute(self._table.compose(_PROVEN)).fetchone()
         return int(row[0]) if row else 0
@@ -179,7 +175,6 @@ class _Traffic:
 
 @contextmanager
 def _open_transaction(site: Site) -> Iterator[None]:
-    """Keep a transaction open whose snapshot holds vacuum back."""
     with psycopg.connect(site.postgres_url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT count(*) FROM pg_class")

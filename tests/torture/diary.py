@@ -42,7 +42,6 @@ class Diary:
         self.path = path
 
     def write(self, entry: Entry) -> None:
-        """Add a line."""
         with self.path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 

@@ -55,7 +55,6 @@ def verdict(report: Mapping[str, Any]) -> str:
 
 
 def _rate(trials: int) -> str:
-    """The bound of the rule of three."""
     return f"{min(3 / trials, 1):.2g}" if trials else "1"
 
 

@@ -58,12 +58,10 @@ class Seen(NamedTuple):
 
     @property
     def transaction_id(self) -> str:
-        """The transaction that it names."""
         return transaction_of(self.message_id)
 
     @property
     def is_row(self) -> bool:
-        """Whether it was a row of the message table."""
         return self.origin[0] == SOURCE
 
 
@@ -92,8 +90,6 @@ class DeliveredRow(NamedTuple):
 
 
 class DiscardedRow(NamedTuple):
-    """A row that the relay could not deliver."""
-
     id: int
     message_id: str
     reason: str
@@ -155,11 +151,9 @@ class Evidence:
     strangers: Sequence[str] = ()
 
     def half_transactions(self) -> set[str]:
-        """The transactions of messages that were told in half mode."""
         return {transaction_of(told.message_id) for told in self.told.values() if told.mode == "half"}
 
     def transactions(self) -> int:
-        """How many local transactions committed."""
         return len({transaction_of(id_) for id_ in self.told})
 
 

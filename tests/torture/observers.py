@@ -107,18 +107,15 @@ class Observers:
         return [*self.checkpoints.found, *self.stalls.found, *self.resources.found]
 
     def forget(self) -> None:
-        """Begin a new round."""
         for watch in (self.checkpoints, self.stalls, self.resources):
             watch.forget()
 
     def __enter__(self) -> Self:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them."""
         self._end.set()
         for thread in self._threads:
             thread.join(30)
@@ -127,7 +124,6 @@ class Observers:
 def _latest(
     admin: AdminClient, places: Sequence[TopicPartition], isolation: IsolationLevel
 ) -> dict[tuple[str, int], int]:
-    """The latest offsets of those partitions whose leader answers."""
     found: dict[tuple[str, int], int] = {}
     latest = {place: OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]  # the stub lacks it
     for place, future in admin.list_offsets(latest, isolation_level=isolation, request_timeout=_TIMEOUT).items():

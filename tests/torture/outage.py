@@ -176,7 +176,6 @@ class _Outage:
         return time.monotonic() - began
 
     def _discarded(self) -> set[bytes]:
-        """The keys of what lies in the discard topic now."""
         alive: dict[bytes, bytes | None] = {}
         for record in read_committed(self._orders.kafka(), [self._orders.channel.discard_topic]):
             alive[record.key or b""] = record.value

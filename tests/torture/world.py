@@ -87,7 +87,6 @@ class World:
         return json.dumps({SOURCE: {"dsn": as_relay(self.site, url), "table_prefix": self.site.name}})
 
     def places(self) -> list[tuple[str, int]]:
-        """The partitions of the real topics."""
         return [(self.site.topic(name), number) for name in TOPICS for number in range(REAL_PARTITIONS)]
 
 

@@ -376,7 +376,6 @@ class _Meeting:
         self.committed: Future[None] | None = None
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """As the circuit breaker is asked."""
         if self.committed is None:
             make_rows(self._site, self._topic_id, [0], made=[self.row])
             self._purger.execute("BEGIN")
@@ -423,13 +422,10 @@ def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
 
 
 class _Once:
-    """A circuit breaker that opens after it was asked once."""
-
     def __init__(self, asked: list[str]) -> None:
         self._asked = asked
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """As the circuit breaker is asked."""
         del connection
         self._asked += [request.transaction_id for request in requests]
         return set(self._asked) if len(self._asked) == 1 else set()
@@ -451,7 +447,6 @@ def test_an_outcome_that_is_asked_during_a_purge_is_no_rollback_row(
 
 
 def _wait_for_a_lock(site: Site, pid: int) -> None:
-    """Wait until a connection waits for another one's transaction."""
     query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
     with site.connect() as watcher:
         wait_until(lambda: watcher.execute(query, (pid,)).fetchone() == (1,))

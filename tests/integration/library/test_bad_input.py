@@ -171,8 +171,6 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
 
 def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: HalfOutbox) -> None:
     class Failed:
-        """A producer in the state that librdkafka calls fatal."""
-
         def produce(self, *_: object) -> None:
             raise KafkaException(KafkaError(KafkaError._FATAL))
 
@@ -376,7 +374,6 @@ def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: HalfOutbox) 
 
 
 def _role(site: Site, name: str) -> dict[str, str]:
-    """The settings of a new role without any right."""
     with site.connect() as connection:
         connection.execute(f"CREATE ROLE {site.name}_{name} LOGIN PASSWORD 'secret-of-{name}'".encode())
     url = psycopg.conninfo.make_conninfo(site.postgres_url, user=f"{site.name}_{name}", password=f"secret-of-{name}")

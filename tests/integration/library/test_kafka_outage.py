@@ -31,31 +31,24 @@ ROOT = Path(__file__).parents[3]
 
 
 class Circuits(NoRecorder):
-    """Follows the circuit."""
-
     def __init__(self) -> None:
         self.opened = threading.Event()
         self.closed = threading.Event()
 
     def circuit_opened(self, service: str) -> None:
-        """It is open."""
         del service
         self.opened.set()
 
     def circuit_closed(self, service: str) -> None:
-        """It is closed."""
         del service
         self.closed.set()
 
 
 class _Swallowing:
-    """A producer whose halves are never acknowledged."""
-
     def __init__(self) -> None:
         self.halves = 0
 
     def produce(self, *_: object) -> None:
-        """Take a half and forget it."""
         self.halves += 1
 
 
@@ -288,7 +281,6 @@ class _Orders:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Publish for a block."""
         threads = [threading.Thread(target=self._run, args=(random.Random(seed),)) for seed in range(_THREADS)]
         for thread in threads:
             thread.start()

@@ -40,7 +40,6 @@ def _message(shop: Shop, topic: str, value: str, key: str | None = None, **optio
 
 
 def _ends(site: Site, transaction_id: str) -> list[tuple[OpSource, OpKind]]:
-    """Who said what of a transaction."""
     return [(source, entry.kind) for source, entry in site.ops() if entry.transaction_id == transaction_id]
 
 
@@ -179,22 +178,17 @@ def test_the_first_message_begins_to_answer_checks_too(shop: Shop) -> None:
 
 
 class Ends(NoRecorder):
-    """Hears of halves and of ends."""
-
     def __init__(self) -> None:
         self.heard: list[object] = []
 
     def messages_published(self, service: str, count: int) -> None:
-        """Remember it."""
         self.heard.append(("published", service, count))
 
     def halves_acked(self, service: str, count: int, seconds: float) -> None:
-        """Remember it."""
         assert 0 < seconds < 60
         self.heard.append(("acked", service, count))
 
     def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
-        """Remember it."""
         self.heard.append((outcome, service))
 
 
@@ -267,7 +261,6 @@ def test_a_half_that_kafka_does_not_store_keeps_the_local_transaction_from_runni
 
 
 def _refuse_records(site: Site, topic: str) -> None:
-    """Make a topic too small for whatever comes."""
     entry = ConfigEntry("max.message.bytes", "80", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in site.admin.incremental_alter_configs([resource]).values():

@@ -46,7 +46,6 @@ KINDS = (*(f"{mode} in memory, {database}" for mode in MODES for database in ("S
 
 @pytest.fixture(scope="module", params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Each kind of application."""
     if request.param == "halves in Kafka":
         yield RealPlace(request.getfixturevalue("shop"))
         return
@@ -501,7 +500,6 @@ def test_outcomes(place: Place) -> None:
 
 @asynccontextmanager
 async def _async(place: Place) -> AsyncIterator[tuple[AsyncOutbox | AsyncHalfOutbox, AsyncEngine]]:
-    """The asyncio face of an application."""
     engine = place.async_engine()
     try:
         outbox = place.outbox

@@ -51,7 +51,6 @@ class Order(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The message."""
         return Message(self.shop.site.topic(self.topic), str(self.number), self.topic)
 
 
@@ -199,7 +198,6 @@ def _commit_lost(shop: Shop) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _backend_ended(shop: Shop) -> Iterator[tuple[str, int]]:
-    """An administrator ends the backend while COMMIT runs."""
     name = uuid.uuid4().hex
     url = f"{shop.site.postgres_url}?application_name={name}"
     if "?" in shop.site.postgres_url:

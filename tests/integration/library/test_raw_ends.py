@@ -34,12 +34,10 @@ class Interrupter:
         self.lines = 0
 
     def __enter__(self) -> Self:
-        """Begin to trace."""
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:

@@ -36,7 +36,6 @@ def engine(shop: Shop) -> Engine:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """After each test the library remembers no transaction."""
     yield
     gc.collect()
     assert not sqlalchemy_session._published

@@ -20,8 +20,6 @@ READ_ONLY = {"postgresql_readonly": True}
 
 
 class Stock:
-    """A row of the shop's table."""
-
     def __init__(self, id_: int) -> None:
         self.id = id_
         self.count = 0
@@ -36,14 +34,12 @@ class RoutingSession(Session):
         self.follower = follower
 
     def get_bind(self, mapper: Any = None, *, clause: Any = None, **_: Any) -> Engine:
-        """Return the engine for a statement."""
         del mapper
         return self.leader if self._flushing or isinstance(clause, Update) else self.follower
 
 
 @pytest.fixture(scope="module")
 def other(shop: Shop) -> Engine:
-    """Another engine on the same database."""
     return shop.site.engine()
 
 

@@ -76,7 +76,6 @@ class Place:
 
     @property
     def business(self) -> str:
-        """The application's own table."""
         return f"{self.site.name}_orders"
 
     def rows(self, *, service: str | None = None) -> list[Row]:
@@ -100,7 +99,6 @@ def _headers(names: list[str] | None, values: list[bytes | None] | None) -> list
 
 @pytest.fixture(scope="module")
 def place(servers: Servers) -> Iterator[Place]:
-    """The place of all tests here."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         made = Place(site)
         yield made
@@ -286,7 +284,6 @@ def test_the_outcome_is_that_of_the_start_too(place: Place, engine: Engine) -> N
 
 @pytest.fixture
 def lone(site: Site) -> Iterator[Place]:
-    """A place of this test alone."""
     made = Place(site)
     yield made
     made.outbox.close()
@@ -936,13 +933,10 @@ def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
 
 
 class Counting(NoRecorder):
-    """Counts published messages."""
-
     def __init__(self) -> None:
         self.published: list[tuple[str, int]] = []
 
     def messages_published(self, service: str, count: int) -> None:
-        """Count."""
         self.published.append((service, count))
 
 

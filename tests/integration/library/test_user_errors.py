@@ -71,17 +71,14 @@ class World:
         self.message = Message(site.topic("orders"), "x")
 
     def publish(self, message: Message, outbox: HalfOutbox | None = None) -> None:
-        """Publish in a session that commits."""
         with Session(self.site.engine()) as session, session.begin():
             (outbox or self.outbox).publish(session, message)
 
     def publish_on(self, connection: psycopg.Connection[Any]) -> None:
-        """Publish on a psycopg connection."""
         with self.outbox.transaction(connection) as transaction:
             transaction.publish(self.message)
 
     def outbox_of_missing_tables(self) -> HalfOutbox:
-        """Return an outbox whose tables do not exist."""
         self.site.tables = TableNames("public", f"{self.site.name}_none")
         return self.site.half_outbox()
 
@@ -157,14 +154,12 @@ class _Driver:
         self._row = row
 
     def cursor(self) -> _Driver:
-        """Return itself."""
         return self
 
     def execute(self, *_: object) -> None:
         """Run a statement."""
 
     def fetchall(self) -> list[tuple[object, ...]]:
-        """Return the row."""
         return [self._row]
 
     def commit(self) -> None:
@@ -187,15 +182,11 @@ async def _serialize_later(*_: object) -> bytes:
 
 
 class _Listener(TransactionListener):
-    """Answers nothing that means anything."""
-
     def execute_local_transaction(self, msg: object, arg: object) -> Any:
-        """Return what is no state."""
         del msg, arg
         return "COMMIT"
 
     def check_local_transaction(self, msg: object) -> Any:
-        """Return what is no state."""
         del msg
         return "COMMIT"
 

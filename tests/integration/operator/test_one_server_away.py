@@ -46,7 +46,6 @@ def publish(site: Site) -> str:
 
 @pytest.fixture
 def waiting(shop: Site) -> str:
-    """The id of a transaction whose row waits."""
     return publish(shop)
 
 

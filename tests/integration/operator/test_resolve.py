@@ -69,7 +69,6 @@ def _committed(site: Site, outbox: HalfOutbox) -> str:
 
 
 def _said(site: Site, transaction_id: str) -> list[OpEntry]:
-    """What the operator's op entries say of a transaction."""
     return [e for source, e in site.ops() if source is OpSource.OPERATOR and e.transaction_id == transaction_id]
 
 
@@ -473,7 +472,6 @@ def test_without_kafka_it_is_one_sentence(still: Site) -> None:
 
 
 def _of_group(site: Site, service: str, count: int) -> list[str]:
-    """Ids of undecided transactions of a service."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
     return [
         entry.transaction_id

@@ -40,7 +40,6 @@ class Application(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Publish."""
         number = 0
         while not self._stopping.wait(0.01):
             number += 1

@@ -91,16 +91,13 @@ class Line:
 
     @property
     def take_overs(self) -> int:
-        """How often the producer was replaced."""
         return self._delivery.take_overs
 
     def group_metadata(self) -> bytes:
-        """Of the member that the half topic is assigned to."""
         metadata: bytes = self._member.consumer_group_metadata()
         return metadata
 
     def checkpoint(self) -> int:
-        """The committed offset."""
         (place,) = self._member.committed([TopicPartition(self.half, 0)], 20)
         return place.offset
 
@@ -119,14 +116,12 @@ class Line:
         self.assert_each_once()
 
     def close(self) -> None:
-        """Let the clients go."""
         self._delivery.close()
         self._member.close()
 
 
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[Proxied]:
-    """A broker whose clients come through a proxy."""
     armed = Armed()
     with Stack(proxied=True) as stack, LoopThread() as loop:
         proxies = KafkaProxies(stack.kafka.proxy_ports, armed.take)
@@ -137,7 +132,6 @@ def proxied() -> Iterator[Proxied]:
 
 @pytest.fixture
 def line(proxied: Proxied) -> Iterator[Line]:
-    """A line of its own for each test."""
     made = Line(*proxied)
     yield made
     made.armed.disarm()

@@ -85,8 +85,6 @@ def test_a_warm_round_runs_and_is_thrown_away() -> None:
 
 
 class Unconnected(Application):
-    """An application without servers."""
-
     def __init__(self) -> None:
         """Connect to nothing."""
 

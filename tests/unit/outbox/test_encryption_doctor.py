@@ -125,7 +125,6 @@ def _dead(*_: object) -> None:
 
 @pytest.fixture
 def root_logger() -> Iterator[None]:
-    """The root logger as it was."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -362,13 +362,10 @@ def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
 
 
 class _Ears(NoRecorder):
-    """Hears how transactions end."""
-
     def __init__(self) -> None:
         self.outcomes: list[CommitOutcome] = []
 
     def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
-        """Remember."""
         del service
         self.outcomes.append(outcome)
 
@@ -397,24 +394,19 @@ def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
 
 
 class _Driver:
-    """Of a database that nobody knows."""
-
     def __init__(self, *, fails: bool) -> None:
         self.calls: list[str] = []
         self._fails = fails
 
     def commit(self) -> None:
-        """COMMIT."""
         self.calls.append("commit")
 
     def rollback(self) -> None:
-        """ROLLBACK."""
         self.calls.append("rollback")
         if self._fails:
             raise ConnectionError
 
     def close(self) -> None:
-        """Close."""
         self.calls.append("close")
 
 

@@ -223,7 +223,6 @@ MAGIC = b"\x00"
 
 @pytest.fixture
 def registry() -> SchemaRegistryClient:
-    """A registry of this test alone."""
     return new_registry()
 
 
@@ -235,7 +234,6 @@ def schema(request: pytest.FixtureRequest) -> Schema:
 
 
 def read(schema: Schema, registry: SchemaRegistryClient, message: Message) -> object:
-    """What a consumer makes of a message's value."""
     return schema.read(registry, message.topic, message.value_bytes(), message.header_list())
 
 

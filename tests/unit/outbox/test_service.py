@@ -39,7 +39,6 @@ from tests.support.harness import wait_until
 
 @pytest.fixture
 def logs() -> Iterator[None]:
-    """Logs as they were before."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -223,7 +222,6 @@ def test_look_refused_for_long_is_named_until_one_succeeds(monkeypatch: pytest.M
             raise ConfigurationError("no right")
 
     def look_twice() -> None:
-        """Wait until a look that began later has ended."""
         before = looks[0]
         wait_until(lambda: looks[0] >= before + 3, 10)
 

@@ -407,7 +407,6 @@ SECRET_PROPERTIES = [
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What the library logs in the block."""
     lines: list[str] = []
     handler = logging.Handler(logging.DEBUG)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # a small handler

@@ -99,13 +99,11 @@ class GatedLedger:
         return ready
 
     def describe(self, names: set[str]) -> None:
-        """Describe topics."""
         self.described.append(names)
         found = {name: self.cluster[name] for name in names if name in self.cluster}
         release(self.ledger, self.gate.update(names, found, waited_for(self.ledger, names)))
 
     def reason(self, transaction: Transaction) -> DiscardReason | None:
-        """What pre-flight says of what was handed out."""
         found = transaction.lacks() or inspect(transaction, self.gate.topics, CHANNEL, None, self.gate.allowed)
         return found.reason if found else None
 

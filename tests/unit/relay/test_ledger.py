@@ -49,12 +49,10 @@ LATE = 10**12
 
 
 def commit(number: int, offset: int) -> OpEntry:
-    """COMMIT of a transaction of one message."""
     return entry(COMMIT, number, "0", offset, offset)
 
 
 def rollback(number: int, offset: int) -> OpEntry:
-    """ROLLBACK of a transaction of one message."""
     return entry(ROLLBACK, number, "0", offset, offset)
 
 
@@ -654,7 +652,6 @@ def test_a_malformed_op_record_is_counted_and_passed() -> None:
 
 
 def verdict(offset: int, *entries: OpEntry, source: OpSource = CHECKER, time: int = 1_000) -> OpRecord:
-    """A record of the verdict partition."""
     return OpRecord(offset, time, source, entries, "", is_verdict=True)
 
 

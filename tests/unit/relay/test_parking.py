@@ -31,7 +31,6 @@ HOUR = 3_600_000
 
 
 def read_all_ops(ledger: Ledger, until: int) -> None:
-    """No op that was appended before this time is unread."""
     ledger.overdue.ops_read_until(until)
 
 

@@ -75,17 +75,14 @@ class Clock:
     now: float = 1_000.0
 
     def monotonic(self) -> float:
-        """In s."""
         return self.now
 
     def monotonic_ns(self) -> int:
-        """In ns."""
         return int(self.now * 1e9)
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The worker's clock."""
     made = Clock()
     for module in (relay.half.serving.worker, relay.half.serving.commits, relay.delivery.topic_lookup, sending):
         monkeypatch.setattr(module, "time", made)
@@ -94,13 +91,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def delivery() -> Mock:
-    """Takes Kafka transactions."""
     return Mock(spec=Delivery, rest_ms=0, timed_out=False)
 
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """A ledger with little room."""
     monkeypatch.setattr(relay.half.ledger.partition_progress, "WINDOW", WINDOW)
     monkeypatch.setattr(relay.half.ledger.partition_progress, "FAR", WINDOW)
     monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", EARLY)
@@ -109,7 +104,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 @pytest.fixture
 def feedback() -> BatchFeedback:
-    """What outlasts a worker."""
     return BatchFeedback(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
 
 
@@ -153,7 +147,6 @@ def halves(*numbers: int) -> list[Message]:
 
 
 def commits(first_offset: int, *numbers: int) -> list[Message]:
-    """Op records of one COMMIT each."""
     return [
         _op(offset, entry(OpKind.COMMIT, number, "0", number, number))
         for offset, number in enumerate(numbers, first_offset)

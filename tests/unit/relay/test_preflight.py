@@ -291,7 +291,6 @@ def discarded(transaction: Transaction, found: Finding) -> list[Record]:
 
 
 def discarded_malformed(half: Half) -> list[Record]:
-    """The records of a half that cannot be parsed."""
     return list(discard_malformed(half, malformed(half, TOPIC_ID, 3), "outbox.discard"))
 
 

@@ -102,7 +102,6 @@ def with_rows() -> Evidence:
 
 
 def found(evidence: Evidence) -> list[str]:
-    """The invariants that are violated."""
     return sorted({violation.invariant for violation in check(evidence)})
 
 

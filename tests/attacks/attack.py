@@ -28,8 +28,6 @@ class Attack(NamedTuple):
 
     Args:
         code: With which code, as Kafka, Postgres or the discard topic name it.
-        run: Tries it; returns the code.
-        effect: What it does nevertheless; empty: nothing.
     """
 
     what: str

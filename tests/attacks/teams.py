@@ -119,11 +119,7 @@ class Team:
 
 @dataclass
 class Teams:
-    """Both teams while they work. team-a is the attacker.
-
-    Args:
-        relay: team-b's relay.
-    """
+    """Both teams while they work. team-a is the attacker."""
 
     stack: Stack
     a: Team

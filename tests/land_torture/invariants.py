@@ -15,11 +15,7 @@ SHOWN = 5
 
 
 class Row(NamedTuple):
-    """A record, and where it is.
-
-    Args:
-        digest: Of key, value and headers.
-    """
+    """A record, and where it is."""
 
     topic: str
     partition: int
@@ -38,7 +34,6 @@ class Evidence:
     """What was found.
 
     Args:
-        batches: How many of them each batch has.
         commits: What the commits carry, and how many rows they have, in the order of batches.
     """
 

@@ -46,8 +46,6 @@ class Job:
 
     Args:
         site: Kafka; its name marks the job's Java process.
-        topics: Full names of the topics.
-        sink: `delta` or `naive`.
         folder: For table, checkpoint and log; it must not exist yet.
     """
 

@@ -29,7 +29,6 @@ class Point:
 
     Args:
         place: The failpoint, or the folder to look into, below the folder of the job.
-        pattern: What the names there look like.
     """
 
     name: str

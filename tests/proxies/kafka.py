@@ -44,7 +44,6 @@ class Kept:
     """A request that its sender holds for lost.
 
     Args:
-        message: The request with its size.
         moment: Before which request of its producer it is let go.
     """
 
@@ -112,11 +111,7 @@ class KafkaProxies:
 
 
 class KafkaProxy(Proxy[KafkaLink]):
-    """The proxy before one node.
-
-    Args:
-        target: Port of the node.
-    """
+    """The proxy before one node."""
 
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:
         super().__init__((HOST, target), port, choose)

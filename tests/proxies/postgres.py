@@ -40,11 +40,7 @@ class PostgresProxy(Proxy[PostgresLink]):
         return parts._replace(netloc=f"{parts.username}:{parts.password}@{HOST}:{self.port}").geturl()
 
     async def follow(self, url: str) -> None:
-        """Lead to another server from now on, after a failover; links to the former one end.
-
-        Args:
-            url: Where it is; with the same password.
-        """
+        """Lead to another server from now on, after a failover; links to the former one end."""
         await self.lead_to(_place(url))
 
     async def hold_commits(self, seconds: float) -> None:

@@ -54,12 +54,7 @@ LinkT = TypeVar("LinkT", bound=Link)
 
 
 class Proxy(ABC, Generic[LinkT]):
-    """Passes everything between its clients and one server.
-
-    Args:
-        target: Host and port of the server.
-        port: Port to listen on; 0: any.
-    """
+    """Passes everything between its clients and one server."""
 
     def __init__(self, target: tuple[str, int], port: int, choose: Choose) -> None:
         self.port = port

@@ -16,11 +16,7 @@ from tests.support.shop import Shop
 
 
 class AsyncShop:
-    """An asyncio application on the site, the tables and the topics of a shop, with the same outbox.
-
-    Args:
-        options: Of its engine.
-    """
+    """An asyncio application on the site, the tables and the topics of a shop, with the same outbox."""
 
     def __init__(self, shop: Shop, **options: Any) -> None:
         self.shop = shop

@@ -17,12 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Billing:
-    """An example consumer.
-
-    Args:
-        topic: Short name of what it consumes.
-        program: Its file in `examples`.
-    """
+    """An example consumer."""
 
     def __init__(self, site: Site, topic: str, program: str) -> None:
         self.site, self._program = site, EXAMPLES / program

@@ -22,11 +22,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 @dataclass(frozen=True)
 class Opened:
-    """An open connection, before its transaction.
-
-    Args:
-        target: What `publish()` takes.
-    """
+    """An open connection, before its transaction."""
 
     target: Any
     execute: Callable[[str], Any]

@@ -34,12 +34,7 @@ _IDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of foreign table.
-
-    Args:
-        layout: `debezium` or `mapping`.
-        after: `delete` or `mark`.
-    """
+    """A kind of foreign table."""
 
     layout: str
     id: str

@@ -233,7 +233,6 @@ class World:
         Args:
             local: An open transaction, or a finished one: then the half is a straggler.
             twice: The half is stored twice, and the second one is acknowledged.
-            break_it: What is stored cannot be parsed.
         """
         position = max(local.offsets, default=-1) + 1
         if twice:

@@ -38,11 +38,7 @@ def create_numbers(site: Site) -> None:
 
 
 def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
-    """Return the variables of a relay that delivers from the message table of a site.
-
-    Args:
-        table: More settings of the table.
-    """
+    """Return the variables of a relay that delivers from the message table of a site."""
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
@@ -64,8 +60,6 @@ def publish(
     """Publish the next number of each key, after its row is locked.
 
     Args:
-        connection: In a transaction.
-        topic: Short name of the real topic.
         keys: The keys, ascending, so that two transactions never wait for each other.
     """
     for key in keys:
@@ -78,11 +72,7 @@ def publish(
 
 
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:
-    """Publish messages by plain SQL, each in a transaction of its own.
-
-    Args:
-        messages: With key and value as text.
-    """
+    """Publish messages by plain SQL, each in a transaction of its own."""
     statement = f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES ('g', %s, %s, %s)"
     with psycopg.connect(site.postgres_url, autocommit=True) as connection:
         for message in messages:
@@ -91,11 +81,7 @@ def insert_rows(site: Site, messages: Sequence[Message]) -> None:
 
 
 class Writers:
-    """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back.
-
-    Args:
-        topic: Short name of the real topic.
-    """
+    """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back."""
 
     def __init__(
         self,
@@ -161,7 +147,6 @@ def assert_exactly(site: Site, topic: str) -> None:
 
     Args:
         site: The site, with nothing left in its message table.
-        topic: Short name of the real topic.
     """
     found = assert_numbers(site, topic)
     assert len({record.message_id for record in found}) == len(found)

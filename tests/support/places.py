@@ -83,12 +83,7 @@ class Place(ABC):
 
 
 class MemoryPlace(Place):
-    """On an outbox in memory.
-
-    Args:
-        kind: Its class.
-        url: For psycopg, if it is Postgres.
-    """
+    """On an outbox in memory."""
 
     def __init__(
         self, kind: type[InMemoryOutbox | InMemoryHalfOutbox], engine: Engine, async_url: str, url: str | None

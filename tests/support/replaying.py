@@ -27,12 +27,7 @@ def landed(
     headers: Iterable[tuple[str, bytes | None]] = (),
     place: int = 0,
 ) -> Record:
-    """A record as the relay has written it; its transaction is known by partition and offset.
-
-    Args:
-        headers: The user's headers.
-        place: Its position in the transaction.
-    """
+    """A record as the relay has written it; its transaction is known by partition and offset."""
     outbox = [
         ("outbox-id", f"{transaction(partition, offset - place)}/{place}".encode()),
         ("outbox-service", b"shop"),

@@ -42,7 +42,6 @@ class Step(NamedTuple):
     """One step of a rolling restart.
 
     Args:
-        node: Number of the node, from 0.
         away_seconds: From its end until it is started again.
     """
 
@@ -57,9 +56,6 @@ class Restarts:
     """Restarts nodes, and notes when Kafka itself took no records: a plain producer waited for an acknowledgement.
 
     Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
-
-    Args:
-        site: A site with a topic `plain`.
     """
 
     def __init__(self, kafka: Kafka, site: Site) -> None:
@@ -128,12 +124,7 @@ class Restarts:
 
 
 class Seen(NamedTuple):
-    """A message that is visible.
-
-    Args:
-        owner: Its half partition, or the table source.
-        committed: When its COMMIT returned, monotonic s.
-    """
+    """A message that is visible."""
 
     owner: str
     committed: float
@@ -145,11 +136,7 @@ class Seen(NamedTuple):
 
 
 class Visibility:
-    """When each message was committed, and when a reader got it.
-
-    Args:
-        topics: Their short names.
-    """
+    """When each message was committed, and when a reader got it."""
 
     def __init__(self, site: Site, topics: Sequence[str]) -> None:
         self.committed: dict[str, float] = {}
@@ -215,12 +202,7 @@ def _pauses_of(seen: Sequence[Seen]) -> Iterator[float]:
 
 @contextmanager
 def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[None]:
-    """Write while the block lasts, in half and in table mode, to the topics `halves` and `rows`.
-
-    Args:
-        site: The site, with a message table.
-        threads: Of each mode.
-    """
+    """Write while the block lasts, in half and in table mode, to the topics `halves` and `rows`."""
     stop = threading.Event()
     outboxes: dict[str, HalfOutbox | Outbox] = {"halves": site.half_outbox(), "rows": site.outbox()}
     writers = [

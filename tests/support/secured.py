@@ -31,11 +31,7 @@ class Login(enum.StrEnum):
 
 @dataclass
 class SecuredSite(Site):
-    """A site whose clients have the name that `acting` gives; outside of that they may do anything.
-
-    Args:
-        stack: A secured stack.
-    """
+    """A site whose clients have the name that `acting` gives; outside of that they may do anything."""
 
     stack: Stack = field(kw_only=True)
     login: Login = field(default=Login.PASSWORD, kw_only=True)

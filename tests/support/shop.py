@@ -19,12 +19,7 @@ from tests.support.harness import Site
 
 
 class Shop:
-    """An application on a site.
-
-    Args:
-        site: Its channel, callback tables and topics exist.
-        options: Further arguments of its outbox.
-    """
+    """An application on a site."""
 
     def __init__(self, site: Site, publish_timeout_seconds: float = 5.0, **options: Any) -> None:
         self.site = site

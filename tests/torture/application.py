@@ -64,7 +64,6 @@ class Application:
     """One process of it.
 
     Args:
-        name: Prefix of its tables and topics.
         topics: Real topics; the last one has keys of its own.
         short_share: Share of local transactions whose messages all go to the last topic.
     """
@@ -190,11 +189,7 @@ class Application:
         savepoint.rollback()
 
     def poison(self, producer: Producer | None) -> None:
-        """Now and then, write a half that nobody can parse, or a row that nobody can deliver.
-
-        Args:
-            producer: For the half; None: write the row.
-        """
+        """Now and then, write a half that nobody can parse, or a row that nobody can deliver."""
         poisons = self._random.random() < POISON
         if producer is not None:
             if poisons:

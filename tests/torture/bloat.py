@@ -65,9 +65,7 @@ class Size:
     """The size of the tables at one moment.
 
     Args:
-        delivered: Rows that were delivered before it.
         table_bytes: The message table with its TOAST table, bytes.
-        index_bytes: Its indexes, bytes.
         evidence_bytes: The evidence of delivered messages, with its indexes, bytes.
     """
 
@@ -98,11 +96,7 @@ class Phase:
 
 @dataclass(slots=True)
 class BloatResult:
-    """What came of the run.
-
-    Args:
-        rows: Rows of the first two phases together.
-    """
+    """What came of the run."""
 
     rows: int
     naptime: str

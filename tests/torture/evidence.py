@@ -20,11 +20,7 @@ TOPICS = ("a", "b", SHORT)
 
 
 class Told(NamedTuple):
-    """A message that the application told, by the word of its own database.
-
-    Args:
-        digest: Hash of key, value and headers.
-    """
+    """A message that the application told, by the word of its own database."""
 
     topic: str
     digest: str
@@ -37,7 +33,6 @@ class Seen(NamedTuple):
 
     Args:
         id: The application's own id, in its header, or an empty text.
-        message_id: In its header, or an empty text.
         digest: Hash of key, value and the user's own headers.
         origin: Half partition and half offset, or table source and row id, by its header.
         late: Whether it says that it is out of its order.
@@ -96,12 +91,7 @@ class DiscardedRow(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What `outcome()` said of a local transaction that ended with an error.
-
-    Args:
-        told: The application's own id of it.
-        when: Who asked, and when.
-    """
+    """What `outcome()` said of a local transaction that ended with an error."""
 
     told: str
     transaction_id: str
@@ -124,7 +114,6 @@ class Evidence:
         waiting: Message ids of rows that are still in the message table.
         unsettled: What was not settled when time was up: half partitions, as text.
         claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by its origin.
-        watched: What those who watched found, by invariant.
         strangers: Places of records that the hostile application of another channel wrote.
     """
 

@@ -108,11 +108,7 @@ def _number(value: bytes | None) -> int:
 
 
 class Reader(threading.Thread):
-    """The read_committed reader that is always there; no proxy stands before it.
-
-    Args:
-        bootstrap_servers: Of the brokers themselves.
-    """
+    """The read_committed reader that is always there; no proxy stands before it."""
 
     def __init__(self, bootstrap_servers: str, places: Sequence[tuple[str, int]]) -> None:
         super().__init__(name="reader", daemon=True)

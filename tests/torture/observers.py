@@ -23,13 +23,7 @@ _MIB = 2**20
 
 
 class Observers:
-    """The watches, and the threads that feed them while the `with` block lasts.
-
-    Args:
-        bootstrap_servers: Of the brokers themselves.
-        services: Who runs now: kind and process id.
-        channels: How many channels each of them serves.
-    """
+    """The watches, and the threads that feed them while the `with` block lasts."""
 
     def __init__(
         self,

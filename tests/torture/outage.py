@@ -93,8 +93,6 @@ class _Outage:
     """Two databases behind one channel: that of `orders` goes away, that of `bills` stays.
 
     Args:
-        stack: Kafka, and the database that goes away.
-        orders: The site with that database.
         bills: The same channel and tables with the other database.
     """
 
@@ -198,7 +196,6 @@ def outage(seconds: float, halves: int, say: Say) -> OutageResult:
     """Start everything, let the database go and come back, and say what came of it; nothing is left running.
 
     Args:
-        seconds: How long it is down, at least.
         halves: Halves that wait for it; half of them belong to committed transactions.
     """
     with _world() as (stack, orders, bills):

@@ -56,7 +56,6 @@ class Result:
 
     Args:
         rows: Messages that were rows of the message table.
-        rolled_back: Transactions that the checker fenced.
         late: Messages that were delivered out of their order, and say so.
         seconds: How long it took, without starting the servers.
         longest_stall: The longest time (s) for which readers of a real partition were held up.
@@ -133,7 +132,6 @@ class Run:
 
     Args:
         folder: For the logs of processes that ended badly.
-        round_seconds: For the faults of one round.
         kinds: Kinds of rounds, in turn; None: all faults at random.
     """
 

@@ -12,7 +12,6 @@ class SetBack:
     """What the database holds after it was set back.
 
     Args:
-        delivered: The last batch that it calls delivered.
         proven: The last batch that it called delivered before. Kafka has this number or a higher one.
     """
 

@@ -73,12 +73,7 @@ class StallWatch:
         self._told: set[tuple[str, int]] = set()
 
     def saw(self, place: tuple[str, int], stable: int, end: int, now: float) -> None:
-        """The last stable offset and the end of a partition at a time.
-
-        Args:
-            end: High watermark.
-            now: Monotonic, seconds.
-        """
+        """The last stable offset and the end of a partition at a time."""
         offset, since = self._since.get(place, (-1, now))
         if stable >= end or stable != offset:
             self._since[place] = (stable, now)

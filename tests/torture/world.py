@@ -79,11 +79,7 @@ class World:
         }
 
     def sources(self, url: str) -> str:
-        """The table source of a relay, whose role is no superuser, so that row security binds it.
-
-        Args:
-            url: A superuser's way to the database.
-        """
+        """The table source of a relay, whose role is no superuser, so that row security binds it."""
         return json.dumps({SOURCE: {"dsn": as_relay(self.site, url), "table_prefix": self.site.name}})
 
     def places(self) -> list[tuple[str, int]]:

@@ -38,11 +38,7 @@ QUICK = {
 
 
 class Pair:
-    """A primary and its standby, and the address that stays the same when they change places.
-
-    Args:
-        stack: Has a standby.
-    """
+    """A primary and its standby, and the address that stays the same when they change places."""
 
     def __init__(self, stack: Stack, loop: LoopThread) -> None:
         self.stack = stack

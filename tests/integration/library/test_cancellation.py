@@ -28,7 +28,6 @@ class Buyers:
     """Applications whose tasks are cancelled, on one connection each kind: whoever comes next gets the same one.
 
     Args:
-        application: The application; its pool has one connection.
         connection: A connection of psycopg's, opened again when a cancellation closed it.
     """
 

@@ -252,11 +252,7 @@ _STEADY_SECONDS, _STOPPED_SECONDS = 4.0, 10.0
 
 
 class _Orders:
-    """Threads that publish the next number of a key in each transaction, after its row is locked.
-
-    Args:
-        outbox: In table mode.
-    """
+    """Threads that publish the next number of a key in each transaction, after its row is locked."""
 
     def __init__(self, site: Site, outbox: Outbox) -> None:
         self.kept = Answers()

@@ -34,7 +34,6 @@ class Order(NamedTuple):
 
     Args:
         stock: Of the business row; a trigger makes trouble at COMMIT for some.
-        ids: Takes the transaction's id.
     """
 
     shop: Shop

@@ -23,11 +23,7 @@ class Interruption(BaseException):
 
 
 class Interrupter:
-    """Raises at one line of the module that owns BEGIN and COMMIT; counts the lines.
-
-    Args:
-        line: Which one, from 1; 0: none.
-    """
+    """Raises at one line of the module that owns BEGIN and COMMIT; counts the lines."""
 
     def __init__(self, line: int) -> None:
         self._line = line

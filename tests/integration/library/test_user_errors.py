@@ -508,7 +508,6 @@ def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None
     """Run `outbox table create` as a role that owns nothing.
 
     Args:
-        schema: Schema of the tables; it is made.
         rights: What the role may do in the schema, if anything.
     """
     name, place = sql.Identifier(f"{world.site.name}_owner"), sql.Identifier(schema)

@@ -31,11 +31,7 @@ names = count()
 
 
 class Proxied(NamedTuple):
-    """A broker whose clients come through a proxy.
-
-    Args:
-        stack: Has a listener for proxies.
-    """
+    """A broker whose clients come through a proxy."""
 
     stack: Stack
     proxies: KafkaProxies
@@ -44,11 +40,7 @@ class Proxied(NamedTuple):
 
 
 class Line:
-    """A relay's delivery behind proxies, with a half topic to commit and a real topic to write to.
-
-    Args:
-        stack: Has a listener for proxies.
-    """
+    """A relay's delivery behind proxies, with a half topic to commit and a real topic to write to."""
 
     def __init__(self, stack: Stack, proxies: KafkaProxies, armed: Armed, loop: LoopThread) -> None:
         self.proxies, self.armed, self._loop = proxies, armed, loop

@@ -31,11 +31,7 @@ _VALUE = MARK.encode()
 
 @dataclass(slots=True)
 class Attacker:
-    """The hostile application: its clients, and what decides.
-
-    Args:
-        victim_id: Topic id of the victim's half topic.
-    """
+    """The hostile application: its clients, and what decides."""
 
     channel: HostileChannel
     victim_id: str

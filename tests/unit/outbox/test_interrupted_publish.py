@@ -29,11 +29,7 @@ def _is_with(frame: FrameType) -> bool:
 
 
 class Interrupter:
-    """Raises at one line of the library; counts the lines.
-
-    Args:
-        line: Which one, from 1; 0: none.
-    """
+    """Raises at one line of the library; counts the lines."""
 
     def __init__(self, line: int) -> None:
         self._line = line

@@ -139,7 +139,10 @@ def keep(report: Path, folder: Path) -> Path:
     else:
         name = f"{content['date'][:10]}-seed-{content['seed']}.json"
     kept = folder / name
-    kept.write_text(_PLACE.sub("", report.read_text()))
+    placeless = json.loads(_PLACE.sub("", report.read_text()))
+    # A field a line: a list of measured times has hundreds of values.
+    fields = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in placeless.items())
+    kept.write_text("{\n" + ",\n".join(fields) + "\n}\n")
     return kept
 
 

@@ -96,23 +96,6 @@ def test_a_transaction_that_does_not_commit_sends_nothing(
     assert not shop.has(number)
 
 
-def test_savepoints(shop: Shop) -> None:
-    topic = shop.topic()
-
-    async def body(application: AsyncShop) -> None:
-        async with application.session() as session:
-            await application.publish(session, topic, "1")
-            async with session.begin_nested():
-                await application.publish(session, topic, "2")
-            nested = await session.begin_nested()
-            await application.publish(session, topic, "struck")
-            await nested.rollback()
-            await application.publish(session, topic, "3")
-
-    _run(shop, body)
-    assert shop.delivered(3, topic) == ["1", "2", "3"]
-
-
 def test_the_marker_of_a_joined_session_goes_out_when_the_connection_is_seen_again(shop: Shop) -> None:
     topic = shop.topic()
 

@@ -527,7 +527,8 @@ def test_async_sessions(place: Place) -> None:
                 await session.execute(place.insertion(struck))
                 await outbox.publish(session, Message(topic, "struck", topic))
                 await nested.rollback()
-                await outbox.publish_many(session, [Message(topic, "2", topic)])
+                async with session.begin_nested():
+                    await outbox.publish_many(session, [Message(topic, "2", topic)])
             async with AsyncSession(engine) as session:
                 await outbox.publish(session, Message(topic, "never", topic))
 

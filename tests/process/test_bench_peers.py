@@ -203,11 +203,6 @@ def test_a_peer_that_is_left_out_is_not_started() -> None:
     assert peers.reasons == {"rocketmq": "left out of this run"}
 
 
-def test_two_rounds_tell_no_spread() -> None:
-    with ExitStack() as running, pytest.raises(ValueError, match="at least 3"):
-        compete({"ours": lambda: 1}, {}, Peers(running), 2)
-
-
 def test_an_application_that_did_not_reach_the_rate_was_not_measured_at_it() -> None:
     with ExitStack() as running:
         runs = {"exactly_once": lambda: Steady([1.0, 2.0], 1_990.0)}

@@ -169,9 +169,6 @@ def test_no_secret_of_any_login_is_printed_if_nothing_answers(planted: Planted) 
     _run_all(planted, [(file, "channel create") for file in files])
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def outbox(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
     """Run `outbox …` in this process; all that it prints."""

@@ -74,9 +74,6 @@ def _bare(message_ids: list[str]) -> set[str]:
     return {id_.partition("/")[0] for id_ in message_ids}
 
 
-# --- with a relay and a checker ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
     site: Site, channel: ChannelDescription, outbox: HalfOutbox
@@ -140,9 +137,6 @@ def test_a_role_that_may_not_delete_is_told_so_and_may_serve_without_the_purge(s
     serving = site.checker(extra={**own, "OUTBOX_PURGE": "false"})
     wait_until(lambda: "Checker started" in serving.output(), explain=site.logs)
     assert serving.terminate() == Exit.OK
-
-
-# --- what may go ------------------------------------------------------------------------------------------------------
 
 
 def test_rows_leave_by_settlement_and_age(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
@@ -258,9 +252,6 @@ def test_without_a_checkpoint_that_proves_itself_nothing_goes(
     assert "damaged" in progress.problems[0]
 
 
-# --- against the discard topic ----------------------------------------------------------------------------------------
-
-
 class _Meddled(DeliveryReader):
     """Something happens after the first of its two looks, whichever that is."""
 
@@ -354,9 +345,6 @@ def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
     discard(site, channel, rows[1])
     wait_until(lambda: set(reader.read().discarded) == {rows[0].transaction_id, rows[1].transaction_id})
     assert purge(site, reader.read()) == Purged(C=1)
-
-
-# --- beside others ----------------------------------------------------------------------------------------------------
 
 
 def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest:
@@ -486,9 +474,6 @@ def test_two_purges_at_once_delete_each_row_once(
     assert sum(total["C"] for total in totals) == 12_000
     assert site.rows() == {}
     assert watermark(site, channel) == 12_000
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

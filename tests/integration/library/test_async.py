@@ -43,9 +43,6 @@ def _run(shop: Shop, body: Body) -> None:
     asyncio.run(main())
 
 
-# --- sessions -----------------------------------------------------------------------------------------------------
-
-
 def test_rows_and_messages_commit_together(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
 
@@ -259,9 +256,6 @@ def test_an_async_session_is_refused_by_the_blocking_outbox(shop: Shop) -> None:
     _run(shop, body)
 
 
-# --- connections --------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def _psycopg(application: AsyncShop) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     async with await application.connect() as connection:
@@ -362,9 +356,6 @@ def test_a_connection_in_a_transaction_is_refused(shop: Shop, connect: Any) -> N
                     pass
 
     _run(shop, body)
-
-
-# --- many tasks, and the event loop -------------------------------------------------------------------------------
 
 
 def test_fifty_tasks_at_once(shop: Shop) -> None:

@@ -68,9 +68,6 @@ class Answers(NoRecorder):
         self.heard.append((service, state))
 
 
-# --- what the answers do -------------------------------------------------------------------------------------------
-
-
 def test_the_answer_decides(shop: Shop) -> None:
     topic = shop.topic()
     committed, rolled_back = (_send(shop, topic, value) for value in ("kept", "dropped"))
@@ -149,9 +146,6 @@ def test_one_service_whose_instances_use_different_topics(shop: Shop) -> None:
     assert "KeyError" in _answers(shop.site, strange)[0].reason
     with _serving(shop, Scripted(check=COMMIT)):
         assert shop.delivered(1, stock) == ["strange"]
-
-
-# --- instances that die ---------------------------------------------------------------------------------------------
 
 
 class Instance:
@@ -260,9 +254,6 @@ def test_checks_go_on_being_answered_when_the_broker_was_killed_and_came_back(
     assert "Check server of service" not in caplog.text
 
 
-# --- requests that cannot be answered -------------------------------------------------------------------------------
-
-
 def _put(site: Site, service: str, value: bytes) -> None:
     producer = Producer(site.kafka())
     producer.produce(site.channel.check_topic, value, service.encode())
@@ -278,9 +269,6 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
             _send(shop, topic, "behind it", outbox)
             assert shop.delivered(1, topic) == ["behind it"]
     assert "Malformed check request" in caplog.text
-
-
-# --- a slow listener ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -367,9 +355,6 @@ def test_closing_waits_for_a_listener_for_a_limited_time(shop: Shop, caplog: pyt
         released.set()
         with CheckServer(outbox._sender, outbox.settings, Scripted(check=COMMIT)):
             assert shop.delivered(1, topic) == ["later"]
-
-
-# --- life -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_that_was_answered_is_not_answered_again_after_a_restart(shop: Shop) -> None:

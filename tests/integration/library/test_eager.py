@@ -133,9 +133,6 @@ def test_a_commit_after_the_outbox_was_closed(shop: Shop) -> None:
     assert shop.delivered(1, topic) == ["late"]
 
 
-# --- savepoints ---------------------------------------------------------------------------------------------------
-
-
 def test_inside_a_savepoint_the_half_waits(shop: Shop) -> None:
     topic = shop.topic()
     with shop.session() as session:
@@ -229,9 +226,6 @@ def test_a_savepoint_of_the_users_own_does_not_take_the_disk_away(shop: Shop, mo
     assert shop.delivered(1, topic) == ["durable"]
 
 
-# --- the lease ----------------------------------------------------------------------------------------------------
-
-
 def _idle_timeout(session: Session) -> str:
     return str(session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one())
 
@@ -274,9 +268,6 @@ def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop) -> None:
         shop.insert(session, number)
     shop.site.wait_settled()
     assert shop.site.read(topic) == []
-
-
-# --- failures -----------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
@@ -353,9 +344,6 @@ def _is_idle(engine: Engine) -> bool:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
         return driver.info.transaction_status is TransactionStatus.IDLE
-
-
-# --- order and mixture --------------------------------------------------------------------------------------------
 
 
 def test_eager_and_patient_messages_of_several_keys_keep_their_order(shop: Shop) -> None:

@@ -96,8 +96,6 @@ def test_circuit_that_opens_before_commit_fails_it_at_once(site: Site, monkeypat
     assert site.rows() == {}
 
 
-# --- a whole service ------------------------------------------------------------------------------------------------
-
 _WRITES, _READS = 8, 8
 """Requests a second."""
 
@@ -240,8 +238,6 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
     assert not reads.waited(paused, resumed, _TIMEOUT), "reads go on"
     assert not writes.waited(failed, resumed, _TIMEOUT), "writes are refused, they do not wait"
 
-
-# --- table mode -------------------------------------------------------------------------------------------------------
 
 _THREADS, _KEYS = 8, 200
 

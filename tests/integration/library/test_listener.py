@@ -52,9 +52,6 @@ def _op(outbox: HalfOutbox, result: TransactionSendResult, kind: OpKind) -> None
     )
 
 
-# --- without a session ----------------------------------------------------------------------------------------------
-
-
 def test_commit_delivers_the_message_as_it_was_given(shop: Shop) -> None:
     topic = shop.topic()
     headers = [("type", b"created"), ("type", None), ("naïve", b"\xff")]
@@ -213,9 +210,6 @@ def test_a_recorder_hears_of_half_and_end(shop: Shop, script: object, outcome: C
         shop.site.wait_settled()
 
 
-# --- what never starts ----------------------------------------------------------------------------------------------
-
-
 def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
     listener, before = Scripted(execute=COMMIT), len(shop.site.halves())
     with TransactionalProducer(shop.outbox, listener) as producer, pytest.raises(MessageRefused, match="not exist"):
@@ -318,9 +312,6 @@ def test_an_end_that_cannot_be_sent_is_logged_and_the_result_is_returned(
     assert (half.partition, half.offset) == (result.half_partition, result.half_offset)
 
 
-# --- late and double ends -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("late", [OpKind.COMMIT, OpKind.ROLLBACK])
 @pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
 def test_an_end_that_comes_late_changes_nothing(shop: Shop, state: LocalTransactionState, late: OpKind) -> None:
@@ -371,9 +362,6 @@ def test_ends_that_contradict_each_other_are_looked_up(shop: Shop, truth: LocalT
     assert shop.delivered(len(expected), topic) == expected
 
 
-# --- when it is asked -----------------------------------------------------------------------------------------------
-
-
 def test_nobody_is_asked_within_the_immunity_time_of_a_message(shop: Shop) -> None:
     """The relay asks after 300 ms otherwise."""
     topic, done = shop.topic(), threading.Event()
@@ -390,9 +378,6 @@ def test_nobody_is_asked_within_the_immunity_time_of_a_message(shop: Shop) -> No
         _op(shop.outbox, immune, OpKind.ROLLBACK)
         shop.site.wait_settled()
     assert shop.site.read(topic) == []
-
-
-# --- with a session -------------------------------------------------------------------------------------------------
 
 
 def _transaction(shop: Shop, session: Session, number: int, state: object) -> Scripted:

@@ -64,9 +64,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.engine.dispose()
 
 
-# --- commit and rollback ------------------------------------------------------------------------------------------
-
-
 def test_rows_and_messages_commit_together(place: Place) -> None:
     first, second, number = place.topic(), place.topic(), place.number()
     with place.session() as session:
@@ -193,9 +190,6 @@ def test_eager_and_many(place: Place) -> None:
     assert place.published(topic) == ["a", "b", "c"]
 
 
-# --- savepoints ---------------------------------------------------------------------------------------------------
-
-
 def test_savepoints_released_rolled_back_and_nested(place: Place) -> None:
     topic, kept, struck = place.topic(), place.number(), place.number()
     with place.session() as session:
@@ -242,9 +236,6 @@ def test_a_savepoint_ended_by_an_error_of_the_database(place: Place) -> None:
     assert place.published(topic) == ["kept"]
 
 
-# --- joined sessions ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", JOINED)
 @pytest.mark.parametrize("commits", [True, False], ids=["outer commit", "outer rollback"])
 def test_the_outer_transaction_of_a_joined_session_decides(place: Place, mode: JoinMode, *, commits: bool) -> None:
@@ -281,9 +272,6 @@ def test_one_connection_for_several_outer_transactions(place: Place) -> None:
                 place.publish(session, topic, value)
                 session.commit()
     assert place.published(topic) == ["a", "b"]
-
-
-# --- transaction() ------------------------------------------------------------------------------------------------
 
 
 def _publish_and_raise(tx: Transaction, topic: str) -> None:
@@ -383,9 +371,6 @@ def test_a_connection_of_psycopg(place: Place) -> None:
     assert place.has(number)
 
 
-# --- refused ------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_refused_leaves_the_transaction_alone(place: Place) -> None:
     topic, number = place.topic(), place.number()
     with place.session() as session:
@@ -466,9 +451,6 @@ def test_a_closed_outbox_refuses(place: Place) -> None:
         closed.publish(session, Message(topic, "v"))
 
 
-# --- several outboxes, outcomes -----------------------------------------------------------------------------------
-
-
 def test_two_outboxes_in_one_transaction(place: Place) -> None:
     ours, theirs = place.topic(), place.topic()
     with place.other_outbox("billing") as billing:
@@ -493,9 +475,6 @@ def test_outcomes(place: Place) -> None:
     assert place.outbox.outcome(rolled_back.transaction_id, place.engine) is Outcome.ROLLED_BACK
     with pytest.raises(UsageError, match="'x' is not a transaction id"):
         place.outbox.outcome("x", place.engine)
-
-
-# --- asyncio ------------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -614,8 +593,6 @@ def test_async_core_connection_publishes_with_its_commit(place: Place) -> None:
     assert place.published(topic) == ["1", "2"]
     assert place.has(number)
 
-
-# --- failures that the one in memory has on demand ----------------------------------------------------------------
 
 FAILURES = [PublishFailed, TransactionFenced, CommitOutcomeUnknown, CommitOutcomeUnknown]
 

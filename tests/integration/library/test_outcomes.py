@@ -178,9 +178,6 @@ def _trouble_at_commit(shop: Shop) -> None:
         )
 
 
-# --- unknown ------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _reply_lost(shop: Shop) -> Iterator[tuple[str, int]]:
     with LossyProxy(shop.site.postgres_url) as proxy:
@@ -253,9 +250,6 @@ def test_commit_failed_for_sure(shop: Shop, buy: Buy) -> None:
     assert shop.site.read(topic) == []
 
 
-# --- transactions without a row of their own ------------------------------------------------------------------------
-
-
 def test_a_transaction_without_messages_has_no_outcome_to_ask_for(shop: Shop) -> None:
     """It has no row: `outcome()` would call it rolled back, though it committed."""
     number = shop.number()
@@ -300,9 +294,6 @@ def test_the_id_of_an_unknown_outcome_is_one_with_a_row(shop: Shop) -> None:
     assert caught.value.transaction_id == transaction_id
     assert shop.outbox.outcome(transaction_id, shop.engine) is Outcome.COMMITTED
     assert shop.has(number)
-
-
-# --- outcome() ----------------------------------------------------------------------------------------------------
 
 
 def _publish(shop: Shop, session: Session, *, eager: bool = False) -> str:

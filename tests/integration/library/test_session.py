@@ -57,9 +57,6 @@ def test_a_transaction_that_does_not_commit_sends_nothing(shop: Shop, end: Calla
     assert not shop.has(number)
 
 
-# --- savepoints ---------------------------------------------------------------------------------------------------
-
-
 def test_a_savepoint_that_was_released_counts(shop: Shop) -> None:
     topic = shop.topic()
     with shop.session() as session:
@@ -90,9 +87,6 @@ def test_the_first_message_struck_does_not_choose_the_order(shop: Shop) -> None:
         receipt = shop.publish(session, topic, "kept", "right key")
     assert shop.delivered(1, topic) == ["kept"]
     assert receipt.position == 1
-
-
-# --- joined to a connection's transaction -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", JOINED)
@@ -173,9 +167,6 @@ def test_every_kind_of_pool(shop: Shop, pool: type[Pool]) -> None:
         session.commit()
     wait_until(lambda: _marked(shop, receipt.transaction_id))
     assert shop.delivered(3, topic) == ["1", "2", "3"]
-
-
-# --- refused ------------------------------------------------------------------------------------------------------
 
 
 def test_autocommit_is_refused(shop: Shop) -> None:

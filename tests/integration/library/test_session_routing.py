@@ -69,9 +69,6 @@ def _told(shop: Shop, receipt: Receipt) -> bool:
     return (OpSource.PRODUCER, id_) in [(source, entry.transaction_id) for source, entry in shop.site.ops()]
 
 
-# --- binds ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("flush", [True, False])
 def test_session_with_binds_publishes_where_its_objects_are(shop: Shop, table: Table, *, flush: bool) -> None:
     del table
@@ -116,9 +113,6 @@ def test_bind_arguments_for_second_writer_are_refused(shop: Shop, other: Engine,
             _publish(shop, session, topic, bind_arguments={"bind": other})
     assert not shop.has(number)
     assert len(shop.site.halves()) == before
-
-
-# --- leader and follower --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("publish_first", [True, False])

@@ -137,9 +137,6 @@ async def _fail_after_async(call: Callable[..., Awaitable[object]], *arguments: 
     raise ZeroDivisionError
 
 
-# --- through every driver -------------------------------------------------------------------------------------------
-
-
 def test_rows_are_the_messages_and_have_the_ids_of_the_receipts(place: Place, opened: Opened) -> None:
     receipts = [place.outbox.publish(opened.target, message) for message in ODD]
     assert place.rows() == []
@@ -219,9 +216,6 @@ def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened
         opened.execute(f"DELETE FROM {place.business}")
         opened.commit()
         assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.COMMITTED
-
-
-# --- outcome() ------------------------------------------------------------------------------------------------------
 
 
 def test_outcome_is_whether_the_rows_are_there(place: Place, opened: Opened) -> None:
@@ -506,9 +500,6 @@ def test_outcome_refuses_what_is_no_transaction_id(place: Place) -> None:
         place.outbox.outcome("1", connection)
 
 
-# --- sessions -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def engine(place: Place) -> Iterator[Engine]:
     """An engine on psycopg, with no rows in the table."""
@@ -604,9 +595,6 @@ def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
     with Session(engine, twophase=True) as session, session.begin():
         place.outbox.publish(session, Message("orders", b"v"))
     assert len(place.rows()) == 1
-
-
-# --- outbox.transaction() -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", ["psycopg itself", "psycopg", "psycopg2", "pg8000"])
@@ -708,9 +696,6 @@ def test_a_lost_reply_to_commit_names_the_transaction_that_outcome_takes(place: 
 def _insert_and_publish(connection: psycopg.Connection[Any], tx: Transaction, table: str) -> Receipt:
     connection.execute(f"INSERT INTO {table} VALUES (99, 'new')".encode())
     return tx.publish(Message("orders", b"v"))
-
-
-# --- what is refused ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
@@ -929,9 +914,6 @@ def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
     asyncio.run(publish())
 
 
-# --- what else is added to a message --------------------------------------------------------------------------------
-
-
 class Counting(NoRecorder):
     def __init__(self) -> None:
         self.published: list[tuple[str, int]] = []
@@ -986,9 +968,6 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
     assert theirs.headers == [("a", b"1"), ("b", None)]
     assert (last.partition, last.headers) == (-1, [])
     assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
-
-
-# --- asyncio --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
@@ -1097,9 +1076,6 @@ def test_an_async_outbox_refuses_a_blocking_connection(place: Place) -> None:
             await outbox.publish(unopened, Message("orders"))
 
     asyncio.run(publish())
-
-
-# --- nothing needs Kafka --------------------------------------------------------------------------------------------
 
 
 def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

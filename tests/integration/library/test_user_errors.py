@@ -356,9 +356,6 @@ def _event(data: object, content_type: str = "application/json") -> CloudEvent:
     return CloudEvent(attributes, data)  # type: ignore[arg-type]  # a user's slip
 
 
-# --- on servers -------------------------------------------------------------------------------------------------------
-
-
 def _two_phase(world: World) -> None:
     with Session(world.site.engine(), twophase=True) as session:
         world.outbox.publish(session, world.message)
@@ -741,8 +738,6 @@ def test_user_error_on_servers_says_what_to_do(world: World, case: str) -> None:
     with pytest.raises(OutboxError, match=re.escape(remedy)):
         provoke(world)
 
-
-# --- is a line missing? -----------------------------------------------------------------------------------------------
 
 FAULTS = (
     "ry again",  # halves that Kafka refused or did not acknowledge; a transaction that the checker was quicker with

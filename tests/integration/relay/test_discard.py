@@ -150,9 +150,6 @@ def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(si
         assert '"level": "error"' in relay.output()
 
 
-# --- what stops the relay -----------------------------------------------------------------------------------------
-
-
 def _stops(site: Site, *words: str, code: Exit = Exit.UNSAFE) -> bool:
     return _ends(site.relay(), *words, code=code)
 

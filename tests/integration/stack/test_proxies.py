@@ -190,8 +190,6 @@ def _produce(producer: Producer, topic: str, value: bytes) -> None:
     assert producer.flush(20) == 0
 
 
-# --- a thin line ----------------------------------------------------------------------------------------------------
-
 SHORT = {"OUTBOX_KAFKA": '{"message.timeout.ms": "1500", "socket.timeout.ms": "1000"}'}
 THIN = 400_000
 """Bytes per second: 600,000 within the time-out of a message."""

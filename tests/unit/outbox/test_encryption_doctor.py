@@ -102,8 +102,6 @@ def test_connection_string_that_cannot_be_read_is_not_shown() -> None:
         assert "cret" not in line
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
-
 DSN = "postgresql://u:secret@db/shop"
 VARIABLES = {
     "OUTBOX_BOOTSTRAP_SERVERS": "kafka-1:9092",

@@ -47,9 +47,6 @@ def logs() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-# --- help ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("app", "settings"),
     [
@@ -76,9 +73,6 @@ def test_help_shows_what_people_change_by_hand_and_names_the_rest(
         assert row.default in line or row.default in {"none", "required", "no"}
 
 
-# --- exit codes -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -98,9 +92,6 @@ def test_an_expected_error_is_one_line_and_a_code(
         guarded(command)
     assert caught.value.code == code
     assert capsys.readouterr().err == "outbox: it is gone\n"
-
-
-# --- logs and progress ------------------------------------------------------------------------------------------------
 
 
 def _registry() -> tuple[CollectorRegistry, Histogram, Gauge]:
@@ -172,9 +163,6 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
         wait_until(lambda: "delivered" in said.getvalue())
     (line,) = [line for line in said.getvalue().splitlines() if '"event": "Progress"' in line]
     assert '"delivered": 2' in line
-
-
-# --- looks ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_look_that_the_cluster_does_not_answer_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,9 +267,6 @@ def test_what_ends_the_looks_is_raised_where_somebody_reads_it() -> None:
         return False
 
     wait_until(failed, 10)
-
-
-# --- health -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,9 +118,6 @@ def number(transaction: Transaction) -> int:
     return int(transaction.id[-12:], 16)
 
 
-# --- who goes -----------------------------------------------------------------------------------------------------
-
-
 def test_open_topic_delivers_at_once_after_one_describe() -> None:
     relay = GatedLedger("orders", "stock")
     for _ in range(3):
@@ -282,9 +279,6 @@ def test_half_outside_positions_does_not_block() -> None:
     assert relay.turn() == [0]
 
 
-# --- how often topics are described ---------------------------------------------------------------------------------
-
-
 def test_describes_back_off_regardless_of_traffic() -> None:
     relay = GatedLedger("there")
     described_at = []
@@ -363,9 +357,6 @@ def test_describe_during_turn_keeps_admitted_transactions() -> None:
     relay.turn()
     assert relay.gate.update_better({"late", "new"}, {"late": TOPIC}, {"late"}) == GateChange({"late"}, set())
     assert relay.gate.topics == {"orders": TOPIC, "late": TOPIC, "new": None}
-
-
-# --- what happens to those that wait --------------------------------------------------------------------------------
 
 
 def test_rollback_while_waiting_is_not_delivered() -> None:

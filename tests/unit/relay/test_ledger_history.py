@@ -235,9 +235,6 @@ TestHistory.settings = settings(
 )
 
 
-# --- what the histories found -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("resumed", [False, True], ids=["by the end", "by an operator before"])
 def test_parked_copy_that_counts_is_delivered_after_refusal(*, resumed: bool) -> None:
     """Parked with two halves of one position, then decided, then refused by pre-flight, then resumed."""

@@ -369,9 +369,6 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
     assert worker._feedback.volume.patience == 4
 
 
-# --- a service at its limit (R44) -----------------------------------------------------------------------------------
-
-
 def test_worker_reads_many_halves_in_one_turn(
     worker: PartitionWorker, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:

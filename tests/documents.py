@@ -55,7 +55,6 @@ def filled(pages: Mapping[Path, str]) -> dict[Path, str]:
 
 
 def read() -> dict[Path, str]:
-    """The pages as they are."""
     return {path: path.read_text() for path in PAGES}
 
 
@@ -64,7 +63,6 @@ def _start(name: str) -> str:
 
 
 def filled_place(text: str, name: str, content: str) -> str:
-    """A document with the one place of this name filled."""
     start = _start(name)
     before, found, rest = text.partition(start)
     _, end, after = rest.partition(END)
@@ -111,7 +109,6 @@ def _tables() -> dict[str, str]:
 
 
 def _common(*types: type[LayeredSettings]) -> set[str]:
-    """The names of the settings that all of them have."""
     return set.intersection(*({row.name for row in describe_settings(each)} for each in types))
 
 
@@ -206,7 +203,6 @@ def _settings_of_a_table(settings: Iterable[DescribedSetting]) -> str:
 
 
 def metrics_of(module: ModuleType) -> list[MetricWrapperBase]:
-    """The metrics of a service or a job."""
     if "TABLE" in vars(module):
         return list(module.TABLE.metrics())
     return [found for found in vars(module).values() if isinstance(found, MetricWrapperBase)]
@@ -226,7 +222,6 @@ def _metrics(metrics: Iterable[MetricWrapperBase]) -> str:
 
 
 def _linked(text: str) -> str:
-    """Link each rule number to the document of the rules."""
     return re.sub(r"\bR\d+\b", r"[\g<0>](../reliability.md#the-rules)", text)
 
 

@@ -20,7 +20,6 @@ FOLDER = ROOT / "build" / "repeat"
 
 @contextmanager
 def busy(loops: int) -> Iterator[None]:
-    """Keep so many processes busy."""
     processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
     try:
         yield

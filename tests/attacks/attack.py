@@ -16,8 +16,6 @@ DONE = "done"
 
 
 class By(enum.StrEnum):
-    """Who stops an attack."""
-
     KAFKA = "Kafka"
     POSTGRES = "Postgres"
     RELAY = "the relay"
@@ -30,8 +28,6 @@ class Attack(NamedTuple):
 
     Args:
         code: With which code, as Kafka, Postgres or the discard topic name it.
-        run: Tries it; returns the code.
-        effect: What it does nevertheless; empty: nothing.
     """
 
     what: str
@@ -42,7 +38,6 @@ class Attack(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return it for the name of a test."""
         return self.what.replace("`", "").replace(" ", "-")
 
 

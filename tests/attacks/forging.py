@@ -52,7 +52,6 @@ def send(
 
 
 def new_id() -> str:
-    """Return a fresh transaction id."""
     return make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
 
 
@@ -90,7 +89,6 @@ def send_half(
 
 
 def send_op(teams: Teams, entry: OpEntry, source: OpSource = OpSource.PRODUCER) -> None:
-    """Write an op marker into team-a's own op topic."""
     value, headers = encode_op([entry], source)
     send(teams.a.kafka(), teams.a.site.channel.op_topic, value, None, list(headers))
 
@@ -103,7 +101,6 @@ def deliver(teams: Teams, topic: str, **how: Any) -> str:
 
 
 def outcome(teams: Teams, transaction_id: str) -> str:
-    """Wait until a transaction of team-a is discarded or visible."""
     found: list[str] = []
 
     def look() -> bool:

@@ -49,7 +49,6 @@ class Observer:
 
     @contextmanager
     def running(self) -> Iterator[Observer]:
-        """Read inside the block."""
         self._thread.start()
         try:
             yield self
@@ -59,7 +58,6 @@ class Observer:
             self._consumer.close()
 
     def on(self, *topics: str) -> list[VisibleRecord]:
-        """Return what is visible on topics."""
         return [record for _, record in list(self.records) if record.topic in topics]
 
     def reason(self, channel: str, transaction_id: str) -> str | None:

@@ -40,8 +40,6 @@ def _callback_row(what: str, **columns: str) -> Attack:
 
 
 def _ends_session(function: str) -> Callable[[Teams], str]:
-    """Try to end each session of team-b's roles."""
-
     def run(teams: Teams) -> str:
         statement = f"SELECT {function}(pid) FROM pg_stat_activity WHERE usename LIKE '{{b}}%'"
         return refusal(sql(teams, statement.replace("LIKE", "~").replace("%", "")))
@@ -50,7 +48,6 @@ def _ends_session(function: str) -> Callable[[Teams], str]:
 
 
 def _spies_on_statements(teams: Teams) -> str:
-    """Look for anything of what team-b's sessions run."""
     statement = "SELECT count(*) FROM pg_stat_activity WHERE usename ~ '{b}' AND query !~ 'insufficient privilege'"
     ((count,),) = rows(teams, statement)
     return DONE if count else "insufficient privilege"

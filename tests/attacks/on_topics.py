@@ -54,8 +54,6 @@ def read(teams: Teams, topic: str) -> bytes | None:
 
 
 def _forges_verdict(channel: str) -> Callable[[Teams], str]:
-    """Write a COMMIT of an operator to a verdict topic."""
-
     def run(teams: Teams) -> str:
         entry = OpEntry(OpKind.COMMIT, new_id(), teams.b.description.half.id, 0, Positions.first(1), 0, 0)
         value, headers = encode_op([entry], OpSource.OPERATOR)

@@ -52,7 +52,6 @@ class Team:
     """Where its relay shows its metrics."""
 
     def __post_init__(self) -> None:
-        """Make everything but the services."""
         self.port = free_port()
         self.site = SecuredSite(
             self.stack.bootstrap_servers,
@@ -69,12 +68,10 @@ class Team:
 
     @property
     def service(self) -> str:
-        """The service of its application."""
         return f"{self.name}-shop"
 
     @property
     def topics(self) -> list[str]:
-        """Full names of its real topics."""
         return [self.site.topic("orders"), self.site.topic("rows")]
 
     @cached_property
@@ -87,7 +84,6 @@ class Team:
         return str(row[0])
 
     def role(self, what: str) -> str:
-        """Return the name of a role in Postgres."""
         return f"{self.name}_{what}"
 
     def _create_roles(self) -> None:
@@ -102,11 +98,9 @@ class Team:
             messages.create(connection, [*grants, messages.checker_grant(checker)], notify=True)
 
     def url(self, what: str) -> str:
-        """Return the connection string of a role."""
         return make_conninfo(self.site.postgres_url, user=self.role(what), password=PASSWORD)
 
     def start_relay(self) -> Service:
-        """Start its relay."""
         tables = {SOURCE: {"dsn": self.url("relay"), "table_prefix": self.name}}
         allowed = {self.service: [f"{self.name}.*"], CARELESS: ["*"]}
         extra = {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_ALLOWED_TOPICS": json.dumps(allowed)}
@@ -115,23 +109,17 @@ class Team:
             return self.site.relay(extra={**RELAY, **extra, **port})
 
     def start_checker(self) -> Service:
-        """Start its checker."""
         with self.site.acting(self._checker):
             return self.site.checker(extra={"OUTBOX_POSTGRES_URL": self.url("checker")})
 
     def kafka(self) -> dict[str, str]:
-        """Librdkafka properties of its application."""
         with self.site.acting(self.application):
             return self.site.kafka()
 
 
 @dataclass
 class Teams:
-    """Both teams while they work. team-a is the attacker.
-
-    Args:
-        relay: team-b's relay.
-    """
+    """Both teams while they work. team-a is the attacker."""
 
     stack: Stack
     a: Team

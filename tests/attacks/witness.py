@@ -59,7 +59,6 @@ class Witness:
 
         Args:
             value: Its value, a number that no other message has.
-            meanwhile: Is given the transaction id.
             eager: Whether the half is sent, and the transaction's lock taken, before that.
         """
         (topic, usual), *_ = self._outboxes.items()
@@ -72,7 +71,6 @@ class Witness:
 
     @contextmanager
     def running(self) -> Iterator[Witness]:
-        """Publish inside the block."""
         for thread in self._threads:
             thread.start()
         try:
@@ -103,9 +101,7 @@ class Witness:
         """Return how long messages took from COMMIT to a reader, ms in ascending order.
 
         Args:
-            arrivals: When each record was read, monotonic seconds.
             begin: Of the span in which the messages were committed, monotonic seconds.
-            end: Of that span.
         """
         return sorted(
             1e3 * (arrived - committed)

@@ -79,7 +79,6 @@ def _compose(running: Engine, steps: Steps, arguments: argparse.Namespace) -> No
 
 
 def _integration(running: Engine, steps: Steps, _: argparse.Namespace) -> None:
-    """Run the integration tests that use the shared servers."""
     report = steps.logs / "integration.xml"
     images = {KAFKA_IMAGE_VARIABLE: KAFKA_IMAGE, POSTGRES_IMAGE_VARIABLE: POSTGRES_IMAGE}
     command = [

@@ -79,7 +79,6 @@ class _Project:
     environ: Mapping[str, str]
 
     def compose(self, *arguments: str) -> None:
-        """Run compose."""
         command = [*self.engine.compose, "--project-name", PROJECT, "--file", str(FILE), *arguments]
         self.steps.run(command, f"compose-{arguments[0]}", self.environ)
 
@@ -118,12 +117,10 @@ class _Project:
         self.compose("down", "--volumes", "--timeout", "30")
 
     def container(self, service: str) -> str:
-        """The id of a service's container."""
         label = f"label=com.docker.compose.service={service}"
         return self.engine.output("ps", "--all", "--quiet", "--filter", _PROJECT_LABEL, "--filter", label).strip()
 
     def said(self, service: str) -> str:
-        """What a service said on standard output."""
         return self.engine.output("logs", self.container(service)).rstrip()
 
     def ended(self, service: str) -> str:
@@ -135,7 +132,6 @@ class _Project:
         return "did not run"
 
     def health(self, service: str) -> str:
-        """Whether a service that stays up is healthy."""
         status: str = self._state(service).get("Health", {}).get("Status", "not there")
         if status != "healthy":
             raise StepError(f"{service} is {status}:\n{self.engine.logs(self.container(service), 40)}")

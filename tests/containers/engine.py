@@ -35,8 +35,6 @@ _PUBLISHED = {"TESTCONTAINERS_CONNECTION_MODE": "docker_host", "TESTCONTAINERS_H
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that answers."""
-
     environ: Mapping[str, str]
     compose: tuple[str, ...]
 

@@ -74,7 +74,6 @@ def _base(engine: Engine, steps: Steps) -> str:
 
 
 def _mirror(suite: str) -> list[str]:
-    """The mirror that this machine's own packages come from."""
     command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(COMPONENT) $(REPO_URI)", "Created-By: Packages"]
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     return [words[2] for words in map(str.split, lines) if words[:2] == [suite, "main"]][:1]

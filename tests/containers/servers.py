@@ -35,8 +35,6 @@ _POSTGRES_COMMAND = "postgres -c max_connections=200 -c max_prepared_transaction
 
 @dataclass(frozen=True, slots=True)
 class Containers:
-    """Servers in containers."""
-
     bootstrap_servers: str
     postgres_url: str
 

@@ -21,8 +21,6 @@ class StepError(Exception):
 
 @dataclass(slots=True)
 class Steps:
-    """What was done so far."""
-
     logs: Path
     console: Console = field(default_factory=lambda: Console(highlight=False, soft_wrap=True))
     _started: float = field(default_factory=time.monotonic)
@@ -43,7 +41,6 @@ class Steps:
             self._say(f"{what}: {outcome}, {seconds:.1f} s")
 
     def note(self, what: str, outcome: str) -> None:
-        """Remember something that took no time."""
         self._rows.append((what, 0.0, outcome))
         self._say(f"{what}: {outcome}")
 
@@ -59,7 +56,6 @@ class Steps:
             raise StepError(f"`{' '.join(map(str, command[:4]))} ...` ended with {code}:\n{tail}\n(all of it: {log})")
 
     def show(self) -> None:
-        """Print the table."""
         table = Table("step", "outcome", title="containers")
         table.add_column("seconds", justify="right")
         for what, seconds, outcome in self._rows:

@@ -35,7 +35,6 @@ def seed() -> int:
 
 @pytest.fixture
 def site(servers: Servers) -> Iterator[Site]:
-    """A site of this test alone."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
         yield made
 

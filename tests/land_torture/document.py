@@ -38,7 +38,6 @@ def kept() -> list[dict[str, Any]]:
 
 
 def described(reports: Sequence[Mapping[str, Any]]) -> str:
-    """The table and where it is from."""
     runs = [run for report in reports for run in report["runs"]]
     if not runs:
         return "\nNo report is kept yet.\n\n"

@@ -19,11 +19,7 @@ _COLUMNS = ("topic", "partition", "offset", "key", "value", "headers", "message_
 
 
 def gather(site: Site, topics: Sequence[str], table: Path, committed: int) -> Evidence:
-    """Look at everything; nothing may run meanwhile.
-
-    Args:
-        topics: Full names of the topics.
-    """
+    """Look at everything; nothing may run meanwhile."""
     batches: Counter[int] = Counter()
     landed = list(_landed(table, batches))
     visible = [

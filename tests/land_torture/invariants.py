@@ -15,11 +15,7 @@ SHOWN = 5
 
 
 class Row(NamedTuple):
-    """A record, and where it is.
-
-    Args:
-        digest: Of key, value and headers.
-    """
+    """A record, and where it is."""
 
     topic: str
     partition: int
@@ -29,8 +25,6 @@ class Row(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """An invariant that does not hold."""
-
     invariant: str
     detail: str
 
@@ -40,7 +34,6 @@ class Evidence:
     """What was found.
 
     Args:
-        batches: How many of them each batch has.
         commits: What the commits carry, and how many rows they have, in the order of batches.
     """
 
@@ -52,7 +45,6 @@ class Evidence:
 
 
 def check(evidence: Evidence) -> list[Violation]:
-    """All that contradicts an invariant."""
     return [Violation(name, detail) for name, rule in RULES.items() for detail in rule(evidence)]
 
 

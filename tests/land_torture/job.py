@@ -46,8 +46,6 @@ class Job:
 
     Args:
         site: Kafka; its name marks the job's Java process.
-        topics: Full names of the topics.
-        sink: `delta` or `naive`.
         folder: For table, checkpoint and log; it must not exist yet.
     """
 
@@ -105,7 +103,6 @@ class Job:
             (self.folder / COMMITS / name).unlink(missing_ok=True)
 
     def finish(self) -> None:
-        """Land what is there."""
         wait_until(lambda: not list(self._java()), _DEAD_SECONDS)
         with self._started(
             OUTBOX_AVAILABLE_NOW="true", OUTBOX_MAX_OFFSETS_PER_TRIGGER=str(OFFSETS_AT_THE_END)
@@ -149,7 +146,6 @@ class Job:
             time.sleep(_LOOK_SECONDS)
 
     def _java(self) -> Iterator[int]:
-        """The Java processes of this job."""
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 command = path.read_bytes()

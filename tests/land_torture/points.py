@@ -11,8 +11,6 @@ from pathlib import Path
 
 
 class Kind(enum.Enum):
-    """How the moment is found."""
-
     FAILPOINT = enum.auto()
     """The process kills itself there."""
     SIGHT = enum.auto()
@@ -31,7 +29,6 @@ class Point:
 
     Args:
         place: The failpoint, or the folder to look into, below the folder of the job.
-        pattern: What the names there look like.
     """
 
     name: str

@@ -38,7 +38,6 @@ class Result:
     """What came of a run.
 
     Args:
-        kills: How often it was killed, by point.
         commits_deleted: How often the last file of `commits` was.
         replayed: Batches that Spark handed over again after they were landed.
     """

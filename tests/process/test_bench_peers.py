@@ -32,13 +32,10 @@ from stack.locks import KAFKA_LOCK, all_locks
 
 
 class Failing(AbstractContextManager[str]):
-    """A peer that does not start."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
 
     def __enter__(self) -> str:
-        """Do not start."""
         raise self._error
 
     def __exit__(self, *_: object) -> None:
@@ -204,11 +201,6 @@ def test_a_peer_that_is_left_out_is_not_started() -> None:
         peers = Peers(running, ["rocketmq"])
         assert peers.start("rocketmq", Failing(KeyError("it was started"))) is None
     assert peers.reasons == {"rocketmq": "left out of this run"}
-
-
-def test_two_rounds_tell_no_spread() -> None:
-    with ExitStack() as running, pytest.raises(ValueError, match="at least 3"):
-        compete({"ours": lambda: 1}, {}, Peers(running), 2)
 
 
 def test_an_application_that_did_not_reach_the_rate_was_not_measured_at_it() -> None:

@@ -20,7 +20,7 @@ from benchmarks.report import main as make_report
 from benchmarks.results_file import LATEST, read_results, write_json
 from benchmarks.whole import __main__ as whole
 from benchmarks.whole.check import main as check
-from benchmarks.whole.comparison import is_rate, regressions
+from benchmarks.whole.comparison import regressions
 from benchmarks.whole.merge import Outcome, merge, results_of_sections
 from benchmarks.whole.plan import (
     ALONE,
@@ -32,7 +32,6 @@ from benchmarks.whole.plan import (
     RUN_ALONE,
     Mode,
     Step,
-    is_of_modes,
     left_out,
     steps,
 )
@@ -149,22 +148,6 @@ def test_figures_of_table_mode_get_one_section(tmp_path: Path) -> None:
     text = section(MODES, modes, tmp_path / "charts")
     assert "| how fast table_x | 2 messages/s | 1 (a peer) | 2 (2…2) |" in text
     assert "| table_drain_vs_polling_relay | not measured: the step relay did not measure it |" in text
-
-
-def test_table_mode_has_no_section_if_nothing_of_them_was_measured() -> None:
-    assert MODES not in results_of_sections(latest(figure("x", 1, 1)))
-
-
-def test_every_target_of_table_mode_is_in_the_overview() -> None:
-    demanded = {name for name in DEMANDED if is_of_modes(name)}
-    assert demanded
-    assert not {name for name in demanded if DEMANDED[name] not in {step.name for step in steps(Mode.ORDINARY)}}
-
-
-def test_a_peer_that_was_not_measured_is_a_row_with_its_reason() -> None:
-    record = figure("x", 2, None).record()
-    assert (record["ours"], record["baseline_value"], record["ratio"], record["met"]) == (2, None, None, None)
-    assert record["not_measured"] == "no such peer"
 
 
 def test_there_is_no_ratio_to_nothing() -> None:
@@ -287,11 +270,6 @@ def test_a_difference_may_be_a_fifth_beyond_the_target_that_it_met(after: float,
     target = Target("difference", "at most", 1)
     kept, new = counted(101, 100, target), counted(100 + after, 100, target)
     assert len(regressions(kept, new)) == worse
-
-
-@pytest.mark.parametrize(("unit", "rate"), [("transactions/s", True), ("s", False), ("µs", False), ("rows", False)])
-def test_more_per_second_is_better(unit: str, rate: bool) -> None:  # noqa: FBT001 - a parameter
-    assert is_rate(unit) is rate
 
 
 def test_the_check_ends_with_1_and_names_the_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,23 +24,18 @@ from tests.support.harness import wait_until
 
 
 class Events(NoRecorder):
-    """Keeps the changes of the circuit."""
-
     def __init__(self) -> None:
         self.kept: list[str] = []
 
     def circuit_opened(self, service: str) -> None:
-        """Keep it."""
         self.kept.append(f"{service} opened")
 
     def circuit_closed(self, service: str) -> None:
-        """Keep it."""
         self.kept.append(f"{service} closed")
 
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A server that accepts connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
@@ -58,8 +53,6 @@ def sender(silent: str, events: Events) -> Iterator[Sender]:
 
 
 class _Forbidden:
-    """Stands for whatever asks the cluster or waits for it."""
-
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name} was used")
 

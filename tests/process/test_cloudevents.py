@@ -22,12 +22,10 @@ REQUIRED = {"id": "7", "source": "/orders", "type": "order.created", "time": NOO
 
 
 def event(data: Any = None, **attributes: Any) -> CloudEvent:
-    """An event with all that is required."""
     return CloudEvent({**REQUIRED, **attributes}, data)
 
 
 def read_back(message: Message) -> BaseCloudEvent:
-    """What the SDK makes of a message."""
     headers = {name: value or b"" for name, value in message.header_list()}
     return from_kafka_event(KafkaMessage(headers, message.key_bytes(), message.value_bytes() or b""))
 

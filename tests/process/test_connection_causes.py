@@ -31,7 +31,6 @@ SECONDS = 2.0
 
 @pytest.fixture
 def tls_server(tmp_path: Path) -> Iterator[int]:
-    """Port of a server whose certificate no client trusts."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(self_signed(tmp_path))
     listener = create_server(("127.0.0.1", 0))
@@ -119,8 +118,6 @@ def test_unreachable_token_endpoint_is_named() -> None:
 
 
 class Silent:
-    """A client without further events."""
-
     def poll(self, _: float) -> None:
         """Return nothing."""
 

@@ -141,7 +141,6 @@ def _sealed(sender: Sender, pid_difference: int) -> Seal:
 
 class _Stored:
     def offset(self) -> int:
-        """Where the half is."""
         return 7
 
 

@@ -18,7 +18,6 @@ from tests.support.probes import free_port, get
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """The port of a health server."""
     found = free_port()
     stop = serve_health("127.0.0.1", found, Health(not_ready="starting"), CollectorRegistry())
     yield found

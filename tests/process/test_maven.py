@@ -59,7 +59,6 @@ class StandIn:
         transitive: bool,
         report: ivy.Report,
     ) -> None:
-        """Write them where Ivy would."""
         assert java.command.exists()
         assert not transitive
         assert is_locked(folder.parent / ".lock"), "nobody else may fetch meanwhile"
@@ -257,8 +256,6 @@ def publish(repository: Path, name: Coordinate, content: bytes, needs: Coordinat
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files and says nothing."""
-
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
         """Nobody reads it."""
 

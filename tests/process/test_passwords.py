@@ -124,7 +124,6 @@ def test_password_as_stray_argument_is_hidden(url: str) -> None:
 
 @pytest.fixture
 def root_logger() -> Iterator[None]:
-    """The root logger as it was."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -54,7 +54,6 @@ HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "ski
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
-    """The secrets."""
     return Planted(tmp_path_factory.mktemp("planted"))
 
 
@@ -168,9 +167,6 @@ def test_no_secret_of_any_login_is_printed_if_nothing_answers(planted: Planted) 
     logins = planted.kafka().values()
     files = [_file(planted, planted.in_files(login, names)) for login in logins for names in (SECRET_PROPERTIES, ())]
     _run_all(planted, [(file, "channel create") for file in files])
-
-
-# --- what does not fit ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

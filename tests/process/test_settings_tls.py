@@ -33,7 +33,6 @@ class Certificate(NamedTuple):
 
 
 def certificate(folder: Path, name: str) -> Certificate:
-    """Make one for this machine."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
@@ -91,7 +90,6 @@ class Broker:
             return  # no handshake
 
     def close(self) -> None:
-        """Listen no longer."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._thread.join(10)
@@ -99,26 +97,22 @@ class Broker:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Certificate:
-    """The broker's certificate."""
     return certificate(tmp_path, "server")
 
 
 @pytest.fixture
 def client(tmp_path: Path) -> Certificate:
-    """The application's certificate."""
     return certificate(tmp_path, "client")
 
 
 @pytest.fixture
 def broker(server: Certificate, client: Certificate) -> Iterator[Broker]:
-    """A broker that speaks TLS."""
     made = Broker(server, client)
     yield made
     made.close()
 
 
 def properties(broker: Broker, server: Certificate, client: Certificate) -> dict[str, Any]:
-    """What an application sets."""
     return {
         "bootstrap.servers": broker.address,
         "security.protocol": "ssl",

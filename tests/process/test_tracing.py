@@ -32,7 +32,6 @@ def headers(message: Message) -> dict[str, bytes | None]:
 
 @contextmanager
 def within(entered: context.Context) -> Iterator[None]:
-    """Make a context the current one."""
     token = context.attach(entered)
     try:
         yield
@@ -106,16 +105,12 @@ def test_a_tombstone_keeps_being_one() -> None:
 
 
 class Failing(TextMapPropagator):
-    """A propagator that cannot."""
-
     fields: set[str] = set()  # noqa: RUF012 - as the base class has it
 
     def extract(self, *_args: object, **_more: object) -> context.Context:
-        """Nothing."""
         return context.Context()
 
     def inject(self, *_args: object, **_more: object) -> None:
-        """Fail."""
         raise RuntimeError("secret of the span")
 
 

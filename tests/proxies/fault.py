@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 
 class FaultKind(enum.StrEnum):
-    """What happens to one request."""
-
     DROP = "dropped"
     """It never arrives, and the client waits for a reply in vain."""
     DELAY = "delayed"
@@ -53,7 +51,6 @@ class Armed:
             self._faults[name] = fault
 
     def disarm(self) -> None:
-        """Let nothing more happen."""
         with self._lock:
             self._faults.clear()
 

@@ -44,7 +44,6 @@ class Kept:
     """A request that its sender holds for lost.
 
     Args:
-        message: The request with its size.
         moment: Before which request of its producer it is let go.
     """
 
@@ -87,11 +86,9 @@ class KafkaProxies:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to."""
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
     async def start(self) -> None:
-        """Listen."""
         for node in self.nodes:
             await node.start()
 
@@ -101,7 +98,6 @@ class KafkaProxies:
             await node.stop()
 
     def keep(self, request: KafkaRequest, message: bytes, link: KafkaLink) -> None:
-        """Keep a request until its producer's next transaction."""
         link.kept = Kept(message, request.correlation, link, self.moment)
         self._kept[request.transactional_id or ""] = link.kept
 
@@ -115,11 +111,7 @@ class KafkaProxies:
 
 
 class KafkaProxy(Proxy[KafkaLink]):
-    """The proxy before one node.
-
-    Args:
-        target: Port of the node.
-    """
+    """The proxy before one node."""
 
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:
         super().__init__((HOST, target), port, choose)

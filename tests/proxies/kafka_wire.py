@@ -28,12 +28,7 @@ and tagged fields (apache/kafka, clients/src/main/resources/common/message)."""
 
 
 class KafkaRequest(NamedTuple):
-    """What the beginning of a request says.
-
-    Args:
-        correlation: Number that the reply repeats.
-        transactional_id: The producer's, where the request carries one.
-    """
+    """What the beginning of a request says."""
 
     name: str
     correlation: int
@@ -41,11 +36,7 @@ class KafkaRequest(NamedTuple):
 
 
 def parse_request(frame: bytes) -> KafkaRequest:
-    """Read the header of a request, and the transactional id behind it.
-
-    Args:
-        frame: The request without its size.
-    """
+    """Read the header of a request, and the transactional id behind it."""
     if len(frame) < 8:
         raise ValueError(f"a request of {len(frame)} bytes")
     key, version = _int16(frame, 0), _int16(frame, 2)

@@ -28,12 +28,10 @@ class LoopThread:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def __enter__(self) -> Self:
-        """Start the thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_SECONDS)
         self._loop.close()

@@ -28,8 +28,6 @@ class PostgresLink(Link):
 
 
 class PostgresProxy(Proxy[PostgresLink]):
-    """The proxy before Postgres."""
-
     def __init__(self, url: str, choose: Choose) -> None:
         self._url = url
         self._commits = asyncio.Event()
@@ -38,16 +36,11 @@ class PostgresProxy(Proxy[PostgresLink]):
 
     @property
     def url(self) -> str:
-        """How to connect through it."""
         parts = urlsplit(self._url)
         return parts._replace(netloc=f"{parts.username}:{parts.password}@{HOST}:{self.port}").geturl()
 
     async def follow(self, url: str) -> None:
-        """Lead to another server from now on, after a failover; links to the former one end.
-
-        Args:
-            url: Where it is; with the same password.
-        """
+        """Lead to another server from now on, after a failover; links to the former one end."""
         await self.lead_to(_place(url))
 
     async def hold_commits(self, seconds: float) -> None:
@@ -125,11 +118,9 @@ class LossyProxy:
 
     @property
     def url(self) -> str:
-        """How to connect through it."""
         return self._proxy.url
 
     def __enter__(self) -> Self:
-        """Start listening."""
         loop = self._life.enter_context(LoopThread())
         self._proxy = loop.run(self._start())
         self._life.callback(lambda: loop.run(self._proxy.stop()))
@@ -141,5 +132,4 @@ class LossyProxy:
         return proxy
 
     def __exit__(self, *_: object) -> None:
-        """Stop listening."""
         self._life.close()

@@ -17,12 +17,7 @@ def begins_session(message: bytes) -> bool:
 
 
 def is_commit(kind: bytes, body: bytes) -> bool:
-    """Whether a client's message runs COMMIT: as a simple query, or as one that is parsed.
-
-    Args:
-        kind: Its type, one byte.
-        body: What follows its length.
-    """
+    """Whether a client's message runs COMMIT: as a simple query, or as one that is parsed."""
     if kind == b"Q":
         statement = body
     elif kind == b"P":

@@ -32,7 +32,6 @@ class Link:
         self.from_server, self.to_server = server
 
     async def pass_up(self, message: bytes) -> None:
-        """Give a message to the server."""
         self.to_server.write(message)
         await self.to_server.drain()
 
@@ -47,7 +46,6 @@ class Link:
         self.to_client.transport.abort()
 
     def close(self) -> None:
-        """End both."""
         self.close_client()
         self.to_server.transport.abort()
 
@@ -56,12 +54,7 @@ LinkT = TypeVar("LinkT", bound=Link)
 
 
 class Proxy(ABC, Generic[LinkT]):
-    """Passes everything between its clients and one server.
-
-    Args:
-        target: Host and port of the server.
-        port: Port to listen on; 0: any.
-    """
+    """Passes everything between its clients and one server."""
 
     def __init__(self, target: tuple[str, int], port: int, choose: Choose) -> None:
         self.port = port
@@ -73,7 +66,6 @@ class Proxy(ABC, Generic[LinkT]):
         self._serving = 0
 
     async def start(self) -> None:
-        """Listen."""
         self._server = await asyncio.start_server(self._serve, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -85,7 +77,6 @@ class Proxy(ABC, Generic[LinkT]):
             await asyncio.sleep(_TICK_SECONDS)
 
     async def cut_all(self) -> None:
-        """End all links."""
         for link in list(self._links):
             link.close()
 

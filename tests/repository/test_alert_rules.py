@@ -19,7 +19,6 @@ TICK = "15s"
 
 
 def _test(name: str, case: Mapping[str, Any]) -> dict[str, Any]:
-    """A case as promtool wants it."""
     expected, rule = [], RULES[name]
     if "fires" in case:
         annotations = {**rule["annotations"], "summary": case.get("says", rule["annotations"]["summary"])}

@@ -77,7 +77,6 @@ def _read(kind: str) -> Iterator[tuple[Path, int, str]]:
 
 
 def _found(kind: str) -> Iterator[str]:
-    """Yield each banned word with its place."""
     for path, line, text in _read(kind):
         for match in BANNED.finditer(text):
             at = line + text.count("\n", 0, match.start())

@@ -18,7 +18,6 @@ PURE_CONTRACT = "The pure folders do no I/O"
 
 
 def _pure_folders() -> list[str]:
-    """Return the folders that the contract in pyproject.toml names."""
     configuration = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     contracts = configuration["tool"]["importlinter"]["contracts"]
     (found,) = (contract for contract in contracts if contract["name"] == PURE_CONTRACT)

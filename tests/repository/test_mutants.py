@@ -77,9 +77,6 @@ def test_those_that_unit_tests_catch_are_caught(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-# --- how they are put in place ----------------------------------------------------------------------------------------
-
-
 def _child(name: str) -> subprocess.CompletedProcess[str]:
     program = (
         "from relay.half.serving.restore import parse_op_checkpoint; "
@@ -102,7 +99,6 @@ def test_a_process_without_its_mutant_does_not_go_on() -> None:
 
 
 def original(number: int, /, *, more: str = "") -> str:
-    """Stands for shipped code."""
     return f"{number}{more}"
 
 
@@ -121,9 +117,6 @@ def _other_type(number: str, /, *, more: str = "") -> str:
 @pytest.mark.parametrize("replacement", [_other_name, _other_default, _other_type])
 def test_a_replacement_of_another_signature_does_not_fit(replacement: Any) -> None:
     assert Mutant("R1", Harm.LOST, original, replacement, (TEST,)).differences()
-
-
-# --- what counts as caught --------------------------------------------------------------------------------------------
 
 
 def ending(test: str, outcome: str, *, by_assertion: bool = False) -> dict[str, Any]:

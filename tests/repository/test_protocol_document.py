@@ -37,7 +37,6 @@ def tables(heading: str) -> list[list[list[str]]]:
 
 
 def literals(cells: list[str]) -> list[str]:
-    """What stands in code marks."""
     return [found for cell in cells for found in re.findall(r"`([^`]+)`", cell)]
 
 

@@ -279,9 +279,6 @@ def test_a_file_of_a_folder_itself_is_written_in_it(tmp_path: Path, monkeypatch:
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".crc"] == drafts
 
 
-# --- Delta ----------------------------------------------------------------------------------------------------------
-
-
 def test_session_reads_delta_log_with_one_task() -> None:
     assert session().conf.get("spark.databricks.delta.snapshotPartitions") == "1"
 

@@ -31,7 +31,6 @@ class KilledError(BaseException):
 
 @pytest.fixture
 def landing(tmp_path: Path) -> Landing:
-    """One batch of two topics."""
     made = Landing(tmp_path)
     made.topics = dict(IDS)
     made.restart()

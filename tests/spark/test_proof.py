@@ -45,7 +45,6 @@ def all_of(told: Told, verdict: Verdict) -> Expected:
 
 
 def record_of(history: History, told: Told) -> Record:
-    """The one record of a transaction of one message."""
     [record] = [one for one in history.reals if (MESSAGE_ID_HEADER, f"{told.id}/0".encode()) in one.headers]
     return record
 
@@ -162,7 +161,6 @@ def visible_though_struck(history: History) -> Expected:
 
 
 def made_by_hand(history: History) -> Expected:
-    """Its header names a half of another transaction."""
     told = history.delivered()
     forged = "0197a1b2-c3d4-7e5f-8a6b-7c8d9e0f1a2b"
     record = record_of(history, told)

@@ -93,7 +93,6 @@ def told(row: Row) -> tuple[Any, ...] | None:
 
 
 def parsed(headers: Headers, key: bytes | None) -> tuple[Any, ...] | None:
-    """What the relay reads of it."""
     try:
         control = parse_half(headers)
     except ProtocolError:

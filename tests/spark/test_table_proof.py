@@ -61,7 +61,6 @@ def rows_of_two_transactions_between_each_other(history: TableHistory) -> Expect
 
 
 def one_key_in_two_tables(history: TableHistory) -> Expected:
-    """Ids of different tables have no order."""
     earlier, later = (history.insert(key=b"in two")[0]._replace(topic="orders") for _ in range(2))
     for row, source in ((later, SOURCE), (earlier, "another")):
         history.leave([row], source=source)

@@ -16,11 +16,7 @@ from tests.support.shop import Shop
 
 
 class AsyncShop:
-    """An asyncio application on the site, the tables and the topics of a shop, with the same outbox.
-
-    Args:
-        options: Of its engine.
-    """
+    """An asyncio application on the site, the tables and the topics of a shop, with the same outbox."""
 
     def __init__(self, shop: Shop, **options: Any) -> None:
         self.shop = shop
@@ -35,7 +31,6 @@ class AsyncShop:
             yield session
 
     async def insert(self, where: AsyncSession | AsyncConnection, number: int) -> None:
-        """Write a business row."""
         await where.execute(text(f"INSERT INTO {self.shop.table} VALUES (:id, 0)"), {"id": number})
 
     def message(self, topic: str, value: str, key: str | None = None) -> Message:
@@ -45,11 +40,9 @@ class AsyncShop:
     async def publish(
         self, session: AsyncSession, topic: str, value: str, key: str | None = None, *, eager: bool | None = None
     ) -> Receipt:
-        """Publish a message."""
         return await self.outbox.publish(session, self.message(topic, value, key), eager=eager)
 
     async def connect(self, **options: Any) -> psycopg.AsyncConnection[Any]:
-        """A connection of psycopg's."""
         return await psycopg.AsyncConnection.connect(self.url, **options)
 
     async def delivered(self, count: int, topic: str) -> list[str]:
@@ -57,7 +50,6 @@ class AsyncShop:
         return await asyncio.to_thread(self.shop.delivered, count, topic)
 
     async def __aenter__(self) -> Self:
-        """Use the shop as a context manager."""
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -63,7 +63,6 @@ class Audited:
             session.rollback()
 
     def arguments(self, output: str, *more: str) -> list[str]:
-        """The options of an audit of the window."""
         window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
         return [*window, "--grace-ms", str(GRACE_MS), "--output", str(self.folder / output), *more]
 
@@ -109,18 +108,15 @@ class Audited:
         assert producer.flush(20) == 0
 
     def execute(self, query: str, *parameters: object) -> None:
-        """Change the callback tables."""
         with self.site.connect() as connection:
             connection.execute(query.format(site=self.site.tables).encode(), parameters)
 
 
 def now() -> int:
-    """Ms since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def summary_of(report: Path) -> dict[str, Any]:
-    """The summary."""
     found: dict[str, Any] = json.loads((report / "summary.json").read_text())
     return found
 

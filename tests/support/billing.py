@@ -17,12 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Billing:
-    """An example consumer.
-
-    Args:
-        topic: Short name of what it consumes.
-        program: Its file in `examples`.
-    """
+    """An example consumer."""
 
     def __init__(self, site: Site, topic: str, program: str) -> None:
         self.site, self._program = site, EXAMPLES / program
@@ -51,12 +46,10 @@ class Billing:
                 process.kill()
 
     def invoices(self) -> list[str]:
-        """What was invoiced."""
         with self.site.connect() as connection:
             return [what for (what,) in connection.execute(f"SELECT what FROM {self.schema}.invoice".encode())]
 
     def committed(self) -> int:
-        """Records below the service's committed offsets."""
         consumer = Consumer({**self.site.kafka(), "group.id": "billing"})
         try:
             places = consumer.committed([TopicPartition(self.topic, number) for number in range(3)], 20)

@@ -31,7 +31,6 @@ class Cancelling:
         self._when = when
 
     def __await__(self) -> Generator[Any, Any, None]:
-        """Drive the coroutine as its task would."""
         error: BaseException | None = None
         while True:
             try:

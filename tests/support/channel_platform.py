@@ -62,12 +62,10 @@ class Platform:
         return {**unset, "OUTBOX_CONFIG": str(self.file), "OUTBOX_HTTP_PORT": str(port)}
 
     def relay(self, *arguments: str, failpoint: str = "") -> Service:
-        """Start the relay."""
         extra = self._environment(self.port)
         return self.sites[0].start_module("outbox", "relay", *arguments, failpoint=failpoint, extra=extra)
 
     def checker(self) -> Service:
-        """Start the checker."""
         return self.sites[0].checker(extra=self._environment(self.checker_port))
 
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -122,5 +120,4 @@ def assert_exactly(site: Site, ids: Sequence[str]) -> None:
 
 
 def lines(service: Service) -> list[Mapping[str, Any]]:
-    """What a service logged."""
     return [json.loads(line) for line in service.output().splitlines() if line.startswith("{")]

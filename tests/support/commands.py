@@ -17,11 +17,7 @@ from tests.support.harness import Site
 def run_command(
     site: Site, *words: str, environ: Mapping[str, str] | None = None, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run `outbox …` on a site; no traceback is ever shown.
-
-    Args:
-        environ: Variables over the site's.
-    """
+    """Run `outbox …` on a site; no traceback is ever shown."""
     result = subprocess.run(
         [sys.executable, "-m", "outbox", *words],
         env={**site.environment(), **(environ or {}), "COLUMNS": "250"},

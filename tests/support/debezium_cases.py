@@ -129,7 +129,6 @@ class Case:
     differs: tuple[str, ...] = ()
 
     def connector(self, site: Site) -> dict[str, object]:
-        """Return the settings of the connector."""
         converters = {"key.converter": self.key_converter, "value.converter": self.value_converter}
         if self.header_converter:
             converters["header.converter"] = self.header_converter
@@ -157,11 +156,9 @@ class Case:
         return ",".join(f"{column}:header" for column in self.placed)
 
     def table(self, site: Site) -> str:
-        """Return the table's name."""
         return f"{site.name}_{self.name}"
 
     def source(self, site: Site) -> dict[str, Any]:
-        """Return the settings of the source."""
         return {
             "dsn": site.postgres_url,
             "table_prefix": f"{site.name}_f_{self.name}",

@@ -22,11 +22,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 @dataclass(frozen=True)
 class Opened:
-    """An open connection, before its transaction.
-
-    Args:
-        target: What `publish()` takes.
-    """
+    """An open connection, before its transaction."""
 
     target: Any
     execute: Callable[[str], Any]
@@ -35,7 +31,6 @@ class Opened:
 
 
 def sqlalchemy_url(url: str, driver: str) -> str:
-    """The URL of a database for one driver of SQLAlchemy."""
     return url.replace("postgresql://", f"postgresql+{driver}://", 1)
 
 
@@ -76,7 +71,6 @@ def _of_connection(connection: Any, target: Any = None) -> Opened:
 
 @contextmanager
 def session_on(driver: str, url: str) -> Iterator[Opened]:
-    """A session."""
     engine = create_engine(sqlalchemy_url(url, driver), poolclass=NullPool)
     with Session(engine) as session:
         yield _of_session(session)
@@ -84,7 +78,6 @@ def session_on(driver: str, url: str) -> Iterator[Opened]:
 
 @contextmanager
 def scoped_session_on(url: str) -> Iterator[Opened]:
-    """A scoped session."""
     scoped = scoped_session(sessionmaker(create_engine(sqlalchemy_url(url, "psycopg2"), poolclass=NullPool)))
     yield _of_session(scoped)
     scoped.remove()
@@ -92,28 +85,24 @@ def scoped_session_on(url: str) -> Iterator[Opened]:
 
 @contextmanager
 def core_on(driver: str, url: str) -> Iterator[Opened]:
-    """A Core connection."""
     with create_engine(sqlalchemy_url(url, driver), poolclass=NullPool).connect() as connection:
         yield _of_session(connection)
 
 
 @contextmanager
 def bare(connection: Any) -> Iterator[Opened]:
-    """A driver's connection."""
     with closing(connection):
         yield _of_connection(connection)
 
 
 @contextmanager
 def bare_cursor(connection: Any) -> Iterator[Opened]:
-    """A cursor of a driver's connection."""
     with closing(connection):
         yield _of_connection(connection, connection.cursor())
 
 
 @contextmanager
 def django_on(url: str) -> Iterator[Opened]:
-    """Django's connection with its autocommit turned off."""
     with closing(django_connection(url)) as connection:
         connection.set_autocommit(False)
         yield _of_connection(connection)

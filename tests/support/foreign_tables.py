@@ -34,23 +34,16 @@ _IDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of foreign table.
-
-    Args:
-        layout: `debezium` or `mapping`.
-        after: `delete` or `mark`.
-    """
+    """A kind of foreign table."""
 
     layout: str
     id: str
     after: str
 
     def __str__(self) -> str:
-        """Return its name in a test's id."""
         return f"{self.layout}-{self.id}-{self.after}"
 
     def table(self, site: Site) -> str:
-        """Return the name of its table."""
         return f"{site.name}_{self.layout}_{self.id}_{self.after}"
 
     def create(self, site: Site, prefix: str = "") -> None:
@@ -66,7 +59,6 @@ class Kind:
             ForeignSource(TableNames("public", prefix or site.name), QualifiedName("public", table)).create(connection)
 
     def settings(self, site: Site) -> dict[str, Any]:
-        """Return the settings of a table source."""
         mark = {"after": "mark", "mark_column": "sent"} if self.after == "mark" else {}
         common = {
             "dsn": site.postgres_url,
@@ -91,7 +83,6 @@ class Kind:
         return {**common, "columns": columns if self.id == "bigint" else {**columns, "order": "written_at"}}
 
     def insert(self, connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:
-        """Insert one message as the application does."""
         table = self.table(site)
         if self.layout == "debezium":
             statement = f"INSERT INTO {table} (aggregatetype, aggregateid, type, payload) VALUES (%s, %s, 'Made', %s)"
@@ -101,13 +92,11 @@ class Kind:
             connection.execute(statement.encode(), (topic, key, value.encode()))
 
     def waiting(self, site: Site) -> int:
-        """Return how many rows wait."""
         column = "sent IS NULL" if self.layout == "debezium" else "sent IS NOT TRUE"
         with site.connect() as connection:
             return count(connection, f"SELECT count(*) FROM {self.table(site)} WHERE {column}")
 
     def wait_empty(self, site: Site) -> None:
-        """Wait until no row waits."""
         wait_until(lambda: self.waiting(site) == 0, explain=site.logs)
 
 
@@ -135,5 +124,4 @@ def run(connection: psycopg.Connection[Any], statement: str, *values: Any) -> li
 
 
 def count(connection: psycopg.Connection[Any], statement: str) -> int:
-    """Return the number that a query gives."""
     return int(run(connection, statement)[0][0])

@@ -41,11 +41,9 @@ class Service:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
         return self.process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL."""
         self.process.kill()
         self.process.wait()
 
@@ -59,7 +57,6 @@ class Service:
         return self.process.wait(timeout)
 
     def output(self) -> str:
-        """What it logged."""
         return self.log.read_text(errors="replace")
 
 
@@ -74,7 +71,6 @@ class Site:
     replication: int = 1
 
     def __post_init__(self) -> None:
-        """Make the clients."""
         self.admin = admin_client(self.kafka())
         self.channel = Channel(self.name)
         self.tables = TableNames("public", self.name)
@@ -92,7 +88,6 @@ class Site:
         return description
 
     def create_topics(self, *topics: str, partitions: int = 3) -> None:
-        """Create real topics and wait until every request sees them."""
         self.create_named_topics(*(self.topic(name) for name in topics), partitions=partitions)
 
     def create_named_topics(self, *names: str, partitions: int = 3) -> None:
@@ -104,15 +99,12 @@ class Site:
         wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
 
     def kafka(self) -> dict[str, Any]:
-        """Librdkafka properties for a client."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def topic(self, name: str) -> str:
-        """The full name of a real topic of this site."""
         return f"{self.name}.{name}"
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
-        """A connection in autocommit."""
         return psycopg.connect(self.postgres_url, autocommit=True, **options)
 
     def engine(self, **options: Any) -> Engine:
@@ -129,13 +121,11 @@ class Site:
         return made
 
     def half_outbox(self, service: str = "orders", **options: Any) -> HalfOutbox:
-        """One of half mode."""
         made = HalfOutbox(service, self.kafka(), channel=self.name, tables=self.tables, **options)
         self._outboxes.append(made)
         return made
 
     def environment(self) -> dict[str, str]:
-        """The settings of this site for a process."""
         return {
             **os.environ,
             "OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap_servers,
@@ -174,15 +164,12 @@ class Site:
 
     @property
     def log_folder(self) -> str:
-        """Where the logs of processes go."""
         return self._logs.name
 
     def relay(self, **options: Any) -> Service:
-        """Start a relay."""
         return self.start("relay", **options)
 
     def checker(self, **options: Any) -> Service:
-        """Start a checker."""
         return self.start("checker", **options)
 
     def read(self, *topics: str) -> list[VisibleRecord]:
@@ -201,7 +188,6 @@ class Site:
         return seen
 
     def halves(self) -> list[VisibleRecord]:
-        """Everything in the half topic."""
         return read_committed(self.kafka(), [self.channel.half_topic])
 
     def ops(self) -> list[tuple[OpSource, OpEntry]]:
@@ -212,7 +198,6 @@ class Site:
         return [(source, entry) for source, entries in parsed for entry in entries]
 
     def send_verdict(self, entry: OpEntry, source: OpSource = OpSource.CHECKER) -> None:
-        """Write a decision as the checker or an operator does."""
         value, headers = encode_op([entry], source)
         producer = Producer(self.kafka())
         producer.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
@@ -225,7 +210,6 @@ class Site:
             return dict(connection.execute(query.encode()).fetchall())
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
-        """Wait until every half is settled."""
         wait_until(self.settled, timeout, self.logs)
 
     def settled(self) -> bool:
@@ -236,11 +220,9 @@ class Site:
             return False
 
     def logs(self) -> str:
-        """The end of every service's log."""
         return "\n".join(f"--- {service.log.name}\n{service.output()[-3000:]}" for service in self.services)
 
     def __enter__(self) -> Self:
-        """Use the site as a context manager."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,14 +239,12 @@ class Site:
 
 
 def doubled(records: Sequence[VisibleRecord]) -> list[str]:
-    """Message ids that are visible more than once."""
     return [id_ for id_, count in Counter(record.message_id for record in records).items() if count > 1]
 
 
 def wait_until(
     condition: Callable[[], bool], timeout: float = WAIT_SECONDS, explain: Callable[[], str] = lambda: ""
 ) -> None:
-    """Look again and again until a condition holds."""
     deadline, pause = time.monotonic() + timeout, 0.05
     while not condition():
         if time.monotonic() > deadline:

@@ -37,7 +37,6 @@ class Land:
         self.produce = RelayedTopics(site, [self.topic]).write
 
     def arguments(self, *more: str) -> list[str]:
-        """The options of the command."""
         places = ["--output", str(self.table), "--checkpoint", str(self.checkpoint), "--job-id", self.site.name]
         return ["--topics", self.topic, "--bootstrap-servers", self.site.bootstrap_servers, *places, *more]
 
@@ -58,7 +57,6 @@ class Land:
         )
 
     def visible(self) -> list[Landed]:
-        """What a read_committed consumer sees of the topic."""
         return sorted(
             (record.topic, record.partition, record.offset, record.key, record.value, record.message_id)
             for record in self.site.read("orders")
@@ -75,11 +73,9 @@ class Land:
         return {place.partition: future.result(20).low_watermark for place, future in futures.items()}
 
     def jvm_runs(self) -> bool:
-        """Whether a JVM of this job is there."""
         return any(f"spark.app.name=outbox-{self.site.name}" in command for command in commands())
 
     def await_no_jvm(self) -> None:
-        """Wait until the JVM has followed its driver."""
         wait_until(lambda: not self.jvm_runs(), DEAD_SECONDS)
 
 
@@ -120,7 +116,6 @@ def finish(process: subprocess.Popen[str], code: int) -> str:
 
 
 def commands() -> Iterator[str]:
-    """The command lines of all processes."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             yield path.read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -36,7 +36,6 @@ class Landing:
         self.writer.prepare()
 
     def new_pair(self) -> Pair:
-        """Output and checkpoint as a new process finds them."""
         return Pair(Output(session(), str(self.table)), Checkpoint(Folder(session(), str(self.checkpoint))))
 
     def plan(self, batch_id: int, end: int, **others: int) -> None:
@@ -50,31 +49,25 @@ class Landing:
         self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')
 
     def commit(self, batch_id: int) -> None:
-        """Spark is done with a batch."""
         self._write(f"commits/{batch_id}", "v1\n{}")
 
     def land(self, batch_id: int, *given: Record) -> None:
-        """Spark hands a batch over."""
         self.writer(landed_columns(records(*given)), batch_id)
 
     def progress(self) -> Progress:
-        """What the last commit of the table carries."""
         found = Output(session(), str(self.table)).progress()
         assert found is not None
         return found
 
     def commits(self) -> int:
-        """How many commits the table of records has."""
         return len(list((self.table / RECORDS / "_delta_log").glob("*.json")))
 
     def places(self) -> list[Place]:
-        """Where the rows that readers see come from."""
         output = Output(session(), str(self.table))
         rows = output.read().collect() if output.has(RECORDS) else []
         return sorted((row.topic, row.partition, row.offset) for row in rows)
 
     def quarantined(self) -> list[tuple[int, str]]:
-        """Offsets and reasons of the quarantine."""
         output = Output(session(), str(self.table))
         rows = output.read(QUARANTINE).collect() if output.has(QUARANTINE) else []
         return sorted((row.offset, row.reason) for row in rows)
@@ -86,7 +79,6 @@ class Landing:
 
 
 def span(first: int, last: int) -> list[Record]:
-    """Records with offsets from the first to the last one."""
     return [Record(offset, identified(offset)) for offset in range(first, last + 1)]
 
 

@@ -58,7 +58,6 @@ FLOODED = ParkingPolicy(service_pending_max=1)
 
 
 def transaction_id(number: int) -> str:
-    """A transaction id for a number."""
     return str(uuid.UUID(int=(0x01900000 << 96) | (7 << 76) | (2 << 62) | number))
 
 
@@ -79,7 +78,6 @@ def half(
 
 
 def damaged(offset: int, time: int = 1_000) -> Half:
-    """A record of the half topic that cannot be parsed."""
     return Half(offset, time, None, b"?", (), None, "a control header is missing")
 
 
@@ -102,7 +100,6 @@ def entry(
 
 
 def op(offset: int, *entries: OpEntry, source: OpSource = OpSource.PRODUCER, time: int = 1_000) -> OpRecord:
-    """An op record."""
     return OpRecord(offset, time, source, entries)
 
 
@@ -133,10 +130,7 @@ def new_ledger(
 
 
 class _Open(Gate):
-    """A gate that lets every transaction through."""
-
     def closed_to(self, transaction: OutgoingTransaction) -> None:
-        """Return None."""
         del transaction
 
 
@@ -192,8 +186,6 @@ def hand_out(
 
 
 class Fate(enum.Enum):
-    """What became of a local transaction."""
-
     OPEN = enum.auto()
     COMMITTED = enum.auto()
     ROLLED_BACK = enum.auto()
@@ -220,12 +212,10 @@ class Local:
 
     @property
     def id(self) -> str:
-        """Its transaction id."""
         return transaction_id(self.number)
 
     @property
     def lane(self) -> tuple[str, bytes] | None:
-        """What its order is kept by."""
         return None if self.key is None else (self.service, self.key)
 
 
@@ -270,7 +260,6 @@ class World:
     # --- producers ----------------------------------------------------------------------------------------------
 
     def begin(self, size: int, key: bytes | None, service: str = SERVICE) -> Local:
-        """Begin a local transaction that will send so many messages."""
         local = Local(len(self.locals), service, key, size)
         self.locals.append(local)
         return local
@@ -281,7 +270,6 @@ class World:
         Args:
             local: An open transaction, or a finished one: then the half is a straggler.
             twice: The half is stored twice, and the second one is acknowledged.
-            break_it: What is stored cannot be parsed.
         """
         position = max(local.offsets, default=-1) + 1
         if twice:
@@ -321,7 +309,6 @@ class World:
         )
 
     def roll_back(self, local: Local) -> None:
-        """The local transaction rolls back."""
         local.fate = Fate.ROLLED_BACK
 
     def send_op(self, local: Local) -> None:
@@ -362,7 +349,6 @@ class World:
         return next(local for local in self.locals if local.id == id_)
 
     def answer_unknown(self, *requests: CheckRequest) -> None:
-        """A listener that does not know answers requests."""
         entries = [
             OpEntry(
                 OpKind.UNKNOWN,
@@ -383,7 +369,6 @@ class World:
     # --- an operator --------------------------------------------------------------------------------------------
 
     def order_deliveries(self) -> None:
-        """An operator wants everything delivered that pre-flight refused."""
         for manifest in self.discarded().values():
             if manifest.decision is OpKind.COMMIT and manifest.reason is not DiscardReason.INCOMPLETE:
                 offsets = [offset for _, offset in manifest.offsets]
@@ -545,7 +530,6 @@ class World:
             self.last_of_lane[local.lane] = first
 
     def ask(self) -> None:
-        """Ask about what is overdue."""
         self.inbox += self.ledger.take_due(self.now)
 
     def see_op_end(self) -> None:

@@ -28,14 +28,12 @@ class Stock(TransactionListener):
         self._url = os.environ["OUTBOX_POSTGRES_URL"]
 
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
-        """Insert the row."""
         print(message.transaction_id, flush=True)  # noqa: T201 - the test reads it
         with psycopg.connect(self._url) as connection:
             connection.execute(f"INSERT INTO {self._table} VALUES (%s, 0)".encode(), (arg,))
         return LocalTransactionState.COMMIT
 
     def check_local_transaction(self, check: TransactionCheck) -> LocalTransactionState:
-        """Look for the row."""
         number = int(check.value or b"")
         with psycopg.connect(self._url) as connection:
             query = f"SELECT 1 FROM {self._table} WHERE id = %s".encode()
@@ -45,14 +43,12 @@ class Stock(TransactionListener):
 
 
 def send(table: str, number: str, topic: str) -> None:
-    """Send one message in a transaction."""
     with HalfOutbox.from_env() as outbox:
         producer = TransactionalProducer(outbox, Stock(table), serve_checks=False)
         producer.send_message_in_transaction(Message(topic, number, number), int(number))
 
 
 def serve(table: str) -> None:
-    """Answer checks."""
     with HalfOutbox.from_env() as outbox, outbox.serve_checks(Stock(table)):
         sys.stdin.read()
 

@@ -26,19 +26,16 @@ class Scripted(TransactionListener):
         self.checked: list[TransactionCheck] = []
 
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> Any:
-        """Run the script."""
         with self._lock:
             self.executed.append((message, arg))
         return _run(self._execute, message)
 
     def check_local_transaction(self, check: TransactionCheck) -> Any:
-        """Run the script."""
         with self._lock:
             self.checked.append(check)
         return _run(self._check, check)
 
     def was_asked_about(self, transaction_id: str) -> bool:
-        """Whether a check of this transaction came."""
         with self._lock:
             return any(check.transaction_id == transaction_id for check in self.checked)
 

@@ -31,7 +31,6 @@ def create(site: Site) -> MessageTable:
 
 
 def create_numbers(site: Site) -> None:
-    """Create a table with a number for each key."""
     with site.connect() as connection:
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode()
@@ -39,11 +38,7 @@ def create_numbers(site: Site) -> None:
 
 
 def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
-    """Return the variables of a relay that delivers from the message table of a site.
-
-    Args:
-        table: More settings of the table.
-    """
+    """Return the variables of a relay that delivers from the message table of a site."""
     tables = {SOURCE: {"dsn": site.postgres_url, "table_prefix": site.name, **(table or {})}}
     return {"OUTBOX_TABLES": json.dumps(tables), "OUTBOX_BATCH_MESSAGES": "50", **more}
 
@@ -53,7 +48,6 @@ Insert = Callable[[psycopg.Connection, Site, str, str, str], None]
 
 
 def insert_message(connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:
-    """Insert into the message table."""
     connection.execute(
         f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES (%s, %s, %s, %s)".encode(),
         ("orders", site.topic(topic), key.encode(), value.encode()),
@@ -66,8 +60,6 @@ def publish(
     """Publish the next number of each key, after its row is locked.
 
     Args:
-        connection: In a transaction.
-        topic: Short name of the real topic.
         keys: The keys, ascending, so that two transactions never wait for each other.
     """
     for key in keys:
@@ -80,11 +72,7 @@ def publish(
 
 
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:
-    """Publish messages by plain SQL, each in a transaction of its own.
-
-    Args:
-        messages: With key and value as text.
-    """
+    """Publish messages by plain SQL, each in a transaction of its own."""
     statement = f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES ('g', %s, %s, %s)"
     with psycopg.connect(site.postgres_url, autocommit=True) as connection:
         for message in messages:
@@ -93,11 +81,7 @@ def insert_rows(site: Site, messages: Sequence[Message]) -> None:
 
 
 class Writers:
-    """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back.
-
-    Args:
-        topic: Short name of the real topic.
-    """
+    """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back."""
 
     def __init__(
         self,
@@ -142,20 +126,17 @@ class Writers:
 
 
 def numbers(site: Site) -> Mapping[str, int]:
-    """Return how many messages were committed for each key."""
     with site.connect() as connection:
         return dict(connection.execute(f"SELECT key, number FROM {site.name}_key".encode()).fetchall())
 
 
 def waiting(site: Site) -> int:
-    """Return how many rows the message table holds."""
     with site.connect() as connection:
         row = connection.execute(f"SELECT count(*) FROM {site.tables.message}".encode()).fetchone()
     return int(row[0]) if row else 0
 
 
 def wait_empty(site: Site, timeout: float = 60.0) -> None:
-    """Wait until the message table is empty."""
     wait_until(lambda: waiting(site) == 0, timeout, site.logs)
 
 
@@ -166,7 +147,6 @@ def assert_exactly(site: Site, topic: str) -> None:
 
     Args:
         site: The site, with nothing left in its message table.
-        topic: Short name of the real topic.
     """
     found = assert_numbers(site, topic)
     assert len({record.message_id for record in found}) == len(found)

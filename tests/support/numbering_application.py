@@ -37,11 +37,7 @@ class _RollbackError(Exception):
 
 
 class _Writers:
-    """Threads that write to one topic.
-
-    Args:
-        topic: Full name of the real topic.
-    """
+    """Threads that write to one topic."""
 
     def __init__(self, engine: Engine, made: HalfOutbox, prefix: str, topic: str) -> None:
         self._engine, self._outbox, self._topic = engine, made, topic

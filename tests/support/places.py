@@ -24,8 +24,6 @@ PARTITIONS = 3
 
 
 class Place(ABC):
-    """An application with its database and its outbox."""
-
     def __init__(self, engine: Engine, outbox: Outbox | HalfOutbox, table: str) -> None:
         self.engine = engine
         self.outbox = outbox
@@ -53,7 +51,6 @@ class Place(ABC):
 
     @property
     def has_halves(self) -> bool:
-        """Whether its outbox is one of half mode."""
         return isinstance(self.outbox, HalfOutbox)
 
     @contextmanager
@@ -63,15 +60,12 @@ class Place(ABC):
             yield session
 
     def insert(self, session: Session | Connection, number: int) -> None:
-        """Write a row."""
         session.execute(self.insertion(number))
 
     def insertion(self, number: int) -> Any:
-        """The statement that writes a row."""
         return text(f"INSERT INTO {self.table} VALUES ({number}, 0)")
 
     def has(self, number: int) -> bool:
-        """Whether the row is there."""
         with self.engine.connect() as connection:
             return connection.execute(text(f"SELECT 1 FROM {self.table} WHERE id = {number}")).first() is not None
 
@@ -89,12 +83,7 @@ class Place(ABC):
 
 
 class MemoryPlace(Place):
-    """On an outbox in memory.
-
-    Args:
-        kind: Its class.
-        url: For psycopg, if it is Postgres.
-    """
+    """On an outbox in memory."""
 
     def __init__(
         self, kind: type[InMemoryOutbox | InMemoryHalfOutbox], engine: Engine, async_url: str, url: str | None
@@ -110,19 +99,15 @@ class MemoryPlace(Place):
             connection.execute(text(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)"))
 
     def topic(self) -> str:
-        """A new topic."""
         return self._topics.pop()
 
     def number(self) -> int:
-        """A number that no row has."""
         return next(self._numbers)
 
     def other_outbox(self, service: str) -> Outbox | HalfOutbox:
-        """Another outbox of the same kind."""
         return self._kind(service)
 
     def async_engine(self) -> AsyncEngine:
-        """An async engine."""
         engine = create_async_engine(self._async_url, poolclass=NullPool)
         if engine.dialect.name == "sqlite":
             let_sqlite_have_savepoints(engine.sync_engine)
@@ -133,7 +118,6 @@ class MemoryPlace(Place):
         return None if self._url is None else psycopg.connect(self._url)
 
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
-        """The values on a topic."""
         memory = outbox or self.outbox
         assert isinstance(memory, InMemoryOutbox | InMemoryHalfOutbox)
         return [(message.value or b"").decode() for message in memory.published if message.topic == topic]
@@ -147,27 +131,21 @@ class RealPlace(Place):
         self._shop = shop
 
     def topic(self) -> str:
-        """A new topic."""
         return self._shop.site.topic(self._shop.topic())
 
     def number(self) -> int:
-        """A number that no row has."""
         return self._shop.number()
 
     def other_outbox(self, service: str) -> Outbox | HalfOutbox:
-        """Another outbox of the same kind."""
         return self._shop.site.half_outbox(service)
 
     def async_engine(self) -> AsyncEngine:
-        """An async engine."""
         return create_async_engine(sqlalchemy_url(self._shop.site.postgres_url), poolclass=NullPool)
 
     def connect(self) -> psycopg.Connection[Any] | None:
-        """A connection."""
         return psycopg.connect(self._shop.site.postgres_url)
 
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
-        """The values on a real topic."""
         del outbox
         self._shop.site.wait_settled()
         return [(record.value or b"").decode() for record in read_committed(self._shop.site.kafka(), [topic])]
@@ -187,5 +165,4 @@ def let_sqlite_have_savepoints(engine: Engine) -> None:
 
 
 def sqlalchemy_url(url: str) -> str:
-    """The same for SQLAlchemy."""
     return url.replace("postgresql://", "postgresql+psycopg://", 1)

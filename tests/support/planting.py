@@ -96,7 +96,6 @@ class Planter:
         self._torn = receipt.transaction_id
 
     def _discard(self) -> None:
-        """A message that the relay cannot deliver."""
         message = Message(self._site.topic("orders"), "nowhere to go", "planted", partition=NO_PARTITION)
         self._expect(Verdict.DISCARDED, *publish_bulk(self._site, self._shop.outbox, [message]))
 
@@ -163,7 +162,6 @@ class Planter:
         self._expect(Verdict.CONTRADICTORY_OPS, f"{self._torn}/1")  # its producer's marker says rolled back
 
     def _insert(self, entry: OpEntry) -> None:
-        """A committed row."""
         self._audited.execute(
             "INSERT INTO {site.transaction} (transaction_id, service, state, channel, half_topic_id,"
             " half_partition, first_offset, last_offset, positions) VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)",

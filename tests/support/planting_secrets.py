@@ -76,7 +76,6 @@ class Planted:
         }
 
     def in_files(self, kafka: Mapping[str, str], names: Collection[str]) -> dict[str, str]:
-        """Return properties with those of some names in files."""
         return dict(self._in_file(name, value) if name in names else (name, value) for name, value in kafka.items())
 
     def _in_file(self, name: str, value: str) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port: int = taken.getsockname()[1]
@@ -29,7 +28,6 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def metrics(port: int) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """All samples by name and labels."""
     _, page = get(port, "/metrics")
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value

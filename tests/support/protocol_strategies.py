@@ -20,7 +20,6 @@ relaxed = settings(deadline=None, max_examples=examples(100), suppress_health_ch
 
 
 def consumed(headers: OutgoingHeaders) -> list[Header]:
-    """Headers as a consumer gets them back."""
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
 
 

@@ -56,8 +56,6 @@ Headers = Sequence[tuple[str, str | bytes | None]]
 
 @dataclass(frozen=True)
 class Record:
-    """A record of Kafka."""
-
     topic: str
     partition: int
     offset: int
@@ -68,7 +66,6 @@ class Record:
     time_type: int = BROKERS_TIME
 
     def row(self) -> tuple[Any, ...]:
-        """As Spark's Kafka source gives it."""
         headers = [(name, value.encode() if isinstance(value, str) else value) for name, value in self.headers]
         place = (self.topic, self.partition, self.offset)
         return (self.key, self.value, *place, self.time, self.time_type, headers)
@@ -84,21 +81,17 @@ class Told:
 
     @property
     def positions(self) -> Positions:
-        """All of its positions."""
         return Positions.of(control.position for control in self.control)
 
     @property
     def first(self) -> int:
-        """Offset of its first half."""
         return self.halves[0].offset
 
     @property
     def last(self) -> int:
-        """Offset of its last half."""
         return self.halves[-1].offset
 
     def message(self, position: int = 0) -> tuple[str, int | None]:
-        """Names one of its messages."""
         return self.id, position
 
 
@@ -121,7 +114,6 @@ class History:
     table_rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Begin to count."""
         self._offsets = itertools.count(START)
         self._numbers = itertools.count(1)
 
@@ -158,7 +150,6 @@ class History:
         return record
 
     def time(self, offset: int) -> datetime:
-        """When the half of an offset was appended."""
         return BEGIN + timedelta(milliseconds=100 * (offset - START))
 
     def row(
@@ -184,7 +175,6 @@ class History:
         after: timedelta = timedelta(milliseconds=7),
         positions: Positions | None = None,
     ) -> None:
-        """An op marker of it."""
         listed = told.positions if positions is None else positions
         entry = OpEntry(kind, told.id, TOPIC_ID, 0, listed, told.first, told.last)
         value, headers = encode_op([entry], source)
@@ -192,7 +182,6 @@ class History:
         self.ops.append(Record(op_topic(source), 0, len(self.ops), None, value, headers, time))
 
     def deliver(self, told: Told, positions: Sequence[int] | None = None, late: str = "") -> list[Record]:
-        """Its records on the real topics."""
         made = []
         for control, half in zip(told.control, told.halves, strict=True):
             if positions is None or control.position in positions:
@@ -203,18 +192,15 @@ class History:
         return made
 
     def real(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers, half_time: datetime) -> Record:
-        """A record on partition 0 of a real topic."""
         offset = sum(record.topic == topic for record in self.reals)
         record = Record(topic, 0, offset, key, value, headers, half_time + timedelta(milliseconds=12))
         self.reals.append(record)
         return record
 
     def change(self, record: Record, **fields: Any) -> None:
-        """Change a record of a real topic."""
         self.reals[self.reals.index(record)] = replace(record, **fields)
 
     def swap(self, one: Record, other: Record) -> None:
-        """Change the places of two records of one topic."""
         self.change(one, offset=-1)
         self.change(other, offset=one.offset)
         self.change(replace(one, offset=-1), offset=other.offset)
@@ -233,7 +219,6 @@ class History:
     # --- whole transactions
 
     def delivered(self, messages: int = 1, **options: Any) -> Told:
-        """One that went all the way."""
         told = self.tell(messages, **options)
         if told.control[0].truth is Truth.ROW:
             self.row(told)
@@ -262,7 +247,6 @@ class History:
         shortened: tuple[str, ...] = (),
         tables: MessageTables | None = None,
     ) -> list[Row]:
-        """The verdicts."""
         window = dict.fromkeys((0, 1), (START, BEHIND))
         database = Database("shop", services, INCARNATION, {0: purged}, purged_until, tables)
         frames = [
@@ -284,7 +268,6 @@ def op_topic(source: OpSource) -> str:
 
 
 def frame(records: Sequence[Record]) -> DataFrame:
-    """Records as Spark's Kafka source gives them."""
     return session().createDataFrame([record.row() for record in records], KAFKA_SCHEMA)
 
 

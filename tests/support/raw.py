@@ -32,11 +32,7 @@ class RawMessage:
 
 
 class RawLog:
-    """The only writer of half partition 0 of a site.
-
-    Args:
-        site: Its channel exists.
-    """
+    """The only writer of half partition 0 of a site."""
 
     def __init__(self, site: Site, topic_id: str) -> None:
         self._channel = site.channel

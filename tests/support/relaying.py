@@ -37,7 +37,6 @@ class RelayedTopics:
         self._producer.init_transactions()
 
     def write(self, rows: int, *, commit: bool = True) -> None:
-        """One whole Kafka transaction."""
         self.begin(rows)
         self.end(commit=commit)
 
@@ -56,7 +55,6 @@ class RelayedTopics:
         self._producer.flush()
 
     def end(self, *, commit: bool) -> None:
-        """Commit or abort the transaction that is open."""
         if commit:
             self._producer.commit_transaction()
         else:

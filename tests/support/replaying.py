@@ -27,12 +27,7 @@ def landed(
     headers: Iterable[tuple[str, bytes | None]] = (),
     place: int = 0,
 ) -> Record:
-    """A record as the relay has written it; its transaction is known by partition and offset.
-
-    Args:
-        headers: The user's headers.
-        place: Its position in the transaction.
-    """
+    """A record as the relay has written it; its transaction is known by partition and offset."""
     outbox = [
         ("outbox-id", f"{transaction(partition, offset - place)}/{place}".encode()),
         ("outbox-service", b"shop"),
@@ -54,7 +49,6 @@ def landed_row(topic: str, offset: int, row: int) -> Record:
 
 
 def transaction(partition: int, offset: int) -> str:
-    """The id of the transaction whose first message lies there."""
     return f"0192f3a4-5b6c-7d8e-9f00-{partition:04x}{offset:08x}"
 
 
@@ -67,14 +61,12 @@ class Replaying:
         self._batches = 0
 
     def land(self, *records: Record) -> None:
-        """One more batch of the table."""
         self.landing.plan(self._batches, self._batches + 1)
         self.landing.land(self._batches, *records)
         self.landing.commit(self._batches)
         self._batches += 1
 
     def settings(self, **given: Any) -> ReplaySettings:
-        """The settings of a replay from the table."""
         wanted = {
             "bootstrap_servers": self.site.bootstrap_servers,
             "channel": self.site.name,
@@ -84,5 +76,4 @@ class Replaying:
         return ReplaySettings(**{**wanted, **given})
 
     def run(self, **given: Any) -> Prepared:
-        """Run a replay."""
         return replay(session(), self.settings(**given))

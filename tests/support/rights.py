@@ -34,7 +34,6 @@ def allow_only(site: Site, kind: ResourceType, name: str, *left: AclOperation) -
 
 
 def allow_all(site: Site, kind: ResourceType, name: str) -> None:
-    """A topic or service is open to everybody again."""
     rules = AclBindingFilter(
         kind,
         name,

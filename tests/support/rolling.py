@@ -42,7 +42,6 @@ class Step(NamedTuple):
     """One step of a rolling restart.
 
     Args:
-        node: Number of the node, from 0.
         away_seconds: From its end until it is started again.
     """
 
@@ -50,7 +49,6 @@ class Step(NamedTuple):
     away_seconds: float
 
     def __str__(self) -> str:
-        """For people."""
         return f"node {self.node} stopped"
 
 
@@ -58,9 +56,6 @@ class Restarts:
     """Restarts nodes, and notes when Kafka itself took no records: a plain producer waited for an acknowledgement.
 
     Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
-
-    Args:
-        site: A site with a topic `plain`.
     """
 
     def __init__(self, kafka: Kafka, site: Site) -> None:
@@ -120,23 +115,16 @@ class Restarts:
         return take
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._end.set()
         self._thread.join()
 
 
 class Seen(NamedTuple):
-    """A message that is visible.
-
-    Args:
-        owner: Its half partition, or the table source.
-        committed: When its COMMIT returned, monotonic s.
-    """
+    """A message that is visible."""
 
     owner: str
     committed: float
@@ -144,16 +132,11 @@ class Seen(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
         return self.visible - self.committed
 
 
 class Visibility:
-    """When each message was committed, and when a reader got it.
-
-    Args:
-        topics: Their short names.
-    """
+    """When each message was committed, and when a reader got it."""
 
     def __init__(self, site: Site, topics: Sequence[str]) -> None:
         self.committed: dict[str, float] = {}
@@ -183,7 +166,6 @@ class Visibility:
         return {id_: now - at for id_, at in list(self.committed.items()) if id_ not in self.found}
 
     def seen(self) -> list[Seen]:
-        """Return all that were committed and are visible."""
         return [
             Seen(self.found[id_][0][1], at, self.found[id_][0][0])
             for id_, at in list(self.committed.items())
@@ -191,16 +173,13 @@ class Visibility:
         ]
 
     def doubled(self) -> list[str]:
-        """Return the ids of messages that came more than once."""
         return [id_ for id_, times in self.found.items() if len(times) > 1]
 
     def __enter__(self) -> Self:
-        """Begin to read."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._end.set()
         self._thread.join()
         self._consumer.close()
@@ -223,12 +202,7 @@ def _pauses_of(seen: Sequence[Seen]) -> Iterator[float]:
 
 @contextmanager
 def writing(site: Site, visibility: Visibility, threads: int = 2) -> Iterator[None]:
-    """Write while the block lasts, in half and in table mode, to the topics `halves` and `rows`.
-
-    Args:
-        site: The site, with a message table.
-        threads: Of each mode.
-    """
+    """Write while the block lasts, in half and in table mode, to the topics `halves` and `rows`."""
     stop = threading.Event()
     outboxes: dict[str, HalfOutbox | Outbox] = {"halves": site.half_outbox(), "rows": site.outbox()}
     writers = [

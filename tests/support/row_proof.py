@@ -83,7 +83,6 @@ class RowProof:
             self._change.notify_all()
 
     def wait_written(self) -> None:
-        """Wait until they have committed all that they may."""
         wait_until(lambda: self.written >= self._may, 300)
 
     def _write(self, chance: random.Random) -> None:
@@ -137,7 +136,6 @@ class RowProof:
     # --- proving
 
     def visible(self) -> int:
-        """Return how many records the live reader has seen."""
         return len(self.reader.seen_from(0))
 
     def assert_whole(self) -> None:

@@ -69,7 +69,6 @@ class Schema(NamedTuple):
     wrong: object
 
     def read(self, registry: SchemaRegistryClient, topic: str, value: bytes | None, headers: Headers) -> object:
-        """What a consumer makes of a message's value."""
         context = SerializationContext(topic, MessageField.VALUE, list(headers))
         return self.deserializer(registry)(value, context)
 
@@ -100,5 +99,4 @@ SCHEMAS = [
 
 
 def new_registry() -> SchemaRegistryClient:
-    """The registry client's own registry in memory."""
     return SchemaRegistryClient.new_client({"url": "mock://"})

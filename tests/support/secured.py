@@ -31,11 +31,7 @@ class Login(enum.StrEnum):
 
 @dataclass
 class SecuredSite(Site):
-    """A site whose clients have the name that `acting` gives; outside of that they may do anything.
-
-    Args:
-        stack: A secured stack.
-    """
+    """A site whose clients have the name that `acting` gives; outside of that they may do anything."""
 
     stack: Stack = field(kw_only=True)
     login: Login = field(default=Login.PASSWORD, kw_only=True)
@@ -52,7 +48,6 @@ class SecuredSite(Site):
             self.who = before
 
     def kafka(self) -> dict[str, Any]:
-        """Librdkafka properties for a client."""
         if not self.who:
             return super().kafka()
         provider = {"oauth_cb": token_file.provide} if self.login is Login.TOKEN else {}
@@ -120,7 +115,6 @@ class SecuredSite(Site):
 
     @contextmanager
     def without(self, rule: Rule) -> Iterator[None]:
-        """Take one right away for the block."""
         self._acls.revoke(rule)
         try:
             yield
@@ -129,7 +123,6 @@ class SecuredSite(Site):
 
     @contextmanager
     def besides(self, rule: Rule) -> Iterator[None]:
-        """Give one more right for the block."""
         self._acls.grant([rule])
         try:
             yield

@@ -13,8 +13,6 @@ UNFENCED = {"broker.session.timeout.ms": "60000"}
 
 
 class Servers(Protocol):
-    """Where Kafka and Postgres are."""
-
     @property
     def bootstrap_servers(self) -> str:
         """Kafka."""

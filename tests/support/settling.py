@@ -35,8 +35,6 @@ A_DAY = Ages(DAY_MS, DAY_MS, DAY_MS)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A row made by hand."""
-
     transaction_id: str
     offset: int
 
@@ -118,7 +116,6 @@ def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> N
 
 
 def database_of(site: Site) -> CheckerDatabase:
-    """The site's database as the checker's settings name it."""
     return CheckerDatabase(dsn=site.postgres_url, table_prefix=site.name)
 
 
@@ -156,7 +153,6 @@ def settled_to(topic_id: str, offsets: Mapping[int, int]) -> ChannelProgress:
 
 
 def meta(site: Site) -> dict[str, str]:
-    """The meta rows but for incarnation and version."""
     with site.connect() as connection:
         query = f"SELECT key, value FROM {site.tables.meta} WHERE key LIKE 'purged%'"
         return dict(connection.execute(query.encode()).fetchall())
@@ -169,5 +165,4 @@ def watermark(site: Site, channel: ChannelDescription, partition: int = 0) -> in
 
 
 def any_topic_id() -> str:
-    """The id of a topic that was deleted."""
     return str(uuid.uuid4())

@@ -19,12 +19,7 @@ from tests.support.harness import Site
 
 
 class Shop:
-    """An application on a site.
-
-    Args:
-        site: Its channel, callback tables and topics exist.
-        options: Further arguments of its outbox.
-    """
+    """An application on a site."""
 
     def __init__(self, site: Site, publish_timeout_seconds: float = 5.0, **options: Any) -> None:
         self.site = site
@@ -42,7 +37,6 @@ class Shop:
         return name
 
     def number(self) -> int:
-        """A number that no other row has."""
         return next(self._numbers)
 
     @contextmanager
@@ -52,7 +46,6 @@ class Shop:
             yield session
 
     def insert(self, session: Session, number: int) -> None:
-        """Write a business row."""
         session.execute(text(f"INSERT INTO {self.table} VALUES (:id, 0)"), {"id": number})
 
     def publish(self, session: Session, topic: str, value: str, key: str | None = None) -> Receipt:
@@ -71,7 +64,6 @@ class Shop:
                 process.kill()
 
     def has(self, number: int) -> bool:
-        """Whether a business row is there."""
         with self.site.connect() as connection:
             query = f"SELECT 1 FROM {self.table} WHERE id = %s".encode()
             return connection.execute(query, (number,)).fetchone() is not None
@@ -87,9 +79,7 @@ class Shop:
         return found
 
     def __enter__(self) -> Self:
-        """Use the shop as a context manager."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the outbox."""
         self.outbox.close()

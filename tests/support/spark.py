@@ -46,8 +46,6 @@ def session() -> SparkSession:
 
 @dataclass(frozen=True)
 class Record:
-    """A record as Spark's Kafka source gives it."""
-
     offset: int = 0
     headers: Sequence[tuple[str, bytes | None]] | None = ()
     topic: str = "orders"
@@ -58,7 +56,6 @@ class Record:
 
 
 def records(*given: Record) -> DataFrame:
-    """A frame with the schema of Spark's Kafka source."""
     rows = [
         (record.key, record.value, record.topic, record.partition, record.offset, record.timestamp, 0, record.headers)
         for record in given

@@ -23,7 +23,6 @@ class TableHistory(History):
     """
 
     def __post_init__(self) -> None:
-        """Begin to count."""
         super().__post_init__()
         self.inserted: list[str] = []
 
@@ -67,12 +66,10 @@ class TableHistory(History):
             self._tell(row, source, time_of(row) + after, None, settled=settled)
 
     def wait(self, rows: Sequence[Row]) -> None:
-        """Rows that wait."""
         for row in rows:
             self._tell(row, SOURCE, None, None, settled=False)
 
     def discard(self, rows: Sequence[Row], reason: str = "TOPIC_MISSING") -> None:
-        """Rows that cannot be delivered."""
         for row in rows:
             self._tell(row, SOURCE, None, reason, settled=True)
 
@@ -81,14 +78,12 @@ class TableHistory(History):
         self.table_rows.append((*about, reason, settled))
 
     def show(self, rows: Sequence[Row], source: str = SOURCE) -> list[Record]:
-        """Their records on the real topics."""
         return [
             self.real(made.topic, made.key, made.value, made.headers, time_of(rows[0]))
             for made in records(rows, transactions_of(rows), source)
         ]
 
     def delivered_rows(self, messages: int = 1, *, source: str = SOURCE, key: bytes | None = None) -> list[Row]:
-        """A local transaction that went all the way."""
         rows = self.insert(messages, key=key)
         self.leave(rows, source=source)
         self.show(rows, source)
@@ -96,10 +91,8 @@ class TableHistory(History):
 
 
 def id_of(row: Row) -> tuple[str, int | None]:
-    """Names a message as a judged one is named."""
     return table_transaction_id(row.xid, row.started + EPOCH_US), row.id
 
 
 def time_of(row: Row) -> datetime:
-    """When its local transaction began."""
     return datetime.fromtimestamp((row.started + EPOCH_US) / 1_000_000, UTC)

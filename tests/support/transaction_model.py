@@ -17,8 +17,6 @@ Report = Callable[[KafkaError | None, Message], None]
 
 @dataclass
 class Open:
-    """A transaction at the coordinator."""
-
     messages: list[bytes] = field(default_factory=list)
     offset: int | None = None
 
@@ -48,7 +46,6 @@ class Coordinator:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """It passes."""
         self.now += seconds
 
     def request(self) -> None:
@@ -82,7 +79,6 @@ class Coordinator:
         return None
 
     def commit_offset(self, epoch: int, offset: int) -> None:
-        """TxnOffsetCommit."""
         self.request()
         self._require(epoch)
         if self._open is None:
@@ -129,7 +125,6 @@ class Producer:
         self._refused: KafkaException | None = None
 
     def init_transactions(self, _timeout: float) -> None:
-        """Take over."""
         self._epoch = self._coordinator.init()
 
     def begin_transaction(self) -> None:
@@ -140,7 +135,6 @@ class Producer:
         self._refused = None
 
     def produce(self, _topic: str, value: bytes, *_: object) -> None:
-        """Put a message into the local queue."""
         self._queue.append(value)
 
     def poll(self, _timeout: float) -> None:
@@ -188,10 +182,8 @@ class Producer:
         self._coordinator.abort(self._epoch)
 
     def _require_abort(self) -> None:
-        """A message that was refused is lost to its transaction."""
         if self._refused is not None:
             raise self._refused
 
     def purge(self) -> None:
-        """Forget the local queue."""
         self._queue.clear()

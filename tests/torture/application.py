@@ -64,7 +64,6 @@ class Application:
     """One process of it.
 
     Args:
-        name: Prefix of its tables and topics.
         topics: Real topics; the last one has keys of its own.
         short_share: Share of local transactions whose messages all go to the last topic.
     """
@@ -170,7 +169,6 @@ class Application:
         failpoint("application.sent")
 
     def _publish(self, execute: Execute, publish: Publish, id_: str, message: Message) -> None:
-        """Publish a message and tell it."""
         message_id = publish(message).message_id
         self._transaction_id = transaction_of(message_id)
         execute(
@@ -191,11 +189,7 @@ class Application:
         savepoint.rollback()
 
     def poison(self, producer: Producer | None) -> None:
-        """Now and then, write a half that nobody can parse, or a row that nobody can deliver.
-
-        Args:
-            producer: For the half; None: write the row.
-        """
+        """Now and then, write a half that nobody can parse, or a row that nobody can deliver."""
         poisons = self._random.random() < POISON
         if producer is not None:
             if poisons:
@@ -207,7 +201,6 @@ class Application:
 
 
 def poison(name: str, topic: str) -> str:
-    """SQL of a row that nobody can deliver."""
     return (
         f"WITH made AS (INSERT INTO {TableNames('public', name).message} (service, topic, header_names)"
         f" VALUES ('poison', '{topic}', ARRAY['no value']) RETURNING id) INSERT INTO {name}_poison SELECT id FROM made"

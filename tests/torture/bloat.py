@@ -65,9 +65,7 @@ class Size:
     """The size of the tables at one moment.
 
     Args:
-        delivered: Rows that were delivered before it.
         table_bytes: The message table with its TOAST table, bytes.
-        index_bytes: Its indexes, bytes.
         evidence_bytes: The evidence of delivered messages, with its indexes, bytes.
     """
 
@@ -93,17 +91,12 @@ class Phase:
 
     @property
     def per_second(self) -> float:
-        """Rows inserted and delivered per second."""
         return self.rows / self.seconds
 
 
 @dataclass(slots=True)
 class BloatResult:
-    """What came of the run.
-
-    Args:
-        rows: Rows of the first two phases together.
-    """
+    """What came of the run."""
 
     rows: int
     naptime: str
@@ -123,8 +116,6 @@ class BloatResult:
 
 
 class _Traffic:
-    """Inserts rows by plain SQL while a relay delivers them."""
-
     def __init__(self, site: Site, table: MessageTable, say: Say) -> None:
         self._site, self._table, self._say = site, table, say
         self._inserted = 0
@@ -171,7 +162,6 @@ class _Traffic:
         return Size(max(0, before - waiting), waiting, table, index, evidence)
 
     def proven(self) -> int:
-        """Return the number of delivered messages by their evidence."""
         with self._site.connect() as connection:
             row = connection.execute(self._table.compose(_PROVEN)).fetchone()
         return int(row[0]) if row else 0
@@ -179,7 +169,6 @@ class _Traffic:
 
 @contextmanager
 def _open_transaction(site: Site) -> Iterator[None]:
-    """Keep a transaction open whose snapshot holds vacuum back."""
     with psycopg.connect(site.postgres_url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT count(*) FROM pg_class")

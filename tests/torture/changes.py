@@ -83,7 +83,6 @@ class TableChanges:
             connection.execute(_STRANGER)
 
     def heal(self) -> None:
-        """Take back what was changed."""
         self._healing.set()
 
     def hurt_again(self) -> None:

@@ -80,7 +80,6 @@ class CopyCruelty:
         self._healing.set()
 
     def hurt_again(self) -> None:
-        """Let faults begin again."""
         self._healing.clear()
 
     def serve_a_copy(self) -> None:
@@ -178,7 +177,6 @@ class CopyCruelty:
             self._world.site.services.remove(relay)
 
     def _numbers(self, url: str) -> tuple[int, int]:
-        """Newest and delivered batch."""
         ((batch, delivered),) = self._rows(url, _NUMBERS) or [(0, 0)]
         return batch, delivered
 

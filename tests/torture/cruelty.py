@@ -267,7 +267,6 @@ class Cruelty:
         return self._processes.outcomes + commands + Counter(late) + Counter(went_on)
 
     def close(self) -> None:
-        """Wait for what is being done to servers."""
         self._end_what_lasts()
         self._pool.shutdown()
         self._database.close()

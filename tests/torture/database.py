@@ -47,7 +47,6 @@ class DatabaseCruelty:
         self._outbox = HalfOutbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
 
     def heal(self) -> None:
-        """Let go of everything that is held."""
         self._healing.set()
 
     def close(self) -> None:
@@ -109,11 +108,9 @@ class DatabaseCruelty:
     # --- strangers ----------------------------------------------------------------------------------------------
 
     def use_up_connections(self) -> None:
-        """All connections are taken."""
         self._let("connections used up", lambda: connections_used_up(self._world.stack.postgres_url))
 
     def fill_lock_table(self) -> None:
-        """The memory for locks is used up."""
         self._let("lock table full", lambda: lock_table_full(self._world.stack.postgres_url))
 
     def lock(self) -> None:

@@ -23,7 +23,6 @@ class Entry(NamedTuple):
         told: Its own id of the transaction; empty if it did not get so far.
         transaction_id: The transaction id; empty if it is not known.
         topic: The last part of the name of the first real topic.
-        at: When it was written, seconds since 1970.
     """
 
     kind: str
@@ -42,7 +41,6 @@ class Diary:
         self.path = path
 
     def write(self, entry: Entry) -> None:
-        """Add a line."""
         with self.path.open("a") as file:
             file.write(json.dumps(entry) + "\n")
 

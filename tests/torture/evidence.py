@@ -20,11 +20,7 @@ TOPICS = ("a", "b", SHORT)
 
 
 class Told(NamedTuple):
-    """A message that the application told, by the word of its own database.
-
-    Args:
-        digest: Hash of key, value and headers.
-    """
+    """A message that the application told, by the word of its own database."""
 
     topic: str
     digest: str
@@ -37,7 +33,6 @@ class Seen(NamedTuple):
 
     Args:
         id: The application's own id, in its header, or an empty text.
-        message_id: In its header, or an empty text.
         digest: Hash of key, value and the user's own headers.
         origin: Half partition and half offset, or table source and row id, by its header.
         late: Whether it says that it is out of its order.
@@ -58,12 +53,10 @@ class Seen(NamedTuple):
 
     @property
     def transaction_id(self) -> str:
-        """The transaction that it names."""
         return transaction_of(self.message_id)
 
     @property
     def is_row(self) -> bool:
-        """Whether it was a row of the message table."""
         return self.origin[0] == SOURCE
 
 
@@ -92,20 +85,13 @@ class DeliveredRow(NamedTuple):
 
 
 class DiscardedRow(NamedTuple):
-    """A row that the relay could not deliver."""
-
     id: int
     message_id: str
     reason: str
 
 
 class Answer(NamedTuple):
-    """What `outcome()` said of a local transaction that ended with an error.
-
-    Args:
-        told: The application's own id of it.
-        when: Who asked, and when.
-    """
+    """What `outcome()` said of a local transaction that ended with an error."""
 
     told: str
     transaction_id: str
@@ -128,7 +114,6 @@ class Evidence:
         waiting: Message ids of rows that are still in the message table.
         unsettled: What was not settled when time was up: half partitions, as text.
         claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by its origin.
-        watched: What those who watched found, by invariant.
         strangers: Places of records that the hostile application of another channel wrote.
     """
 
@@ -155,11 +140,9 @@ class Evidence:
     strangers: Sequence[str] = ()
 
     def half_transactions(self) -> set[str]:
-        """The transactions of messages that were told in half mode."""
         return {transaction_of(told.message_id) for told in self.told.values() if told.mode == "half"}
 
     def transactions(self) -> int:
-        """How many local transactions committed."""
         return len({transaction_of(id_) for id_ in self.told})
 
 

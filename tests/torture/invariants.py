@@ -25,7 +25,6 @@ class Violation(NamedTuple):
 
 
 def check(evidence: Evidence) -> list[Violation]:
-    """Everything in the evidence that contradicts an invariant."""
     found = [Violation(name, detail) for name, invariant in INVARIANTS.items() for detail in invariant(evidence)]
     return found + [Violation(*watched) for watched in evidence.watched]
 

@@ -82,7 +82,6 @@ def _sort_out(messages: Sequence[Message], found: list[Message], ends: Places) -
 
 
 def seen(message: Message) -> Seen:
-    """A record of a real topic."""
     pairs: list[Any] = list(message.headers() or ())  # the stub also allows text, which consumed ones never have
     headers = {name: (value or b"").decode() for name, value in pairs}
     origin, _, offset = headers.get(ORIGIN_HEADER, "-1/-1").partition("/")
@@ -109,11 +108,7 @@ def _number(value: bytes | None) -> int:
 
 
 class Reader(threading.Thread):
-    """The read_committed reader that is always there; no proxy stands before it.
-
-    Args:
-        bootstrap_servers: Of the brokers themselves.
-    """
+    """The read_committed reader that is always there; no proxy stands before it."""
 
     def __init__(self, bootstrap_servers: str, places: Sequence[tuple[str, int]]) -> None:
         super().__init__(name="reader", daemon=True)
@@ -125,7 +120,6 @@ class Reader(threading.Thread):
         self._end = threading.Event()
 
     def run(self) -> None:
-        """Read until asked to end."""
         try:
             with assigned(self._bootstrap_servers, self._at) as consumer:
                 while not self._end.is_set():
@@ -152,17 +146,14 @@ class Reader(threading.Thread):
         return dict(self._arrived)
 
     def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:
-        """Whether it has read up to given offsets."""
         if self.failure is not None:
             raise RuntimeError("the reader has failed") from self.failure
         return all(self._at[place] >= end for place, end in ends.items())
 
     def forget(self) -> None:
-        """Begin a new round."""
         self._seen = []
         self._arrived = {}
 
     def end(self) -> None:
-        """End it."""
         self._end.set()
         self.join(30)

@@ -23,13 +23,7 @@ _MIB = 2**20
 
 
 class Observers:
-    """The watches, and the threads that feed them while the `with` block lasts.
-
-    Args:
-        bootstrap_servers: Of the brokers themselves.
-        services: Who runs now: kind and process id.
-        channels: How many channels each of them serves.
-    """
+    """The watches, and the threads that feed them while the `with` block lasts."""
 
     def __init__(
         self,
@@ -107,18 +101,15 @@ class Observers:
         return [*self.checkpoints.found, *self.stalls.found, *self.resources.found]
 
     def forget(self) -> None:
-        """Begin a new round."""
         for watch in (self.checkpoints, self.stalls, self.resources):
             watch.forget()
 
     def __enter__(self) -> Self:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End them."""
         self._end.set()
         for thread in self._threads:
             thread.join(30)
@@ -127,7 +118,6 @@ class Observers:
 def _latest(
     admin: AdminClient, places: Sequence[TopicPartition], isolation: IsolationLevel
 ) -> dict[tuple[str, int], int]:
-    """The latest offsets of those partitions whose leader answers."""
     found: dict[tuple[str, int], int] = {}
     latest = {place: OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]  # the stub lacks it
     for place, future in admin.list_offsets(latest, isolation_level=isolation, request_timeout=_TIMEOUT).items():

@@ -93,8 +93,6 @@ class _Outage:
     """Two databases behind one channel: that of `orders` goes away, that of `bills` stays.
 
     Args:
-        stack: Kafka, and the database that goes away.
-        orders: The site with that database.
         bills: The same channel and tables with the other database.
     """
 
@@ -176,7 +174,6 @@ class _Outage:
         return time.monotonic() - began
 
     def _discarded(self) -> set[bytes]:
-        """The keys of what lies in the discard topic now."""
         alive: dict[bytes, bytes | None] = {}
         for record in read_committed(self._orders.kafka(), [self._orders.channel.discard_topic]):
             alive[record.key or b""] = record.value
@@ -199,7 +196,6 @@ def outage(seconds: float, halves: int, say: Say) -> OutageResult:
     """Start everything, let the database go and come back, and say what came of it; nothing is left running.
 
     Args:
-        seconds: How long it is down, at least.
         halves: Halves that wait for it; half of them belong to committed transactions.
     """
     with _world() as (stack, orders, bills):

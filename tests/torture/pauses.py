@@ -14,7 +14,6 @@ class Step(NamedTuple):
     """What happens until the next step begins.
 
     Args:
-        began: Seconds since 1970.
         longest: So much slower than in the first step a message may be, in seconds.
     """
 
@@ -43,7 +42,6 @@ class Pauses:
         Args:
             steps: In their order; in the first one nothing happens.
             arrived: When the last message of a transaction was seen, by the application's id.
-            now: Seconds since 1970.
         """
         found: list[str] = []
         quiet = 0.0

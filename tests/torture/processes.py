@@ -235,7 +235,6 @@ class Processes:
         return f"{step}:{self._chance.randint(1, most)}{stop}"
 
     def kill_one(self) -> None:
-        """Kill any of them."""
         process = self._chance.choice(self._running)
         process.killed = True
         process.service.process.kill()
@@ -322,7 +321,6 @@ def _lines(service: Service) -> Sequence[str]:
 
 
 def is_stopped(service: Service) -> bool:
-    """Whether a process is stopped."""
     with suppress(OSError):
         return Path(f"/proc/{service.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     return False

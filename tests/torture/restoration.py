@@ -83,7 +83,6 @@ class SourceCruelty:
         self._table = MessageTable(world.site.tables)
 
     def heal(self) -> None:
-        """End what lasts."""
         self._healing.set()
 
     def hurt_again(self) -> None:
@@ -113,7 +112,6 @@ class SourceCruelty:
         self._set_back = halt
 
     def has_halted(self) -> bool:
-        """Whether nothing is expected any more that has not happened."""
         return self._set_back is None or self._set_back.halts(self._processes.halts())
 
     def restore(self) -> None:
@@ -176,7 +174,6 @@ class SourceCruelty:
             connection.execute("SELECT pg_terminate_backend(%s, %s)", (owner[0], _END_MS))
 
     def drop_progress(self) -> None:
-        """Delete the source's service in Kafka while no relay runs."""
         with self._one_at_a_time:
             if self._needs_operator:
                 return
@@ -239,7 +236,6 @@ class SourceCruelty:
             self.found.append(problem)
 
     def take_found(self) -> list[str]:
-        """What contradicts I15 since the last call."""
         found, self.found = self.found, []
         if not self.has_halted():
             found.append(f"{self._set_back}, has halted no relay")

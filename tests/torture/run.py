@@ -56,7 +56,6 @@ class Result:
 
     Args:
         rows: Messages that were rows of the message table.
-        rolled_back: Transactions that the checker fenced.
         late: Messages that were delivered out of their order, and say so.
         seconds: How long it took, without starting the servers.
         longest_stall: The longest time (s) for which readers of a real partition were held up.
@@ -133,7 +132,6 @@ class Run:
 
     Args:
         folder: For the logs of processes that ended badly.
-        round_seconds: For the faults of one round.
         kinds: Kinds of rounds, in turn; None: all faults at random.
     """
 
@@ -187,7 +185,6 @@ class Run:
         return self.result
 
     def _come_up(self) -> None:
-        """Let the first messages come through before anything is hurt."""
         self._say("starting applications, relays and checkers")
         self._processes.watch(faults=self._kind() is None, applications=True)
         wait_until(lambda: bool(self._reader.seen_from(0)), FIRST_SECONDS, self._world.site.logs)
@@ -263,13 +260,11 @@ class Run:
         self._say(f"round {self.result.rounds + 1}, {left:3.0f} s left: {visible} visible messages, {faults} faults")
 
     def _keep_bad_endings(self) -> None:
-        """Write down what processes said that ended by themselves."""
         while self._processes.ended_badly:
             with (self._folder / ENDED_LOG).open("a") as file:
                 file.write(self._processes.ended_badly.pop() + "\n")
 
     def _wait_until_settled(self, deadline: float) -> list[str]:
-        """What is not settled when time is up."""
         gathering = self._gathering
         while (leaving := gathering.leaving()) or not (
             self._world.site.settled() and not gathering.waiting() and self._cruelty.is_operated

@@ -12,7 +12,6 @@ class SetBack:
     """What the database holds after it was set back.
 
     Args:
-        delivered: The last batch that it calls delivered.
         proven: The last batch that it called delivered before. Kafka has this number or a higher one.
     """
 
@@ -38,7 +37,6 @@ class SetBack:
         return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
 
     def __str__(self) -> str:
-        """Return one line about it."""
         return f"the source set back to batch {self.batch}, with {self.undone} delivered batches undone"
 
 
@@ -55,7 +53,6 @@ class Doubled:
     before: Collection[str] = frozenset()
 
     def halts(self, logged: Collection[str]) -> bool:
-        """Return whether a relay has halted since."""
         return bool(set(logged) - set(self.before))
 
     def contradiction(self, batch: int, delivered: int) -> str:
@@ -65,5 +62,4 @@ class Doubled:
         return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
 
     def __str__(self) -> str:
-        """Return one line about it."""
         return f"the source whose copy delivered batch {self.batch}"

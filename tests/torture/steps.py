@@ -29,7 +29,6 @@ class Kind(NamedTuple):
 
     Args:
         ways: How brokers leave, one after the other; the order is chosen.
-        away: How long each is away, in seconds.
         longest: So much slower than without a step a message may be, in seconds.
         short_share: Share of transactions for the topic of two replicas, which are not measured.
     """

@@ -81,7 +81,6 @@ def locks(tables: TableNames) -> dict[str, tuple[Any, str]]:
 
 
 def table_locks(tables: TableNames) -> dict[str, tuple[Any, str]]:
-    """How the tables of table mode can be locked."""
     return {
         "message table locked": (table_locked, tables.message),
         "row of the table source locked": (rows_locked, tables.source),

@@ -48,7 +48,6 @@ class TopicCruelty:
         self._healing = threading.Event()
 
     def heal(self) -> None:
-        """End what holds a topic."""
         self._healing.set()
 
     def hurt_again(self) -> None:
@@ -72,7 +71,6 @@ class TopicCruelty:
             self._require_in_sync(topic, None)
 
     def _require_in_sync(self, topic: str, replicas: int | None) -> None:
-        """Set or remove a topic's min.insync.replicas."""
         way = AlterConfigOpType.DELETE if replicas is None else AlterConfigOpType.SET
         entry = ConfigEntry("min.insync.replicas", str(replicas or ""), incremental_operation=way)
         change = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]

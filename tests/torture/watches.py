@@ -51,7 +51,6 @@ class CheckpointWatch:
         self._last[partition] = checkpoint
 
     def _claim(self, partition: int, last: HalfCheckpoint, checkpoint: HalfCheckpoint, now: int) -> None:
-        """Note what is called settled now and was not before."""
         before = self._unsettled.get(partition, set())
         unsettled = set(chain.from_iterable(checkpoint.unsettled))
         for offset in [*before, *range(last.head, checkpoint.head)]:
@@ -60,7 +59,6 @@ class CheckpointWatch:
         self._unsettled[partition] = unsettled
 
     def forget(self) -> None:
-        """Begin a new round."""
         self.found.clear()
         self.claims.clear()
 
@@ -75,12 +73,7 @@ class StallWatch:
         self._told: set[tuple[str, int]] = set()
 
     def saw(self, place: tuple[str, int], stable: int, end: int, now: float) -> None:
-        """The last stable offset and the end of a partition at a time.
-
-        Args:
-            end: High watermark.
-            now: Monotonic, seconds.
-        """
+        """The last stable offset and the end of a partition at a time."""
         offset, since = self._since.get(place, (-1, now))
         if stable >= end or stable != offset:
             self._since[place] = (stable, now)
@@ -92,7 +85,6 @@ class StallWatch:
             self.found.append(("I11", f"{place[0]}/{place[1]} stands at {stable} of {end} for {now - since:.0f} s"))
 
     def forget(self) -> None:
-        """Begin a new round."""
         self.found.clear()
 
 
@@ -109,12 +101,10 @@ class ResourceWatch:
         self.most: dict[str, int] = dict.fromkeys(MOST, 0)
 
     def saw(self, who: str, figures: Mapping[str, int]) -> None:
-        """What a process has now."""
         for name, figure in figures.items():
             self.most[name] = max(self.most[name], figure)
             if figure > self._limits[name]:
                 self.found.append(("I12", f"a {who} has {figure} {name}"))
 
     def forget(self) -> None:
-        """Begin a new round."""
         self.found.clear()

@@ -79,15 +79,10 @@ class World:
         }
 
     def sources(self, url: str) -> str:
-        """The table source of a relay, whose role is no superuser, so that row security binds it.
-
-        Args:
-            url: A superuser's way to the database.
-        """
+        """The table source of a relay, whose role is no superuser, so that row security binds it."""
         return json.dumps({SOURCE: {"dsn": as_relay(self.site, url), "table_prefix": self.site.name}})
 
     def places(self) -> list[tuple[str, int]]:
-        """The partitions of the real topics."""
         return [(self.site.topic(name), number) for name in TOPICS for number in range(REAL_PARTITIONS)]
 
 

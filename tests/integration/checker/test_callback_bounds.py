@@ -15,7 +15,6 @@ FINE = {"service": "repeat('g', 200)", "channel": "repeat('c', 244)", "positions
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with callback tables."""
     with site.connect() as connection:
         CallbackTable(site.tables).create(connection)
     return site

@@ -47,7 +47,6 @@ QUICK = {
 
 @pytest.fixture
 def outbox(site: Site) -> Iterator[HalfOutbox]:
-    """The library on a site with one real topic."""
     site.create("orders")
     with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
@@ -80,7 +79,6 @@ def _ids(entries: list[OpEntry]) -> set[str]:
 
 
 def _verdicts(checker: Service) -> Counter[str]:
-    """How often each verdict is in a checker's log."""
     names = ("COMMITTED", "FENCED", "IN_FLIGHT", "UNREACHABLE", "MISMATCH", "PURGED")
     return Counter({name: checker.output().count(f'"{name}": ') for name in names})
 

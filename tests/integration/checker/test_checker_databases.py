@@ -23,15 +23,12 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "30
 
 @pytest.fixture
 def outbox(site: Site) -> Iterator[HalfOutbox]:
-    """The library on a site with one real topic."""
     site.create("orders")
     with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 
 
 class Configured:
-    """A checker with a TOML file."""
-
     def __init__(self, site: Site) -> None:
         self._site = site
         self._file = Path(site.log_folder) / "checker.toml"
@@ -44,7 +41,6 @@ class Configured:
         self._file.write_text(text.replace("{tables}", f'table_prefix = "{self._site.name}"'))
 
     def start(self) -> Service:
-        """Start the checker."""
         extra = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(self._file), "OUTBOX_HTTP_PORT": str(self.port)}
         return self._site.checker(extra={**QUICK, **extra, "OUTBOX_TABLE_PREFIX": None})
 
@@ -91,7 +87,6 @@ def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: HalfOutb
 
 
 def _kept_up(port: int) -> set[str]:
-    """Which databases have figures of upkeep."""
     name = "outbox_checker_upkeep_completed_seconds"
     return {dict(labels)["database"] for found, labels in metrics(port) if found == name}
 

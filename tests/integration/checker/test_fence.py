@@ -37,7 +37,6 @@ class _Meddler(psycopg.Connection[Any]):
     before: ClassVar[Callable[[], object]]
 
     def execute(self, query: Any, *args: Any, **options: Any) -> psycopg.Cursor[Any]:
-        """Execute a statement."""
         if query is type(self).statement:
             type(self).before()
         return super().execute(query, *args, **options)

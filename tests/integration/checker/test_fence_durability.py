@@ -98,7 +98,6 @@ def _alter(server: Postgres, name: str, value: str) -> None:
 
 
 def _shown(server: Postgres, name: str) -> str:
-    """What a new session has."""
     with psycopg.connect(server.url) as connection:
         row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
         return str(row[0]) if row else ""
@@ -107,7 +106,6 @@ def _shown(server: Postgres, name: str) -> str:
 def _while_waits_are_cancelled(
     server: Postgres, checker: psycopg.Connection[tuple[str, ...]], request: CheckRequest
 ) -> Answers:
-    """Check while somebody cancels each wait for the standby."""
     ended = threading.Event()
 
     def cancel() -> None:

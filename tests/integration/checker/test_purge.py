@@ -74,9 +74,6 @@ def _bare(message_ids: list[str]) -> set[str]:
     return {id_.partition("/")[0] for id_ in message_ids}
 
 
-# --- with a relay and a checker ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
     site: Site, channel: ChannelDescription, outbox: HalfOutbox
@@ -140,9 +137,6 @@ def test_a_role_that_may_not_delete_is_told_so_and_may_serve_without_the_purge(s
     serving = site.checker(extra={**own, "OUTBOX_PURGE": "false"})
     wait_until(lambda: "Checker started" in serving.output(), explain=site.logs)
     assert serving.terminate() == Exit.OK
-
-
-# --- what may go ------------------------------------------------------------------------------------------------------
 
 
 def test_rows_leave_by_settlement_and_age(site: Site, channel: ChannelDescription, reader: DeliveryReader) -> None:
@@ -258,9 +252,6 @@ def test_without_a_checkpoint_that_proves_itself_nothing_goes(
     assert "damaged" in progress.problems[0]
 
 
-# --- against the discard topic ----------------------------------------------------------------------------------------
-
-
 class _Meddled(DeliveryReader):
     """Something happens after the first of its two looks, whichever that is."""
 
@@ -356,9 +347,6 @@ def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
     assert purge(site, reader.read()) == Purged(C=1)
 
 
-# --- beside others ----------------------------------------------------------------------------------------------------
-
-
 def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest:
     with site.connect() as connection:
         query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()
@@ -376,7 +364,6 @@ class _Meeting:
         self.committed: Future[None] | None = None
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """As the circuit breaker is asked."""
         if self.committed is None:
             make_rows(self._site, self._topic_id, [0], made=[self.row])
             self._purger.execute("BEGIN")
@@ -423,13 +410,10 @@ def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
 
 
 class _Once:
-    """A circuit breaker that opens after it was asked once."""
-
     def __init__(self, asked: list[str]) -> None:
         self._asked = asked
 
     def admit(self, connection: psycopg.Connection[Any], requests: Sequence[CheckRequest]) -> set[str]:
-        """As the circuit breaker is asked."""
         del connection
         self._asked += [request.transaction_id for request in requests]
         return set(self._asked) if len(self._asked) == 1 else set()
@@ -451,7 +435,6 @@ def test_an_outcome_that_is_asked_during_a_purge_is_no_rollback_row(
 
 
 def _wait_for_a_lock(site: Site, pid: int) -> None:
-    """Wait until a connection waits for another one's transaction."""
     query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
     with site.connect() as watcher:
         wait_until(lambda: watcher.execute(query, (pid,)).fetchone() == (1,))
@@ -491,9 +474,6 @@ def test_two_purges_at_once_delete_each_row_once(
     assert sum(total["C"] for total in totals) == 12_000
     assert site.rows() == {}
     assert watermark(site, channel) == 12_000
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("partitioned", [False, True])

@@ -53,7 +53,6 @@ def _kinds(found: list[Undelivered]) -> dict[Delay, int]:
 
 
 def _place(site: Site) -> int:
-    """The half partition of the only transactions."""
     with site.connect() as connection:
         query = f"SELECT DISTINCT half_partition FROM {site.tables.transaction}".encode()
         ((partition,),) = connection.execute(query).fetchall()

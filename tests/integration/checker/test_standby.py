@@ -38,11 +38,7 @@ QUICK = {
 
 
 class Pair:
-    """A primary and its standby, and the address that stays the same when they change places.
-
-    Args:
-        stack: Has a standby.
-    """
+    """A primary and its standby, and the address that stays the same when they change places."""
 
     def __init__(self, stack: Stack, loop: LoopThread) -> None:
         self.stack = stack
@@ -53,17 +49,14 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """The address."""
         return self._proxy.url
 
     @property
     def standby(self) -> Postgres:
-        """The standby."""
         assert self.stack.standby
         return self.stack.standby
 
     def lead_to(self, url: str) -> None:
-        """Let the address mean this server."""
         self._loop.run(self._proxy.follow(url))
 
     def fail_over(self) -> None:
@@ -73,13 +66,11 @@ class Pair:
         self.stack.rebuild_standby()
 
     def close(self) -> None:
-        """Listen no more."""
         self._loop.run(self._proxy.stop())
 
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers that these tests may kill."""
     with Stack(standby=True) as running:
         yield running
 
@@ -100,7 +91,6 @@ def site(pair: Pair) -> Iterator[Site]:
 
 
 def _services(site: Site) -> tuple[Service, Service]:
-    """A relay and a checker that are at work."""
     relay, checker = site.relay(extra=QUICK), site.checker(extra=QUICK)
     wait_until(lambda: is_serving(relay) and "Checker started" in checker.output(), explain=site.logs)
     return relay, checker

@@ -85,7 +85,6 @@ class Migrations:
             connection.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(self.role)))
 
     def tables(self) -> list[str]:
-        """The tables in the schema."""
         query = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY 1"
         with self.site.connect() as connection:
             return [name for (name,) in connection.execute(query, (self.names.schema,))]
@@ -105,7 +104,6 @@ class Migrations:
 
 @pytest.fixture
 def migrations(site: Site, tmp_path: Path) -> Migrations:
-    """Migrations that did not run yet."""
     return Migrations(site, tmp_path)
 
 

@@ -43,9 +43,6 @@ def _run(shop: Shop, body: Body) -> None:
     asyncio.run(main())
 
 
-# --- sessions -----------------------------------------------------------------------------------------------------
-
-
 def test_rows_and_messages_commit_together(shop: Shop) -> None:
     topic, number = shop.topic(), shop.number()
 
@@ -94,23 +91,6 @@ def test_a_transaction_that_does_not_commit_sends_nothing(
     _run(shop, body)
     assert len(shop.site.halves()) == before
     assert not shop.has(number)
-
-
-def test_savepoints(shop: Shop) -> None:
-    topic = shop.topic()
-
-    async def body(application: AsyncShop) -> None:
-        async with application.session() as session:
-            await application.publish(session, topic, "1")
-            async with session.begin_nested():
-                await application.publish(session, topic, "2")
-            nested = await session.begin_nested()
-            await application.publish(session, topic, "struck")
-            await nested.rollback()
-            await application.publish(session, topic, "3")
-
-    _run(shop, body)
-    assert shop.delivered(3, topic) == ["1", "2", "3"]
 
 
 def test_the_marker_of_a_joined_session_goes_out_when_the_connection_is_seen_again(shop: Shop) -> None:
@@ -276,9 +256,6 @@ def test_an_async_session_is_refused_by_the_blocking_outbox(shop: Shop) -> None:
     _run(shop, body)
 
 
-# --- connections --------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def _psycopg(application: AsyncShop) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     async with await application.connect() as connection:
@@ -379,9 +356,6 @@ def test_a_connection_in_a_transaction_is_refused(shop: Shop, connect: Any) -> N
                     pass
 
     _run(shop, body)
-
-
-# --- many tasks, and the event loop -------------------------------------------------------------------------------
 
 
 def test_fifty_tasks_at_once(shop: Shop) -> None:

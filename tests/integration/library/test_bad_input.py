@@ -75,9 +75,6 @@ def _run(environment: Mapping[str, str], *words: str) -> subprocess.CompletedPro
     )
 
 
-# --- messages ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("message", "says"),
     [
@@ -108,9 +105,6 @@ def test_a_message_that_cannot_be_published_is_refused(
     assert _sold(site) == 0
 
 
-# --- what is missing --------------------------------------------------------------------------------------------------
-
-
 def test_a_missing_channel_says_how_to_create_it(site: Site) -> None:
     with (
         site.half_outbox() as outbox,
@@ -135,9 +129,6 @@ def test_a_wrong_password_is_postgres_own_error_and_shows_none(site: Site, outbo
         outbox.publish(session, Message(site.topic("orders"), "x"))
     assert "password authentication failed" in str(caught.value)
     assert "wrong-secret" not in str(caught.value)
-
-
-# --- Kafka is down ----------------------------------------------------------------------------------------------------
 
 
 def test_kafka_down_at_the_first_publish_fails_in_time_and_says_why(site: Site) -> None:
@@ -171,8 +162,6 @@ def test_kafka_down_makes_no_thread_wait_for_the_others(site: Site) -> None:
 
 def test_a_producer_that_failed_for_good_is_replaced(site: Site, outbox: HalfOutbox) -> None:
     class Failed:
-        """A producer in the state that librdkafka calls fatal."""
-
         def produce(self, *_: object) -> None:
             raise KafkaException(KafkaError(KafkaError._FATAL))
 
@@ -205,9 +194,6 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
             with pytest.raises(PublishFailed, match="circuit is open"):
                 _sell(site, outbox, Message(site.topic("orders"), "x"))
             assert _sold(site) == 0
-
-
-# --- settings ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -303,9 +289,6 @@ def test_no_secret_is_shown_in_a_repr(site: Site) -> None:
     assert "body" not in repr(Message("orders", "body", "key", {"name": "value"}))
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
 def test_a_newcomer_sets_everything_up_by_command(site: Site) -> None:
     assert _command(site, "channel", "create", "--partitions", "2", "--replication", "1").returncode == 0
     again = _command(site, "channel", "create")  # nothing changes
@@ -376,7 +359,6 @@ def test_the_doctor_says_which_grant_is_missing(site: Site, outbox: HalfOutbox) 
 
 
 def _role(site: Site, name: str) -> dict[str, str]:
-    """The settings of a new role without any right."""
     with site.connect() as connection:
         connection.execute(f"CREATE ROLE {site.name}_{name} LOGIN PASSWORD 'secret-of-{name}'".encode())
     url = psycopg.conninfo.make_conninfo(site.postgres_url, user=f"{site.name}_{name}", password=f"secret-of-{name}")

@@ -28,7 +28,6 @@ class Buyers:
     """Applications whose tasks are cancelled, on one connection each kind: whoever comes next gets the same one.
 
     Args:
-        application: The application; its pool has one connection.
         connection: A connection of psycopg's, opened again when a cancellation closed it.
     """
 
@@ -42,13 +41,11 @@ class Buyers:
         self.receipts: dict[int, Receipt] = {}
 
     async def with_a_session(self, number: int) -> None:
-        """Buy in a session."""
         async with AsyncSession(self.application.engine) as session, session.begin():
             await self.application.insert(session, number)
             await self._publish(session, number)
 
     async def with_a_session_committed_by_hand(self, number: int) -> None:
-        """Buy in a session that nobody rolls back."""
         async with AsyncSession(self.application.engine) as session:
             await self.application.insert(session, number)
             await self._publish(session, number)
@@ -71,7 +68,6 @@ class Buyers:
                 self.receipts[number] = await tx.publish(self.application.message(self.topic, str(number), str(number)))
 
     async def with_a_driver_connection(self, number: int) -> None:
-        """The same on a connection of psycopg's."""
         if self.connection.closed:
             self.connection = await self.application.connect(autocommit=True)
         async with self.application.outbox.transaction(self.connection, eager=self.eager) as tx:

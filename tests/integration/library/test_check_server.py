@@ -35,7 +35,6 @@ QUICK_SESSION = {"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}
 
 @contextmanager
 def _serving(shop: Shop, listener: Scripted, **options: Any) -> Iterator[CheckServer]:
-    """Answer checks of the shop's service."""
     with CheckServer(shop.outbox._sender, shop.outbox.settings, listener, **options) as server:
         yield server
 
@@ -48,13 +47,11 @@ def _send(shop: Shop, topic: str, value: str, outbox: HalfOutbox | None = None) 
 
 
 def _answers(site: Site, transaction_id: str) -> list[OpEntry]:
-    """What listeners answered."""
     ops = site.ops()
     return [entry for source, entry in ops if entry.transaction_id == transaction_id and source is OpSource.LISTENER]
 
 
 def _requests(site: Site, transaction_id: str) -> int:
-    """How often the relay asked about a transaction."""
     records = read_committed(site.kafka(), [site.channel.check_topic])
     return sum(transaction_id.encode() in (record.value or b"") for record in records)
 
@@ -64,17 +61,11 @@ def _values(shop: Shop, topic: str) -> list[str]:
 
 
 class Answers(NoRecorder):
-    """Hears of answers."""
-
     def __init__(self) -> None:
         self.heard: list[tuple[str, LocalTransactionState]] = []
 
     def check_answered(self, service: str, state: LocalTransactionState) -> None:
-        """Remember it."""
         self.heard.append((service, state))
-
-
-# --- what the answers do -------------------------------------------------------------------------------------------
 
 
 def test_the_answer_decides(shop: Shop) -> None:
@@ -157,9 +148,6 @@ def test_one_service_whose_instances_use_different_topics(shop: Shop) -> None:
         assert shop.delivered(1, stock) == ["strange"]
 
 
-# --- instances that die ---------------------------------------------------------------------------------------------
-
-
 class Instance:
     """An application in a process of its own that answers checks."""
 
@@ -180,7 +168,6 @@ class Instance:
         self.answered.extend(int(line) for line in self._process.stdout or ())
 
     def kill(self) -> None:
-        """SIGKILL."""
         self._process.kill()
         self._process.communicate()
         self._reader.join()
@@ -267,11 +254,7 @@ def test_checks_go_on_being_answered_when_the_broker_was_killed_and_came_back(
     assert "Check server of service" not in caplog.text
 
 
-# --- requests that cannot be answered -------------------------------------------------------------------------------
-
-
 def _put(site: Site, service: str, value: bytes) -> None:
-    """Put a record on the check topic by hand."""
     producer = Producer(site.kafka())
     producer.produce(site.channel.check_topic, value, service.encode())
     assert producer.flush(10) == 0
@@ -286,9 +269,6 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
             _send(shop, topic, "behind it", outbox)
             assert shop.delivered(1, topic) == ["behind it"]
     assert "Malformed check request" in caplog.text
-
-
-# --- a slow listener ------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -375,9 +355,6 @@ def test_closing_waits_for_a_listener_for_a_limited_time(shop: Shop, caplog: pyt
         released.set()
         with CheckServer(outbox._sender, outbox.settings, Scripted(check=COMMIT)):
             assert shop.delivered(1, topic) == ["later"]
-
-
-# --- life -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_that_was_answered_is_not_answered_again_after_a_restart(shop: Shop) -> None:

@@ -31,7 +31,6 @@ QUICK = json.dumps({"session.timeout.ms": "6000", "heartbeat.interval.ms": "1000
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers that are frozen and restarted."""
     with Stack(kafka_settings=UNFENCED) as stack:
         yield stack
 
@@ -47,7 +46,6 @@ class Orders(threading.Thread):
         self.sent: list[str] = []
 
     def run(self) -> None:
-        """Write."""
         while not self._stopping.wait(0.1):
             order, id_ = f"order {len(self.sent)}", f"{uuid.uuid4()}/0"
             self._producer.produce(self._topic, order.encode(), headers=[("outbox-id", id_.encode())])
@@ -63,7 +61,6 @@ class Orders(threading.Thread):
 
 
 def _go_on(billing: Billing, process: subprocess.Popen[str]) -> None:
-    """Wait until something more is invoiced."""
     before = len(billing.invoices())
     wait_until(lambda: process.poll() is not None or len(billing.invoices()) > before + 5, WAIT_SECONDS)
     assert process.poll() is None

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -20,7 +19,7 @@ from outbox import Message, Receipt
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox.errors import PublishFailed, TableError, TransactionFenced, UsageError
 from outbox.protocol.op import OpEntry, OpKind, OpSource
-from tests.support.harness import doubled, wait_until
+from tests.support.harness import wait_until
 from tests.support.shop import Shop
 
 
@@ -134,9 +133,6 @@ def test_a_commit_after_the_outbox_was_closed(shop: Shop) -> None:
     assert shop.delivered(1, topic) == ["late"]
 
 
-# --- savepoints ---------------------------------------------------------------------------------------------------
-
-
 def test_inside_a_savepoint_the_half_waits(shop: Shop) -> None:
     topic = shop.topic()
     with shop.session() as session:
@@ -230,9 +226,6 @@ def test_a_savepoint_of_the_users_own_does_not_take_the_disk_away(shop: Shop, mo
     assert shop.delivered(1, topic) == ["durable"]
 
 
-# --- the lease ----------------------------------------------------------------------------------------------------
-
-
 def _idle_timeout(session: Session) -> str:
     return str(session.execute(text("SHOW idle_in_transaction_session_timeout")).scalar_one())
 
@@ -275,9 +268,6 @@ def test_postgres_ends_an_eager_transaction_that_is_idle(shop: Shop) -> None:
         shop.insert(session, number)
     shop.site.wait_settled()
     assert shop.site.read(topic) == []
-
-
-# --- failures -----------------------------------------------------------------------------------------------------
 
 
 def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
@@ -356,9 +346,6 @@ def _is_idle(engine: Engine) -> bool:
         return driver.info.transaction_status is TransactionStatus.IDLE
 
 
-# --- order and mixture --------------------------------------------------------------------------------------------
-
-
 def test_eager_and_patient_messages_of_several_keys_keep_their_order(shop: Shop) -> None:
     topic = shop.topic()
     receipts = []
@@ -374,30 +361,6 @@ def test_eager_and_patient_messages_of_several_keys_keep_their_order(shop: Shop)
     assert {record.message_id for record in found} == {receipt.message_id for receipt in receipts}
     halves = [half for half in shop.site.halves() if half.key in {b"own", b"other"}]
     assert len({half.partition for half in halves}) == 1
-
-
-def test_order_per_key_is_the_order_of_the_database_if_the_row_was_locked_before(shop: Shop) -> None:
-    topic, keys = shop.topic(), [shop.number() for _ in range(3)]
-    with shop.session() as session:
-        for key in keys:
-            shop.insert(session, key)
-
-    def increment(worker: int) -> None:
-        for turn in range(15):
-            key = keys[(worker + turn) % len(keys)]
-            with shop.session() as session:
-                update = text(f"UPDATE {shop.table} SET count = count + 1 WHERE id = :id RETURNING count")
-                count = session.execute(update, {"id": key}).scalar_one()
-                _publish(shop, session, topic, str(count), str(key))
-                session.execute(text("SELECT 1"))
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(increment, range(8)))
-    found = shop.records(120, topic)
-    assert not doubled(found)
-    for key in keys:
-        values = [int(record.value or b"") for record in found if record.key == str(key).encode()]
-        assert values == list(range(1, 41))
 
 
 def test_two_outboxes_one_of_them_eager(shop: Shop) -> None:

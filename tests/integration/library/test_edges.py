@@ -57,7 +57,6 @@ EDGES = {
 
 
 def written(message: Message) -> tuple[bytes | None, bytes | None, Headers]:
-    """What Kafka should store of a message."""
     return message.key_bytes(), message.value_bytes(), message.header_list()
 
 

@@ -133,7 +133,6 @@ def _served(site: Site, framework: str, **variables: str) -> Iterator[httpx.Clie
 
 
 def _answers(path: str) -> bool:
-    """Whether somebody listens at a socket."""
     with socket.socket(socket.AF_UNIX) as client:
         try:
             client.connect(path)

@@ -45,7 +45,6 @@ def inbox(site: Site) -> Inbox:
 
 @pytest.fixture
 def engine(site: Site, inbox: Inbox) -> Engine:
-    """An engine on a database with an inbox."""
     assert inbox.group == "billing"
     return site.engine()
 
@@ -112,7 +111,6 @@ def test_what_is_rolled_back_is_new_again(site: Site, inbox: Inbox, engine: Engi
 
 
 def _waits(site: Site, pid: int) -> bool:
-    """Whether a backend waits for another one's transaction."""
     with site.connect() as connection:
         return connection.execute("SELECT cardinality(pg_blocking_pids(%s))", (pid,)).fetchone() != (0,)
 
@@ -231,7 +229,6 @@ def test_autocommit_and_what_is_no_async_session_are_refused_in_asyncio_too(site
 
 
 def _age(site: Site, *ids: str, days: int) -> None:
-    """Let messages have been handled so many days ago."""
     query = f"UPDATE {InboxTable(site.tables).name} SET received_at = now() - %s WHERE message_id = ANY (%s)"
     with site.connect() as connection:
         connection.execute(query.encode(), (timedelta(days=days), list(ids)))

@@ -31,31 +31,24 @@ ROOT = Path(__file__).parents[3]
 
 
 class Circuits(NoRecorder):
-    """Follows the circuit."""
-
     def __init__(self) -> None:
         self.opened = threading.Event()
         self.closed = threading.Event()
 
     def circuit_opened(self, service: str) -> None:
-        """It is open."""
         del service
         self.opened.set()
 
     def circuit_closed(self, service: str) -> None:
-        """It is closed."""
         del service
         self.closed.set()
 
 
 class _Swallowing:
-    """A producer whose halves are never acknowledged."""
-
     def __init__(self) -> None:
         self.halves = 0
 
     def produce(self, *_: object) -> None:
-        """Take a half and forget it."""
         self.halves += 1
 
 
@@ -102,8 +95,6 @@ def test_circuit_that_opens_before_commit_fails_it_at_once(site: Site, monkeypat
             session.commit()
     assert site.rows() == {}
 
-
-# --- a whole service ------------------------------------------------------------------------------------------------
 
 _WRITES, _READS = 8, 8
 """Requests a second."""
@@ -248,8 +239,6 @@ def test_outage_of_kafka_fails_writes_fast_and_leaves_reads_alone(capsys: pytest
     assert not writes.waited(failed, resumed, _TIMEOUT), "writes are refused, they do not wait"
 
 
-# --- table mode -------------------------------------------------------------------------------------------------------
-
 _THREADS, _KEYS = 8, 200
 
 _WAIT_SECONDS = 0.25
@@ -259,11 +248,7 @@ _STEADY_SECONDS, _STOPPED_SECONDS = 4.0, 10.0
 
 
 class _Orders:
-    """Threads that publish the next number of a key in each transaction, after its row is locked.
-
-    Args:
-        outbox: In table mode.
-    """
+    """Threads that publish the next number of a key in each transaction, after its row is locked."""
 
     def __init__(self, site: Site, outbox: Outbox) -> None:
         self.kept = Answers()
@@ -288,7 +273,6 @@ class _Orders:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Publish for a block."""
         threads = [threading.Thread(target=self._run, args=(random.Random(seed),)) for seed in range(_THREADS)]
         for thread in threads:
             thread.start()

@@ -40,7 +40,6 @@ def _message(shop: Shop, topic: str, value: str, key: str | None = None, **optio
 
 
 def _ends(site: Site, transaction_id: str) -> list[tuple[OpSource, OpKind]]:
-    """Who said what of a transaction."""
     return [(source, entry.kind) for source, entry in site.ops() if entry.transaction_id == transaction_id]
 
 
@@ -51,9 +50,6 @@ def _op(outbox: HalfOutbox, result: TransactionSendResult, kind: OpKind) -> None
     outbox._sender.send_op(
         OpEntry(kind, result.transaction_id, half_topic, partition, Positions.first(1), offset, offset)
     )
-
-
-# --- without a session ----------------------------------------------------------------------------------------------
 
 
 def test_commit_delivers_the_message_as_it_was_given(shop: Shop) -> None:
@@ -179,22 +175,17 @@ def test_the_first_message_begins_to_answer_checks_too(shop: Shop) -> None:
 
 
 class Ends(NoRecorder):
-    """Hears of halves and of ends."""
-
     def __init__(self) -> None:
         self.heard: list[object] = []
 
     def messages_published(self, service: str, count: int) -> None:
-        """Remember it."""
         self.heard.append(("published", service, count))
 
     def halves_acked(self, service: str, count: int, seconds: float) -> None:
-        """Remember it."""
         assert 0 < seconds < 60
         self.heard.append(("acked", service, count))
 
     def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
-        """Remember it."""
         self.heard.append((outcome, service))
 
 
@@ -217,9 +208,6 @@ def test_a_recorder_hears_of_half_and_end(shop: Shop, script: object, outcome: C
             producer.send_message_in_transaction(_message(shop, shop.topic(), "v"))
         assert recorder.heard == [("published", "recorded", 1), ("acked", "recorded", 1), (outcome, "recorded")]
         shop.site.wait_settled()
-
-
-# --- what never starts ----------------------------------------------------------------------------------------------
 
 
 def test_a_message_that_is_refused_starts_nothing(shop: Shop) -> None:
@@ -267,7 +255,6 @@ def test_a_half_that_kafka_does_not_store_keeps_the_local_transaction_from_runni
 
 
 def _refuse_records(site: Site, topic: str) -> None:
-    """Make a topic too small for whatever comes."""
     entry = ConfigEntry("max.message.bytes", "80", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     for future in site.admin.incremental_alter_configs([resource]).values():
@@ -325,9 +312,6 @@ def test_an_end_that_cannot_be_sent_is_logged_and_the_result_is_returned(
     assert (half.partition, half.offset) == (result.half_partition, result.half_offset)
 
 
-# --- late and double ends -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("late", [OpKind.COMMIT, OpKind.ROLLBACK])
 @pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
 def test_an_end_that_comes_late_changes_nothing(shop: Shop, state: LocalTransactionState, late: OpKind) -> None:
@@ -378,9 +362,6 @@ def test_ends_that_contradict_each_other_are_looked_up(shop: Shop, truth: LocalT
     assert shop.delivered(len(expected), topic) == expected
 
 
-# --- when it is asked -----------------------------------------------------------------------------------------------
-
-
 def test_nobody_is_asked_within_the_immunity_time_of_a_message(shop: Shop) -> None:
     """The relay asks after 300 ms otherwise."""
     topic, done = shop.topic(), threading.Event()
@@ -397,9 +378,6 @@ def test_nobody_is_asked_within_the_immunity_time_of_a_message(shop: Shop) -> No
         _op(shop.outbox, immune, OpKind.ROLLBACK)
         shop.site.wait_settled()
     assert shop.site.read(topic) == []
-
-
-# --- with a session -------------------------------------------------------------------------------------------------
 
 
 def _transaction(shop: Shop, session: Session, number: int, state: object) -> Scripted:

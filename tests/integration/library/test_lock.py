@@ -22,7 +22,6 @@ Commit = Callable[[Hook], str]
 
 @pytest.fixture
 def engine(shop: Shop) -> Engine:
-    """An engine with one connection."""
     return shop.site.engine(pool_size=1, max_overflow=0)
 
 
@@ -33,8 +32,6 @@ def topic(shop: Shop) -> str:
 
 @pytest.fixture
 def commit(shop: Shop, engine: Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> Commit:
-    """The connection has published before."""
-
     def run(hook: Hook) -> str:
         monkeypatch.setattr("outbox._half.seal.failpoint", hook)
         with Session(engine) as session, session.begin():
@@ -45,7 +42,6 @@ def commit(shop: Shop, engine: Engine, topic: str, monkeypatch: pytest.MonkeyPat
 
 
 def _is_locked(shop: Shop, transaction_id: str) -> bool:
-    """Whether anybody holds the lock of a transaction."""
     with shop.site.connect() as connection:
         number = lock_number(transaction_id)
         query = (

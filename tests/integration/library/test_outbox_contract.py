@@ -46,7 +46,6 @@ KINDS = (*(f"{mode} in memory, {database}" for mode in MODES for database in ("S
 
 @pytest.fixture(scope="module", params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """Each kind of application."""
     if request.param == "halves in Kafka":
         yield RealPlace(request.getfixturevalue("shop"))
         return
@@ -63,9 +62,6 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     yield made
     made.outbox.close()
     made.engine.dispose()
-
-
-# --- commit and rollback ------------------------------------------------------------------------------------------
 
 
 def test_rows_and_messages_commit_together(place: Place) -> None:
@@ -194,9 +190,6 @@ def test_eager_and_many(place: Place) -> None:
     assert place.published(topic) == ["a", "b", "c"]
 
 
-# --- savepoints ---------------------------------------------------------------------------------------------------
-
-
 def test_savepoints_released_rolled_back_and_nested(place: Place) -> None:
     topic, kept, struck = place.topic(), place.number(), place.number()
     with place.session() as session:
@@ -243,9 +236,6 @@ def test_a_savepoint_ended_by_an_error_of_the_database(place: Place) -> None:
     assert place.published(topic) == ["kept"]
 
 
-# --- joined sessions ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", JOINED)
 @pytest.mark.parametrize("commits", [True, False], ids=["outer commit", "outer rollback"])
 def test_the_outer_transaction_of_a_joined_session_decides(place: Place, mode: JoinMode, *, commits: bool) -> None:
@@ -282,9 +272,6 @@ def test_one_connection_for_several_outer_transactions(place: Place) -> None:
                 place.publish(session, topic, value)
                 session.commit()
     assert place.published(topic) == ["a", "b"]
-
-
-# --- transaction() ------------------------------------------------------------------------------------------------
 
 
 def _publish_and_raise(tx: Transaction, topic: str) -> None:
@@ -384,9 +371,6 @@ def test_a_connection_of_psycopg(place: Place) -> None:
     assert place.has(number)
 
 
-# --- refused ------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_refused_leaves_the_transaction_alone(place: Place) -> None:
     topic, number = place.topic(), place.number()
     with place.session() as session:
@@ -467,9 +451,6 @@ def test_a_closed_outbox_refuses(place: Place) -> None:
         closed.publish(session, Message(topic, "v"))
 
 
-# --- several outboxes, outcomes -----------------------------------------------------------------------------------
-
-
 def test_two_outboxes_in_one_transaction(place: Place) -> None:
     ours, theirs = place.topic(), place.topic()
     with place.other_outbox("billing") as billing:
@@ -496,12 +477,8 @@ def test_outcomes(place: Place) -> None:
         place.outbox.outcome("x", place.engine)
 
 
-# --- asyncio ------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def _async(place: Place) -> AsyncIterator[tuple[AsyncOutbox | AsyncHalfOutbox, AsyncEngine]]:
-    """The asyncio face of an application."""
     engine = place.async_engine()
     try:
         outbox = place.outbox
@@ -529,7 +506,8 @@ def test_async_sessions(place: Place) -> None:
                 await session.execute(place.insertion(struck))
                 await outbox.publish(session, Message(topic, "struck", topic))
                 await nested.rollback()
-                await outbox.publish_many(session, [Message(topic, "2", topic)])
+                async with session.begin_nested():
+                    await outbox.publish_many(session, [Message(topic, "2", topic)])
             async with AsyncSession(engine) as session:
                 await outbox.publish(session, Message(topic, "never", topic))
 
@@ -615,8 +593,6 @@ def test_async_core_connection_publishes_with_its_commit(place: Place) -> None:
     assert place.published(topic) == ["1", "2"]
     assert place.has(number)
 
-
-# --- failures that the one in memory has on demand ----------------------------------------------------------------
 
 FAILURES = [PublishFailed, TransactionFenced, CommitOutcomeUnknown, CommitOutcomeUnknown]
 

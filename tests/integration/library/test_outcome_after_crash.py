@@ -37,7 +37,6 @@ LAZY = {"wal_writer_delay": "10s"}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    """A server that may be killed."""
     with postgres_alone(LAZY) as running:
         _prepare(running.url)
         yield running
@@ -45,7 +44,6 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def outbox() -> Iterator[Outbox]:
-    """An outbox in table mode."""
     with Outbox("orders", tables=TABLES) as made:
         yield made
 
@@ -57,8 +55,6 @@ def _prepare(url: str) -> None:
 
 
 class Lost(NamedTuple):
-    """Transactions of before a crash."""
-
     committed: str
     open: str
 
@@ -136,12 +132,10 @@ class _Buyers:
         self._threads = [threading.Thread(target=self._buy) for _ in range(THREADS)]
 
     def start(self) -> None:
-        """Start."""
         for thread in self._threads:
             thread.start()
 
     def join(self) -> None:
-        """Wait until all have met the crash."""
         for thread in self._threads:
             thread.join()
 

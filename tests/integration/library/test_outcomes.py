@@ -34,7 +34,6 @@ class Order(NamedTuple):
 
     Args:
         stock: Of the business row; a trigger makes trouble at COMMIT for some.
-        ids: Takes the transaction's id.
     """
 
     shop: Shop
@@ -51,7 +50,6 @@ class Order(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The message."""
         return Message(self.shop.site.topic(self.topic), str(self.number), self.topic)
 
 
@@ -180,9 +178,6 @@ def _trouble_at_commit(shop: Shop) -> None:
         )
 
 
-# --- unknown ------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def _reply_lost(shop: Shop) -> Iterator[tuple[str, int]]:
     with LossyProxy(shop.site.postgres_url) as proxy:
@@ -199,7 +194,6 @@ def _commit_lost(shop: Shop) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _backend_ended(shop: Shop) -> Iterator[tuple[str, int]]:
-    """An administrator ends the backend while COMMIT runs."""
     name = uuid.uuid4().hex
     url = f"{shop.site.postgres_url}?application_name={name}"
     if "?" in shop.site.postgres_url:
@@ -256,9 +250,6 @@ def test_commit_failed_for_sure(shop: Shop, buy: Buy) -> None:
     assert shop.site.read(topic) == []
 
 
-# --- transactions without a row of their own ------------------------------------------------------------------------
-
-
 def test_a_transaction_without_messages_has_no_outcome_to_ask_for(shop: Shop) -> None:
     """It has no row: `outcome()` would call it rolled back, though it committed."""
     number = shop.number()
@@ -303,9 +294,6 @@ def test_the_id_of_an_unknown_outcome_is_one_with_a_row(shop: Shop) -> None:
     assert caught.value.transaction_id == transaction_id
     assert shop.outbox.outcome(transaction_id, shop.engine) is Outcome.COMMITTED
     assert shop.has(number)
-
-
-# --- outcome() ----------------------------------------------------------------------------------------------------
 
 
 def _publish(shop: Shop, session: Session, *, eager: bool = False) -> str:

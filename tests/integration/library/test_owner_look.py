@@ -29,13 +29,10 @@ WARNED = "No relay delivers the message table"
 
 
 class Looks(NoRecorder):
-    """Keeps what each look found."""
-
     def __init__(self) -> None:
         self.found: list[int] = []
 
     def table_looked_at(self, service: str, unowned_seconds: int) -> None:
-        """Keep it."""
         del service
         self.found.append(unowned_seconds)
 
@@ -67,7 +64,6 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(servers: Servers) -> Iterator[Place]:
-    """The place of all tests here."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         yield Place(site)
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import Table, text
-from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
 from outbox import Message
@@ -155,15 +155,6 @@ def test_one_session_for_many_transactions(shop: Shop) -> None:
     assert [shop.has(number) for number in numbers] == [True, False, True, False]
 
 
-def test_a_scoped_session(shop: Shop) -> None:
-    topic = shop.topic()
-    scoped = scoped_session(sessionmaker(shop.engine))
-    shop.outbox.publish(scoped, Message(shop.site.topic(topic), b"scoped"))
-    scoped.commit()
-    scoped.remove()
-    assert shop.delivered(1, topic) == ["scoped"]
-
-
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_every_isolation_level(shop: Shop, level: str) -> None:
     topic, number = shop.topic(), shop.number()
@@ -207,7 +198,8 @@ def test_a_transaction_of_a_thousand_messages(shop: Shop) -> None:
     assert all(found == sorted(found) for found in values.values())
 
 
-def test_order_per_key_is_the_order_of_the_database(shop: Shop) -> None:
+@pytest.mark.parametrize("eager", [False, True], ids=["at COMMIT", "eager"])
+def test_order_per_key_is_the_order_of_the_database(shop: Shop, *, eager: bool) -> None:
     topic, keys = shop.topic(), [shop.number() for _ in range(3)]
     with shop.session() as session:
         for key in keys:
@@ -219,7 +211,8 @@ def test_order_per_key_is_the_order_of_the_database(shop: Shop) -> None:
             with shop.session() as session:
                 update = text(f"UPDATE {shop.table} SET count = count + 1 WHERE id = :id RETURNING count")
                 count = session.execute(update, {"id": key}).scalar_one()
-                shop.publish(session, topic, str(count), str(key))
+                message = Message(shop.site.topic(topic), str(count), str(key))
+                shop.outbox.publish(session, message, eager=eager)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(increment, range(8)))

@@ -23,23 +23,17 @@ class Interruption(BaseException):
 
 
 class Interrupter:
-    """Raises at one line of the module that owns BEGIN and COMMIT; counts the lines.
-
-    Args:
-        line: Which one, from 1; 0: none.
-    """
+    """Raises at one line of the module that owns BEGIN and COMMIT; counts the lines."""
 
     def __init__(self, line: int) -> None:
         self._line = line
         self.lines = 0
 
     def __enter__(self) -> Self:
-        """Begin to trace."""
         sys.settrace(self._trace)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
         sys.settrace(None)
 
     def _trace(self, frame: FrameType, event: str, _: Any) -> Any:

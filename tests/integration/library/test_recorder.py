@@ -26,7 +26,6 @@ class Heard:
         self.outbox: HalfOutbox = shop.site.half_outbox("heard", recorder=PrometheusRecorder(self._registry))
 
     def count(self, name: str, **labels: str) -> float:
-        """A counter's value."""
         return self._registry.get_sample_value(f"outbox_{name}", {"service": "heard", **labels}) or 0.0
 
     def ended(self) -> dict[str, float]:

@@ -32,7 +32,6 @@ def recreated(site: Site) -> HalfOutbox:
 
 
 def publish(site: Site, outbox: HalfOutbox, value: str, partition: int = 0) -> None:
-    """Publish and commit a message through a half partition."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text("SELECT 1"))
         outbox.publish(session, Message(site.topic("orders"), value, key_of(partition)))
@@ -98,7 +97,6 @@ def test_row_of_a_former_half_topic_needs_somebody(site: Site, recreated: HalfOu
 
 
 def verdicts(port: int) -> dict[str, float]:
-    """Return how often the checker gave each verdict."""
     return {
         dict(labels)["verdict"]: value
         for (name, labels), value in metrics(port).items()

@@ -204,9 +204,6 @@ def _is_refused(site: Site, value: bytes) -> bool:
     return errors[0] is not None
 
 
-# --- COMMIT ---------------------------------------------------------------------------------------------------------
-
-
 def _add_deferred_constraint(shop: Shop, session: Session) -> None:
     """A second row with the same count, whose uniqueness is looked at by COMMIT only."""
     name = f"{shop.table}_deferred"

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from sqlalchemy import create_engine, event, text
-from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
@@ -59,30 +57,6 @@ def test_a_transaction_that_does_not_commit_sends_nothing(shop: Shop, end: Calla
     assert not shop.has(number)
 
 
-# --- savepoints ---------------------------------------------------------------------------------------------------
-
-
-def test_messages_of_a_savepoint_that_was_rolled_back_are_not_delivered(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        shop.publish(session, topic, "before")
-        nested = session.begin_nested()
-        shop.publish(session, topic, "struck")
-        nested.rollback()
-        shop.publish(session, topic, "after")
-    assert shop.delivered(2, topic) == ["before", "after"]
-
-
-def test_a_savepoint_that_began_before_the_first_publication(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        nested = session.begin_nested()
-        shop.publish(session, topic, "struck")
-        nested.rollback()
-        shop.publish(session, topic, "after")
-    assert shop.delivered(1, topic) == ["after"]
-
-
 def test_a_savepoint_that_was_released_counts(shop: Shop) -> None:
     topic = shop.topic()
     with shop.session() as session:
@@ -91,47 +65,6 @@ def test_a_savepoint_that_was_released_counts(shop: Shop) -> None:
         with session.begin_nested():
             shop.publish(session, topic, "b")
     assert shop.delivered(2, topic) == ["a", "b"]
-
-
-def test_an_inner_savepoint_rolled_back_inside_an_outer_one_that_was_released(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        shop.publish(session, topic, "1")
-        with session.begin_nested():
-            shop.publish(session, topic, "2")
-            inner = session.begin_nested()
-            shop.publish(session, topic, "struck")
-            inner.rollback()
-            shop.publish(session, topic, "3")
-        shop.publish(session, topic, "4")
-    assert shop.delivered(4, topic) == ["1", "2", "3", "4"]
-
-
-def test_an_outer_savepoint_rolled_back_takes_a_released_inner_one_with_it(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        shop.publish(session, topic, "1")
-        outer = session.begin_nested()
-        with session.begin_nested():
-            shop.publish(session, topic, "struck")
-        shop.publish(session, topic, "struck too")
-        outer.rollback()
-        with session.begin_nested():
-            shop.publish(session, topic, "2")
-    assert shop.delivered(2, topic) == ["1", "2"]
-
-
-def test_a_savepoint_ended_by_an_error_of_the_database(shop: Shop) -> None:
-    topic, number = shop.topic(), shop.number()
-    with shop.session() as session:
-        shop.insert(session, number)
-        shop.publish(session, topic, "kept")
-        nested = session.begin_nested()
-        shop.publish(session, topic, "struck")
-        with pytest.raises(IntegrityError):
-            shop.insert(session, number)
-        nested.rollback()
-    assert shop.delivered(1, topic) == ["kept"]
 
 
 def test_a_transaction_whose_messages_were_all_struck_sends_nothing(shop: Shop) -> None:
@@ -154,9 +87,6 @@ def test_the_first_message_struck_does_not_choose_the_order(shop: Shop) -> None:
         receipt = shop.publish(session, topic, "kept", "right key")
     assert shop.delivered(1, topic) == ["kept"]
     assert receipt.position == 1
-
-
-# --- joined to a connection's transaction -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", JOINED)
@@ -184,17 +114,6 @@ def test_an_outer_rollback_after_the_commit_of_a_joined_session(shop: Shop, mode
         outer.rollback()
     assert len(shop.site.halves()) == before
     assert not shop.has(number)
-
-
-def test_a_session_that_controls_the_outer_transaction_fully(shop: Shop) -> None:
-    topic, number = shop.topic(), shop.number()
-    with shop.engine.connect() as connection:
-        connection.begin()
-        with Session(connection, join_transaction_mode="control_fully") as session:
-            shop.insert(session, number)
-            shop.publish(session, topic, "fully")
-            session.commit()
-    assert shop.delivered(1, topic) == ["fully"]
 
 
 def test_the_marker_goes_out_when_the_connection_returns_to_the_pool(shop: Shop) -> None:
@@ -248,25 +167,6 @@ def test_every_kind_of_pool(shop: Shop, pool: type[Pool]) -> None:
         session.commit()
     wait_until(lambda: _marked(shop, receipt.transaction_id))
     assert shop.delivered(3, topic) == ["1", "2", "3"]
-
-
-# --- refused ------------------------------------------------------------------------------------------------------
-
-
-def test_publishing_after_the_seal_is_refused(shop: Shop) -> None:
-    topic, number = shop.topic(), shop.number()
-
-    def too_late(_connection: Connection) -> None:
-        shop.publish(session, topic, "too late")
-
-    with shop.engine.connect() as connection:
-        outer, session = connection.begin(), Session(connection)
-        shop.insert(session, number)
-        shop.publish(session, topic, "first")
-        event.listen(connection, "commit", too_late)
-        with pytest.raises(UsageError, match="already being committed"):
-            outer.commit()
-    assert not shop.has(number)
 
 
 def test_autocommit_is_refused(shop: Shop) -> None:

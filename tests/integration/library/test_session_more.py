@@ -36,7 +36,6 @@ def engine(shop: Shop) -> Engine:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """After each test the library remembers no transaction."""
     yield
     gc.collect()
     assert not sqlalchemy_session._published
@@ -46,9 +45,6 @@ def _nothing_is_left_behind() -> Iterator[None]:
 
 def _kinds(shop: Shop, transaction_id: str) -> set[OpKind]:
     return {entry.kind for _, entry in shop.site.ops() if entry.transaction_id == transaction_id}
-
-
-# --- two connections ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("publish_first", [True, False])
@@ -72,9 +68,6 @@ def test_one_transaction_over_two_connections_is_refused(shop: Shop, publish_fir
         buy()
     assert not shop.has(number)
     assert len(shop.site.halves()) == before
-
-
-# --- sessions that go on --------------------------------------------------------------------------------------------
 
 
 def test_a_session_is_used_again_after_a_failed_seal(shop: Shop, engine: Engine) -> None:
@@ -156,9 +149,6 @@ def test_a_joined_session_that_commits_after_the_outer_commit_failed(shop: Shop,
     shop.site.wait_settled()
     assert _kinds(shop, receipt.transaction_id) == {OpKind.ROLLBACK}
     assert shop.site.read(topic) == []
-
-
-# --- connections and pools ------------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_is_given_up_after_commit(shop: Shop, engine: Engine) -> None:
@@ -326,9 +316,6 @@ def test_listeners_do_not_pile_up(shop: Shop) -> None:
     assert publish(with_options[10:]) == before
 
 
-# --- psycopg --------------------------------------------------------------------------------------------------------
-
-
 def test_publishing_inside_psycopgs_own_block_is_refused(shop: Shop) -> None:
     """Its rollback would not strike the message: the library sees the SAVEPOINTs of `tx.savepoint()` only."""
     topic, number = shop.topic(), shop.number()
@@ -342,9 +329,6 @@ def test_publishing_inside_psycopgs_own_block_is_refused(shop: Shop) -> None:
         assert connection.info.transaction_status is TransactionStatus.IDLE
     assert shop.has(number)
     assert shop.delivered(1, topic) == ["kept"]
-
-
-# --- threads and processes ------------------------------------------------------------------------------------------
 
 
 def test_scoped_sessions_in_threads(shop: Shop) -> None:
@@ -446,9 +430,6 @@ def test_op_markers_are_flushed_when_the_program_ends(shop: Shop) -> None:
     assert len(ids) == 50
     assert ids <= {entry.transaction_id for source, entry in shop.site.ops() if source == "producer"}
     assert shop.delivered(50, topic) == [str(number) for number in range(50)]
-
-
-# --- the life of an outbox ------------------------------------------------------------------------------------------
 
 
 def test_a_closed_outbox_refuses(shop: Shop) -> None:

@@ -20,8 +20,6 @@ READ_ONLY = {"postgresql_readonly": True}
 
 
 class Stock:
-    """A row of the shop's table."""
-
     def __init__(self, id_: int) -> None:
         self.id = id_
         self.count = 0
@@ -36,14 +34,12 @@ class RoutingSession(Session):
         self.follower = follower
 
     def get_bind(self, mapper: Any = None, *, clause: Any = None, **_: Any) -> Engine:
-        """Return the engine for a statement."""
         del mapper
         return self.leader if self._flushing or isinstance(clause, Update) else self.follower
 
 
 @pytest.fixture(scope="module")
 def other(shop: Shop) -> Engine:
-    """Another engine on the same database."""
     return shop.site.engine()
 
 
@@ -71,9 +67,6 @@ def _told(shop: Shop, receipt: Receipt) -> bool:
     """Return whether the application has sent the op marker: the end of the transaction was seen."""
     id_ = receipt.transaction_id
     return (OpSource.PRODUCER, id_) in [(source, entry.transaction_id) for source, entry in shop.site.ops()]
-
-
-# --- binds ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("flush", [True, False])
@@ -120,9 +113,6 @@ def test_bind_arguments_for_second_writer_are_refused(shop: Shop, other: Engine,
             _publish(shop, session, topic, bind_arguments={"bind": other})
     assert not shop.has(number)
     assert len(shop.site.halves()) == before
-
-
-# --- leader and follower --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("publish_first", [True, False])

@@ -25,8 +25,6 @@ KEEP = "CREATE FUNCTION {n}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RE
 
 
 class Made:
-    """All tables of a site."""
-
     def __init__(self, site: Site, connection: psycopg.Connection[Any]) -> None:
         self.site, self.connection = site, connection
         foreign = ForeignSource(site.tables, QualifiedName("public", f"{site.name}_events"))
@@ -42,7 +40,6 @@ class Made:
         self.connection.execute(statement.format(n=self.site.name).encode())
 
     def found(self) -> list[str]:
-        """What is broken."""
         return [str(breach) for breach in breaches(self.connection, {**self.places, **self.foreign})]
 
 

@@ -48,7 +48,6 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(servers: Servers) -> Iterator[Place]:
-    """The place of all tests here."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         made = Place(site)
         yield made
@@ -57,7 +56,6 @@ def place(servers: Servers) -> Iterator[Place]:
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements of COPY that ran."""
     ran: list[str] = []
     original = CopyConnection.copy
 
@@ -212,7 +210,6 @@ ADD = "INSERT INTO {table} (service, topic) SELECT 'audit', 'audit' WHERE NEW.to
 
 @contextmanager
 def trigger(place: Place, when: str, body: str) -> Iterator[None]:
-    """Run a trigger for each row of the message table."""
     name = place.tables.message
     with place.site.connect() as connection:
         text = f"CREATE FUNCTION {name}_f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN {body}; END$$"

@@ -76,7 +76,6 @@ class Place:
 
     @property
     def business(self) -> str:
-        """The application's own table."""
         return f"{self.site.name}_orders"
 
     def rows(self, *, service: str | None = None) -> list[Row]:
@@ -100,7 +99,6 @@ def _headers(names: list[str] | None, values: list[bytes | None] | None) -> list
 
 @pytest.fixture(scope="module")
 def place(servers: Servers) -> Iterator[Place]:
-    """The place of all tests here."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         made = Place(site)
         yield made
@@ -137,9 +135,6 @@ def _fail_after(call: Callable[..., object], *arguments: object) -> None:
 async def _fail_after_async(call: Callable[..., Awaitable[object]], *arguments: object) -> None:
     await call(*arguments)
     raise ZeroDivisionError
-
-
-# --- through every driver -------------------------------------------------------------------------------------------
 
 
 def test_rows_are_the_messages_and_have_the_ids_of_the_receipts(place: Place, opened: Opened) -> None:
@@ -223,9 +218,6 @@ def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened
         assert place.outbox.outcome(receipt.transaction_id, other) is Outcome.COMMITTED
 
 
-# --- outcome() ------------------------------------------------------------------------------------------------------
-
-
 def test_outcome_is_whether_the_rows_are_there(place: Place, opened: Opened) -> None:
     committed = place.outbox.publish(opened.target, Message("orders", b"v")).transaction_id
     opened.commit()
@@ -286,7 +278,6 @@ def test_the_outcome_is_that_of_the_start_too(place: Place, engine: Engine) -> N
 
 @pytest.fixture
 def lone(site: Site) -> Iterator[Place]:
-    """A place of this test alone."""
     made = Place(site)
     yield made
     made.outbox.close()
@@ -509,9 +500,6 @@ def test_outcome_refuses_what_is_no_transaction_id(place: Place) -> None:
         place.outbox.outcome("1", connection)
 
 
-# --- sessions -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def engine(place: Place) -> Iterator[Engine]:
     """An engine on psycopg, with no rows in the table."""
@@ -607,9 +595,6 @@ def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
     with Session(engine, twophase=True) as session, session.begin():
         place.outbox.publish(session, Message("orders", b"v"))
     assert len(place.rows()) == 1
-
-
-# --- outbox.transaction() -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", ["psycopg itself", "psycopg", "psycopg2", "pg8000"])
@@ -711,9 +696,6 @@ def test_a_lost_reply_to_commit_names_the_transaction_that_outcome_takes(place: 
 def _insert_and_publish(connection: psycopg.Connection[Any], tx: Transaction, table: str) -> Receipt:
     connection.execute(f"INSERT INTO {table} VALUES (99, 'new')".encode())
     return tx.publish(Message("orders", b"v"))
-
-
-# --- what is refused ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
@@ -932,17 +914,11 @@ def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
     asyncio.run(publish())
 
 
-# --- what else is added to a message --------------------------------------------------------------------------------
-
-
 class Counting(NoRecorder):
-    """Counts published messages."""
-
     def __init__(self) -> None:
         self.published: list[tuple[str, int]] = []
 
     def messages_published(self, service: str, count: int) -> None:
-        """Count."""
         self.published.append((service, count))
 
 
@@ -992,9 +968,6 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
     assert theirs.headers == [("a", b"1"), ("b", None)]
     assert (last.partition, last.headers) == (-1, [])
     assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
-
-
-# --- asyncio --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
@@ -1103,9 +1076,6 @@ def test_an_async_outbox_refuses_a_blocking_connection(place: Place) -> None:
             await outbox.publish(unopened, Message("orders"))
 
     asyncio.run(publish())
-
-
-# --- nothing needs Kafka --------------------------------------------------------------------------------------------
 
 
 def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,17 +72,14 @@ class World:
         self.message = Message(site.topic("orders"), "x")
 
     def publish(self, message: Message, outbox: HalfOutbox | None = None) -> None:
-        """Publish in a session that commits."""
         with Session(self.site.engine()) as session, session.begin():
             (outbox or self.outbox).publish(session, message)
 
     def publish_on(self, connection: psycopg.Connection[Any]) -> None:
-        """Publish on a psycopg connection."""
         with self.outbox.transaction(connection) as transaction:
             transaction.publish(self.message)
 
     def outbox_of_missing_tables(self) -> HalfOutbox:
-        """Return an outbox whose tables do not exist."""
         self.site.tables = TableNames("public", f"{self.site.name}_none")
         return self.site.half_outbox()
 
@@ -158,14 +155,12 @@ class _Driver:
         self._row = row
 
     def cursor(self) -> _Driver:
-        """Return itself."""
         return self
 
     def execute(self, *_: object) -> None:
         """Run a statement."""
 
     def fetchall(self) -> list[tuple[object, ...]]:
-        """Return the row."""
         return [self._row]
 
     def commit(self) -> None:
@@ -188,15 +183,11 @@ async def _serialize_later(*_: object) -> bytes:
 
 
 class _Listener(TransactionListener):
-    """Answers nothing that means anything."""
-
     def execute_local_transaction(self, msg: object, arg: object) -> Any:
-        """Return what is no state."""
         del msg, arg
         return "COMMIT"
 
     def check_local_transaction(self, msg: object) -> Any:
-        """Return what is no state."""
         del msg
         return "COMMIT"
 
@@ -367,9 +358,6 @@ def _event(data: object, content_type: str = "application/json") -> CloudEvent:
     return CloudEvent(attributes, data)  # type: ignore[arg-type]  # a user's slip
 
 
-# --- on servers -------------------------------------------------------------------------------------------------------
-
-
 def _two_phase(world: World) -> None:
     with Session(world.site.engine(), twophase=True) as session:
         world.outbox.publish(session, world.message)
@@ -519,7 +507,6 @@ def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None
     """Run `outbox table create` as a role that owns nothing.
 
     Args:
-        schema: Schema of the tables; it is made.
         rights: What the role may do in the schema, if anything.
     """
     name, place = sql.Identifier(f"{world.site.name}_owner"), sql.Identifier(schema)
@@ -761,8 +748,6 @@ def test_user_error_on_servers_says_what_to_do(world: World, case: str) -> None:
     with pytest.raises(OutboxError, match=re.escape(remedy)):
         provoke(world)
 
-
-# --- is a line missing? -----------------------------------------------------------------------------------------------
 
 FAULTS = (
     "ry again",  # halves that Kafka refused or did not acknowledge; a transaction that the checker was quicker with

@@ -33,7 +33,6 @@ def outbox(site: Site) -> Iterator[HalfOutbox]:
 
 
 def _list(site: Site, *words: str) -> list[str]:
-    """The lines of the list that are transactions."""
     result = run_command(site, "discarded", "list", *words)
     assert result.returncode == Exit.OK, result.stderr
     return [line for line in result.stdout.splitlines() if line.count("-") >= 4 and "orders" in line]
@@ -51,7 +50,6 @@ def _refused(site: Site, outbox: HalfOutbox, *values: str) -> list[str]:
 
 
 def _wait_for(site: Site, count: int) -> None:
-    """Wait until so many transactions lie in the discard topic."""
     channel = verify_channel(site.admin, site.channel)
     wait_until(lambda: len(list(read_manifests(site.kafka(), channel))) == count, explain=site.logs)
 

@@ -18,7 +18,6 @@ from tests.support.message_rows import SOURCE, create, publish, relay_settings, 
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site

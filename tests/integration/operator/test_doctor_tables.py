@@ -26,7 +26,6 @@ from tests.support.rights import AUTHORIZER, allow_only
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site

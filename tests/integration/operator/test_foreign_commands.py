@@ -32,7 +32,6 @@ NOT_READ = "is a foreign table, which this command does not read"
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a foreign table and one real topic."""
     site.create("orders", partitions=1)
     create_numbers(site)
     KIND.create(site)

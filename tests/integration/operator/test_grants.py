@@ -59,7 +59,6 @@ class Roles:
         return f'{self.site.name} "{role}"'
 
     def url(self, role: str) -> str:
-        """Connection string of a role."""
         parts = conninfo_to_dict(self.site.postgres_url)
         place = f"{parts['host']}:{parts['port']}/{parts['dbname']}"
         return f"postgresql://{quote(self.name(role))}:secret-of-{role}@{place}"
@@ -110,13 +109,11 @@ class Roles:
 
 @pytest.fixture
 def roles(site: Site) -> Roles:
-    """Roles without any right on the outbox's tables."""
     return Roles(site)
 
 
 @pytest.fixture
 def granted(roles: Roles) -> Roles:
-    """Application and checker have theirs."""
     application, checker = roles.name("application"), roles.name("checker")
     for _ in range(2):  # again: nothing changes
         made = roles.command("table", "create", "--application-role", application, "--checker-role", checker)
@@ -126,7 +123,6 @@ def granted(roles: Roles) -> Roles:
 
 @pytest.fixture
 def outbox(granted: Roles) -> Iterator[HalfOutbox]:
-    """The library on the site of the roles."""
     with granted.site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
 

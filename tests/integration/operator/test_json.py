@@ -22,7 +22,6 @@ from tests.support.servers import Servers
 
 @pytest.fixture(scope="module")
 def place(servers: Servers) -> Iterator[Site]:
-    """A site without services."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as made:
         made.create(partitions=1)
         yield made

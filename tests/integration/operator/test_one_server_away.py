@@ -46,7 +46,6 @@ def publish(site: Site) -> str:
 
 @pytest.fixture
 def waiting(shop: Site) -> str:
-    """The id of a transaction whose row waits."""
     return publish(shop)
 
 
@@ -66,9 +65,6 @@ def findings(site: Site, environ: dict[str, str | None]) -> list[tuple[str, str,
     code, document = call_for_json(doctor.app, site, environ=environ)
     assert code == Exit.FINDINGS
     return [(one["what"], one["finding"], one["fix"]) for one in document["findings"] if not one["fine"]]
-
-
-# --- Kafka is away ----------------------------------------------------------------------------------------------------
 
 
 def test_the_doctor_waits_once_for_kafka_and_asks_for_no_relay(shop: Site, waiting: str) -> None:
@@ -135,9 +131,6 @@ def test_kafka_that_was_stopped_is_told_as_one_that_never_was(servers: object) -
         assert time.monotonic() - began < 2 * AWAY_SECONDS
         assert "start a relay" not in json.dumps(found)
         assert (code, "1 row of it waits" in printed) == (Exit.CONFIGURATION, True)
-
-
-# --- Postgres refuses, or takes no writes -----------------------------------------------------------------------------
 
 
 def test_a_wrong_password_is_no_server_that_must_be_started(shop: Site) -> None:

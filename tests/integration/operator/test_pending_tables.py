@@ -17,14 +17,12 @@ from tests.support.message_rows import SOURCE, create, publish, relay_settings
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
 
 
 def _insert(site: Site, *messages: tuple[str, str]) -> None:
-    """Publish one transaction with these topics and keys."""
     with psycopg.connect(site.postgres_url) as connection:
         for topic, key in messages:
             publish(connection, site, topic, [key])

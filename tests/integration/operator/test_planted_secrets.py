@@ -126,9 +126,6 @@ def _reports(site: SecuredSite) -> str:
     return said
 
 
-# --- wrong passwords --------------------------------------------------------------------------------------------------
-
-
 def _wrong_kafka(site: SecuredSite) -> dict[str, str]:
     kafka = {name: value for name, value in site.kafka().items() if name != "bootstrap.servers"}
     return {"OUTBOX_KAFKA": json.dumps({**kafka, "sasl.password": WRONG})}

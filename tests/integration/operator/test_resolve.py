@@ -69,7 +69,6 @@ def _committed(site: Site, outbox: HalfOutbox) -> str:
 
 
 def _said(site: Site, transaction_id: str) -> list[OpEntry]:
-    """What the operator's op entries say of a transaction."""
     return [e for source, e in site.ops() if source is OpSource.OPERATOR and e.transaction_id == transaction_id]
 
 
@@ -92,9 +91,6 @@ def _incarnation(site: Site) -> str:
 def _execute(site: Site, query: str, *values: object) -> None:
     with site.connect() as connection:
         connection.execute(query.encode(), values)
-
-
-# --- what it does -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("--commit", OpKind.COMMIT), ("--rollback", OpKind.ROLLBACK)])
@@ -165,9 +161,6 @@ def test_an_op_marker_that_does_not_go_out_is_told_with_what_stands(
     assert (code, still.rows().get(id_)) == (Exit.CONFIGURATION, "R")
     assert "the row is ROLLBACK and is final" in printed
     assert "Traceback" not in printed
-
-
-# --- applications that are alive ----------------------------------------------------------------------------------
 
 
 def test_an_application_that_commits_after_a_rollback_is_fenced(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,9 +283,6 @@ def test_what_is_young_is_left_to_its_application(still: Site, outbox: HalfOutbo
     assert "so young" in _refused(still, id_, "--commit", "--min-age-ms", "60000")["why"]
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------
-
-
 def test_what_has_committed_is_not_rolled_back(still: Site, outbox: HalfOutbox) -> None:
     id_ = _committed(still, outbox)
     assert "it has committed" in _refused(still, id_, "--rollback")["why"]
@@ -405,9 +395,6 @@ def test_without_its_database_nothing_is_decided(still: Site, outbox: HalfOutbox
     assert _said(still, id_) == []
 
 
-# --- listeners, and what is parked --------------------------------------------------------------------------------
-
-
 def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
     site.create("orders", partitions=1)
     producer = TransactionalProducer(site.half_outbox(), Scripted(UNKNOWN), serve_checks=False)
@@ -469,11 +456,7 @@ def test_without_kafka_it_is_one_sentence(still: Site) -> None:
     assert (code, "Kafka does not answer" in printed) == (Exit.CONFIGURATION, True), printed
 
 
-# --- many at once -------------------------------------------------------------------------------------------------
-
-
 def _of_group(site: Site, service: str, count: int) -> list[str]:
-    """Ids of undecided transactions of a service."""
     messages = [Message(site.topic("orders"), "v", uuid.uuid4().hex) for _ in range(count)]
     return [
         entry.transaction_id

@@ -89,9 +89,6 @@ def _decide(site: SecuredSite, transaction_id: str) -> None:
     assert f"anna ({_principal(site, operator)}): a test" in {op.reason.partition(" (2")[0] for _, op in site.ops()}
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
-
-
 def _refused(kafka: dict[str, Any]) -> str:
     with pytest.raises(KafkaUnreachable) as unreachable:
         describe_topics(admin_client({"log_level": 0, **kafka}), [ORDERS], 5)

@@ -140,9 +140,6 @@ def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
     assert op.reason.startswith(f"User:{operator}: a test (")
 
 
-# --- one right less ---------------------------------------------------------------------------------------------------
-
-
 def _given(site: SecuredSite, role: Role) -> dict[str, list[str]]:
     """The options of `outbox acl print` that a role needs."""
     if role is Role.LISTENER:

@@ -34,9 +34,6 @@ def outbox(site: Site) -> Iterator[HalfOutbox]:
         yield made
 
 
-# --- settings -----------------------------------------------------------------------------------------------------
-
-
 def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
     assert outbox.settings.service == "orders"
     port, other = free_port(), free_port()
@@ -52,9 +49,6 @@ def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: 
     second = site.relay(extra={**from_file, "OUTBOX_HTTP_PORT": str(other)})
     wait_until(lambda: get(other, "/livez")[0] == 200, explain=site.logs)
     assert [relay.terminate(), second.terminate()] == [Exit.OK, Exit.OK]
-
-
-# --- --check --------------------------------------------------------------------------------------------------------
 
 
 def test_a_check_of_the_relay_shows_the_contract_and_each_checkpoint(site: Site, outbox: HalfOutbox) -> None:
@@ -106,9 +100,6 @@ def test_a_check_says_when_nobody_answers_or_there_is_no_channel(site: Site) -> 
     assert (wrong.returncode, "setting http_port (OUTBOX_HTTP_PORT)" in wrong.stderr) == (Exit.CONFIGURATION, True)
 
 
-# --- readiness ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.long
 def test_standby_relay_without_partitions_is_ready(site: Site, outbox: HalfOutbox) -> None:
     """It has joined its group, and was assigned nothing (R43)."""
@@ -118,9 +109,6 @@ def test_standby_relay_without_partitions_is_ready(site: Site, outbox: HalfOutbo
         site.relay(extra={"OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: sorted(_served(port) for port in ports) == [0, 1, 1], explain=site.logs)
     wait_until(lambda: all(get(port, "/readyz")[0] == 200 for port in ports), explain=site.logs)
-
-
-# --- signals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -167,9 +155,6 @@ def test_a_relay_whose_table_source_waits_for_a_silent_database_ends_when_asked(
     assert "Traceback" not in relay.output()
 
 
-# --- logs ---------------------------------------------------------------------------------------------------------
-
-
 def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(site: Site, outbox: HalfOutbox) -> None:
     parts = psycopg.conninfo.conninfo_to_dict(site.postgres_url)
     verbose = {**QUICK, "OUTBOX_LOG_LEVEL": "debug", "OUTBOX_LOG_FORMAT": "json", "OUTBOX_UNDECIDED_MAX_AGE_MS": "3000"}
@@ -202,9 +187,6 @@ def _send_malformed(site: Site) -> None:
     producer = Producer(site.kafka())
     producer.produce(site.channel.half_topic, b"marked-value", b"marked-key", 0, headers={"outbox-target": "marked:::"})
     assert producer.flush(10) == 0
-
-
-# --- metrics ------------------------------------------------------------------------------------------------------
 
 
 def _measured(site: Site, **more: str) -> tuple[Service, int]:

@@ -23,14 +23,12 @@ from tests.support.message_rows import SOURCE, create, publish, relay_settings, 
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
 
 
 def _insert(site: Site, *keys: str) -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "orders", keys)
 

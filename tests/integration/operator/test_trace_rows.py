@@ -23,7 +23,6 @@ _DECIDE = ("--rollback", "--reason", "why")
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site

@@ -119,8 +119,6 @@ def test_discarded_list_names_a_newer_manifest(site: Site, outbox: HalfOutbox) -
 
 
 class _Listener(TransactionListener):
-    """Is asked nothing."""
-
     def execute_local_transaction(self, message: HalfMessage, arg: Any) -> LocalTransactionState:
         raise NotImplementedError
 

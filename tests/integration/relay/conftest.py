@@ -14,13 +14,11 @@ from tests.support.servers import UNFENCED
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Stack]:
-    """Servers where rights can be taken away."""
     with Stack(kafka_settings=AUTHORIZER | UNFENCED) as running:
         yield running
 
 
 @pytest.fixture
 def own(guarded: Stack) -> Iterator[Site]:
-    """A site on them."""
     with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
         yield made

@@ -59,11 +59,9 @@ class _Relay:
         self.file.write_text("\n".join(["[allowed_topics]", *lines, ""]))
 
     def start(self) -> Service:
-        """Start the relay."""
         return self.site.relay(extra=message_rows.relay_settings(self.site, OUTBOX_CONFIG=str(self.file)))
 
     def begin_load(self) -> None:
-        """Begin the load."""
         self._load.start()
 
     def _run_load(self) -> None:
@@ -74,12 +72,10 @@ class _Relay:
             self._stop.wait(0.01)
 
     def end_load(self) -> None:
-        """End the load."""
         self._stop.set()
         self._load.join()
 
     def commit(self, service: str, topic: str, value: str) -> None:
-        """Commit a half message."""
         with self._lock:
             self._log.commit(RawMessage(self.site.topic(topic), b"k", value.encode()), service=service)
             self._log.flush()
@@ -90,7 +86,6 @@ class _Relay:
             message_rows.insert_message(connection, self.site, "rows", "k", value)
 
     def forbidden(self) -> list[str]:
-        """The details of what is in the discard topic."""
         records = read_committed(self.site.kafka(), [self.site.channel.discard_topic])
         found: list[Manifest] = [
             parse_manifest(record.value) for record in records if (record.key or b"").endswith(b"/manifest")
@@ -99,7 +94,6 @@ class _Relay:
         return [manifest.detail for manifest in found]
 
     def refused_rows(self) -> list[str]:
-        """The details of discarded rows."""
         with self.site.connect() as connection:
             query = f"SELECT reason, detail FROM {self.site.tables.discarded} ORDER BY id".encode()
             rows = connection.execute(query).fetchall()

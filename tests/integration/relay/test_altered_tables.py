@@ -29,7 +29,6 @@ HALTED = "Table source halted"
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
@@ -155,7 +154,6 @@ class Pooled:
         self._sessions = list(sessions)
 
     def execute(self, *arguments: Any, **options: Any) -> Any:
-        """Run a statement in the next session."""
         self._sessions.append(self._sessions.pop(0))
         return self._sessions[0].execute(*arguments, **options)
 

@@ -29,7 +29,6 @@ def program(site: Site) -> str:
 
 
 def connector(site: Site) -> dict[str, object]:
-    """The connector that goes on behind the relay."""
     name = f"{site.name}_back"
     return {
         **connector_properties(Variant(name, name), site.postgres_url),

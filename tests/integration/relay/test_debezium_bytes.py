@@ -32,7 +32,6 @@ def both_sides(site: Site) -> dict[str, tuple[list[Form], list[Form]]]:
 
 
 def wait_for(site: Site, topic: str) -> None:
-    """Wait until all rows are on a topic."""
     wait_until(lambda: len(read_committed(site.kafka(), [topic])) == len(ROWS), 120, explain=site.logs)
 
 

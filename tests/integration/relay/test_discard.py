@@ -150,11 +150,7 @@ def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(si
         assert '"level": "error"' in relay.output()
 
 
-# --- what stops the relay -----------------------------------------------------------------------------------------
-
-
 def _stops(site: Site, *words: str, code: Exit = Exit.UNSAFE) -> bool:
-    """Whether a relay ends by itself when it is started."""
     return _ends(site.relay(), *words, code=code)
 
 
@@ -265,7 +261,6 @@ def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
 
 
 def _publish(shop: Shop, topic: str, count: int) -> None:
-    """A transaction for each number from 0."""
     for value in range(count):
         with shop.session() as session:
             shop.publish(session, topic, str(value))

@@ -47,18 +47,15 @@ def shop(site: Site) -> Site:
 
 
 def relay(site: Site, kind: Kind, failpoint: str = "", settings: dict[str, Any] | None = None, **more: str) -> Service:
-    """Start a relay that delivers from a foreign table."""
     return site.relay(failpoint=failpoint, extra=relay_settings(kind.settings(site) | (settings or {}), **more))
 
 
 def insert(site: Site, kind: Kind, topic: str, *keys: str) -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, topic, keys, kind.insert)
 
 
 def execute(site: Site, statement: str, *values: Any) -> list[Any]:
-    """Run one statement."""
     with site.connect() as connection:
         return run(connection, statement, *values)
 

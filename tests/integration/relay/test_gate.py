@@ -64,9 +64,6 @@ def _values(site: Site, topic: str) -> list[bytes]:
     return [record.value or b"" for record in site.read(topic)]
 
 
-# --- one of each kind ---------------------------------------------------------------------------------------------
-
-
 def _bad(site: Site) -> list[tuple[DiscardReason, list[RawMessage], str, int]]:
     """Reason, messages, service and number of listed messages of a transaction of each kind."""
     now = time.time_ns() // 1_000_000
@@ -168,9 +165,6 @@ def _check_discarded(site: Site, expected: dict[str, tuple[DiscardReason, list[R
     assert [manifest.reason for manifest in manifests.values()] == [DiscardReason.MALFORMED]
 
 
-# --- what may pass ------------------------------------------------------------------------------------------------
-
-
 def _publish(shop: Shop, topic: str, *values: str, partition: int = -1) -> None:
     for value in values:
         with shop.session() as session:
@@ -249,9 +243,6 @@ def test_a_right_that_is_taken_while_the_relay_knows_the_topic_stops_nobody_for_
     assert {id_: manifest.reason for id_, manifest in manifests.items()} == {refused: DiscardReason.NOT_AUTHORIZED}
     assert _values(own, "closed") == [b"before"]
     assert "Partition worker restarted" in relay.output(), "the relay knew the topic"
-
-
-# --- rights that a service cannot work without ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

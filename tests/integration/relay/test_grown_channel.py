@@ -24,11 +24,7 @@ GROWN = 4
 
 
 class Application(threading.Thread):
-    """Publishes a message in each transaction, of many keys, until it is stopped; each fifth is rolled back.
-
-    Args:
-        name: The beginning of its values.
-    """
+    """Publishes a message in each transaction, of many keys, until it is stopped; each fifth is rolled back."""
 
     def __init__(self, site: Site, name: str) -> None:
         super().__init__(daemon=True)
@@ -40,7 +36,6 @@ class Application(threading.Thread):
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        """Publish."""
         number = 0
         while not self._stopping.wait(0.01):
             number += 1

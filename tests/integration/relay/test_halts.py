@@ -24,7 +24,6 @@ def key_of(partition: int, partitions: int = 2, service: str = "orders") -> str:
 
 
 def publish(site: Site, values: Sequence[str], partition: int) -> None:
-    """Publish and commit messages through one half partition."""
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         key = key_of(partition)
         publish_bulk(site, outbox, [Message(site.topic("orders"), value, key) for value in values])
@@ -42,7 +41,6 @@ def values(site: Site) -> list[str]:
 
 
 def commit_damaged(site: Site, partition: int) -> None:
-    """Damage the checkpoint of a half partition."""
     properties = {**site.kafka(), "group.id": site.channel.relay_group, "enable.auto.commit": False}
     consumer = Consumer(properties)
     consumer.commit(offsets=[TopicPartition(site.channel.half_topic, partition, 0, "rubbish")], asynchronous=False)

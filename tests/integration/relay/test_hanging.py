@@ -50,7 +50,6 @@ def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
 
 @pytest.fixture(params=sorted(OWNERS))
 def owner(request: pytest.FixtureRequest) -> Owner:
-    """Whose transaction hangs."""
     return OWNERS[request.param]
 
 

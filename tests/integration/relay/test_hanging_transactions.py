@@ -44,7 +44,6 @@ def site(own: Stack) -> Iterator[Site]:
 
 @pytest.fixture(params=sorted(OWNERS))
 def owner(request: pytest.FixtureRequest) -> Owner:
-    """Whose transaction hangs."""
     return OWNERS[request.param]
 
 

@@ -52,7 +52,6 @@ def _assert_exactly(found: Sequence[VisibleRecord], ids: Sequence[str]) -> None:
 
 
 def is_serving(relay: Service) -> bool:
-    """Whether a relay was given both partitions."""
     return '"serving": [0, 1]' in relay.output()
 
 
@@ -148,7 +147,6 @@ def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
 
 
 def is_stopped(service: Service) -> bool:
-    """Whether a process stopped itself."""
     with open(f"/proc/{service.process.pid}/stat") as file:  # noqa: PTH123 - not a file
         return file.read().rpartition(")")[2].split()[0] == "T"
 

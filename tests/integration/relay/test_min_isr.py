@@ -71,8 +71,6 @@ def test_topics_are_described_while_a_broker_is_away(own: Stack, site: Site) -> 
 
 
 def _answers_again(client: AdminClient, topic: str) -> bool:
-    """Wait until a client describes a topic."""
-
     def answers() -> bool:
         try:
             return topic in describe_topics(client, [topic])

@@ -43,29 +43,24 @@ def place(site: Site) -> str:
 
 @pytest.fixture
 def notifications(shop: Site) -> Iterator[Notifications]:
-    """Notifications on a session of their own."""
     with closing(shop.connect()) as connection:
         yield Notifications(connection, place(shop))
 
 
 def insert(site: Site, *keys: str) -> None:
-    """Publish one transaction."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "orders", keys)
 
 
 def never(_: float) -> bool:
-    """Do not stop."""
     return False
 
 
 def is_woken(notifications: Notifications) -> bool:
-    """Wait for a notification that no poll can replace."""
     return notifications.wait(FOREVER_SECONDS, never)
 
 
 def alter(site: Site, statement: str) -> None:
-    """Change the message table."""
     with site.connect() as connection:
         connection.execute(f"ALTER TABLE {site.tables.message} {statement}".encode())
 
@@ -157,7 +152,6 @@ def test_the_command_creates_keeps_and_drops_the_trigger(shop: Site) -> None:
 
 
 def relay(site: Site, port: int) -> Service:
-    """Start a relay that delivers from the message table."""
     return site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port)))
 
 

@@ -68,7 +68,6 @@ def _wait_for_manifests(site: Site, count: int) -> list[Manifest]:
 
 
 def _send(outbox: HalfOutbox, kind: OpKind, entries: Iterable[OpEntry]) -> None:
-    """Send op markers on what these entries name."""
     for entry in entries:
         place = (entry.topic_id, entry.partition, entry.positions, entry.first_offset, entry.last_offset)
         outbox._sender.send_op(OpEntry(kind, entry.transaction_id, *place))
@@ -258,7 +257,6 @@ def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: HalfOutbox) 
 
 
 def _send_half(site: Site, transaction_id: str, position: int) -> None:
-    """A half sent by hand."""
     headers: Mapping[str, str] = {
         "outbox-target": f"{site.topic('orders')}:-1",
         "outbox-transaction": f"1;{transaction_id}/{position}",

@@ -31,7 +31,6 @@ RECORDS = 300
 
 
 def producer(site: Site) -> Producer:
-    """Return a producer that compresses."""
     return Producer({**site.kafka(), "compression.type": "zstd", "message.max.bytes": 200_000_000, "linger.ms": 0})
 
 
@@ -57,7 +56,6 @@ def write_packed(site: Site, topic: str, size_bytes: int, key: bytes | None = No
 
 
 def manifests(site: Site) -> list[Manifest]:
-    """Return what lies in the discard topic."""
     return list(read_manifests(site.kafka(), verify_channel(site.admin, site.channel)))
 
 

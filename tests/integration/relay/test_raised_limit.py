@@ -27,7 +27,6 @@ def _limit(site: Site, size: int) -> None:
 
 
 def _publish(site: Site, size: int) -> None:
-    """Publish a message of this size in both modes."""
     insert_rows(site, [Message(site.topic("orders"), "x" * size, "table")])
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         publish_bulk(site, outbox, [Message(site.topic("orders"), "x" * size, "half")])

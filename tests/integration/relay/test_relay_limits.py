@@ -65,7 +65,6 @@ def test_bodies_that_were_let_go_are_fetched_again(site: Site) -> None:
 
 
 def _head(site: Site) -> int:
-    """The head in the checkpoint of half partition 0."""
     consumer = Consumer({**site.kafka(), "group.id": site.channel.relay_group, "isolation.level": "read_committed"})
     (place,) = consumer.committed([TopicPartition(site.channel.half_topic, 0)], 10)
     consumer.close()

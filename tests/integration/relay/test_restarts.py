@@ -35,7 +35,6 @@ QUICK = {"OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms"
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers that these tests may kill."""
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
     with Stack(kafka_settings=settings) as running:
         yield running
@@ -72,19 +71,16 @@ class Load:
                 self._end.wait(0.05)
 
     def wait_for_more(self, count: int = 200) -> None:
-        """Wait until so many more have committed."""
         wanted = len(self.acknowledged) + count
         bought = self.acknowledged
         wait_until(lambda: len(bought) >= wanted, explain=lambda: f"{len(bought)} committed, {self.errors}")
 
     def __enter__(self) -> Self:
-        """Begin."""
         for thread in self._threads:
             thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
         self._end.set()
         for thread in self._threads:
             thread.join()
@@ -115,7 +111,6 @@ def _assert_that_nothing_is_lost_or_doubled(own: Stack, shop: Shop, relay: Servi
 
 
 def _services(site: Site) -> list[Service]:
-    """A relay and a checker that are at work."""
     services = [site.relay(extra=QUICK), site.checker(extra=QUICK)]
     wait_until(lambda: is_serving(services[0]) and "Checker started" in services[1].output(), explain=site.logs)
     return services

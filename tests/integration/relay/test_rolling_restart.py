@@ -42,7 +42,6 @@ def own() -> Iterator[Stack]:
 
 @pytest.fixture
 def site(own: Stack) -> Iterator[Site]:
-    """A site with a topic for each mode."""
     with Site(own.bootstrap_servers, own.postgres_url, replication=BROKERS) as made:
         wait_until(lambda: len(made.admin.list_topics(timeout=20.0).brokers) == BROKERS)
         made.create("halves", "rows", "plain", partitions=PARTITIONS)
@@ -52,7 +51,6 @@ def site(own: Stack) -> Iterator[Site]:
 
 @pytest.fixture
 def loops() -> Iterator[None]:
-    """Keep the machine busy."""
     command = [sys.executable, "-c", "while True: pass"]
     running = [subprocess.Popen(command) for _ in range(int(os.environ.get(LOOPS, "0")))]
     yield
@@ -112,5 +110,4 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run:
 
 
 def _flows(visibility: Visibility) -> bool:
-    """Whether each message is visible soon."""
     return len(visibility.seen()) > 100 and max(visibility.missing().values(), default=0.0) < 1.0

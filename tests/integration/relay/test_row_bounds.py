@@ -18,7 +18,6 @@ HEADERS = 900_000
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table."""
     with site.connect() as connection:
         MessageTable(site.tables).create(connection)
     return site

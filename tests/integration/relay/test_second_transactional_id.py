@@ -43,11 +43,9 @@ class Owner:
         self._again(lambda seconds: self.producer.send_offsets_to_transaction(offsets, metadata, seconds))
 
     def commit(self) -> None:
-        """Have the coordinator decide."""
         self._again(self.producer.commit_transaction)
 
     def progress(self) -> int:
-        """Return the number that is committed and stable."""
         (place,) = self.consumer.committed([TopicPartition(PLACE, 0)], SECONDS)
         return place.offset
 

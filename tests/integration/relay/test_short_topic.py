@@ -168,7 +168,6 @@ def _writing(site: Site, counts: Counter[str], refused: list[tuple[float, float,
 
 
 def _leaders(site: Site) -> str:
-    """Return for people who leads the partitions now."""
     topics = site.admin.list_topics(timeout=20.0).topics.values()
     return "\n".join(f"{topic.topic}: {[part.leader for part in topic.partitions.values()]}" for topic in topics)
 

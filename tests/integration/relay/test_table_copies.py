@@ -22,7 +22,6 @@ COPY = "copied"
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
@@ -41,7 +40,6 @@ def copy(site: Site) -> TableNames:
 
 
 def settings(names: TableNames, site: Site) -> dict[str, str | None]:
-    """Return the variables of a relay for a copy."""
     return relay_settings(site, {"schema": names.schema})
 
 
@@ -53,7 +51,6 @@ def rows(site: Site, names: TableNames) -> int:
 
 
 def insert(site: Site, *keys: str, schema: str = "public") -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url, options=f"-c search_path={schema},public") as connection:
         publish(connection, site, "orders", keys)
 

@@ -34,26 +34,22 @@ KEEP = (
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
 
 
 def execute(site: Site, statement: str) -> None:
-    """Run statements."""
     with site.connect() as connection:
         connection.execute(statement.encode())
 
 
 def insert(site: Site, *keys: str) -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "orders", keys)
 
 
 def insert_malformed(site: Site) -> None:
-    """Publish a message that cannot be delivered."""
     execute(
         site,
         f"INSERT INTO {site.tables.message} (service, topic, header_names)"
@@ -168,7 +164,6 @@ def test_a_policy_that_appears_brings_nothing_twice(shop: Site) -> None:
 
 @pytest.fixture
 def own_database(servers: Servers) -> Iterator[Site]:
-    """A site with a database of its own."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as outside:
         execute(outside, f"CREATE DATABASE {outside.name}")
         url = make_conninfo(servers.postgres_url, dbname=outside.name)
@@ -180,7 +175,6 @@ def own_database(servers: Servers) -> Iterator[Site]:
 
 
 def evidence(site: Site) -> int:
-    """Return how many rows of evidence there are."""
     with site.connect() as connection:
         row = connection.execute(f"SELECT count(*) FROM {site.tables.delivered}".encode()).fetchone()
     return int(row[0]) if row else 0

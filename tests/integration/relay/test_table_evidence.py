@@ -15,19 +15,16 @@ from tests.support.message_rows import Writers, assert_exactly, create, publish,
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
 
 
 def relay(site: Site, failpoint: str = "", **table: object) -> Service:
-    """Start a relay that delivers from the message table."""
     return site.relay(failpoint=failpoint, extra=relay_settings(site, table))
 
 
 def insert(site: Site, *keys: str) -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "orders", keys)
 

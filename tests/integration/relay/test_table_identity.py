@@ -20,7 +20,6 @@ from tests.support.message_rows import SOURCE, create, publish, relay_settings, 
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
@@ -34,7 +33,6 @@ def execute(site: Site, statement: Any, *parameters: object) -> list[Any]:
 
 
 def insert(site: Site, *keys: str) -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "orders", keys)
 

@@ -38,7 +38,6 @@ def _deaths(chance: random.Random) -> list[str]:
 
 @pytest.fixture
 def proof(site: Site, seed: int) -> Iterator[RowProof]:
-    """Writers and a reader."""
     with RowProof.running(site, seed) as made:
         yield made
 

@@ -29,8 +29,6 @@ TAKEN_OVER, LOST, HALTED = "Table source taken over", "Table source not served y
 
 
 class _Fight:
-    """Two relays for one message table."""
-
     def __init__(self, proof: RowProof, chance: random.Random) -> None:
         self.site: Site = proof.site
         self.proof = proof
@@ -58,7 +56,6 @@ class _Fight:
         return names[self.take_overs()[-1]]
 
     def wait_records(self) -> None:
-        """Wait until some more records are visible."""
         enough = self.proof.visible() + self.chance.randint(1, 300)
         wait_until(lambda: self.proof.visible() >= enough, 90, self.site.logs)
 
@@ -130,7 +127,6 @@ def _is_stopped(relay: Service) -> bool:
 
 @pytest.fixture
 def proof(site: Site, seed: int) -> Iterator[RowProof]:
-    """Writers and a reader."""
     with RowProof.running(site, seed) as made:
         yield made
 

@@ -33,14 +33,12 @@ MISSING_TOPICS = 1_000
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders", partitions=1)
     create(site)
     return site
 
 
 def relay(site: Site, failpoint: str = "", **more: str) -> Service:
-    """Start a relay that delivers from the message table."""
     return site.relay(failpoint=failpoint, extra=relay_settings(site, **more))
 
 
@@ -53,12 +51,10 @@ def run(site: Site, statement: str) -> None:
 
 
 def is_stopped(service: Service) -> bool:
-    """Return whether SIGSTOP has stopped a process."""
     return Path(f"/proc/{service.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def insert(site: Site, topic: str, *keys: str) -> None:
-    """Publish one transaction with one message for each key."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, topic, keys)
 

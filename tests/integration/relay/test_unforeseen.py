@@ -24,7 +24,6 @@ BAD = "bad"
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with a message table and one real topic."""
     site.create("orders")
     create(site)
     return site
@@ -39,7 +38,6 @@ def run(site: Site, statement: str, prefix: str = "") -> list[tuple[object, ...]
 
 
 def insert(site: Site, value: str) -> None:
-    """Publish a message in table mode."""
     with site.connect() as connection:
         insert_message(connection, site, "orders", "key", value)
 

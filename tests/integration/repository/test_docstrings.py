@@ -48,16 +48,12 @@ class Base(DeclarativeBase):
 
 
 class Order(Base):
-    """What the examples write."""
-
     __tablename__ = "orders_of_docstrings"
     id: Mapped[int] = mapped_column(primary_key=True)
     transaction_id: Mapped[str | None]
 
 
 class Stock(Base):
-    """What the examples change."""
-
     __tablename__ = "stock"
     id: Mapped[int] = mapped_column(primary_key=True)
     left_over: Mapped[int]
@@ -114,7 +110,6 @@ def _wait_for_relay(site: Site) -> None:
 
 @contextmanager
 def _names(site: Site) -> Iterator[dict[str, Any]]:
-    """What the examples take for granted."""
     orders = Order.__table__
     order = Order(transaction_id=None)
     kafka = {"bootstrap.servers": site.bootstrap_servers}

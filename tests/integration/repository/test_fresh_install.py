@@ -34,7 +34,6 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def _running(fresh: Path, site: Site, *words: str, **environ: str) -> Iterator[None]:
-    """Run a service from the fresh environment."""
     command = [str(fresh / "venv/bin/outbox"), *words]
     process = subprocess.Popen(command, cwd=fresh, env={**site.environment(), **environ})
     try:

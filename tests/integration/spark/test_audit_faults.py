@@ -85,12 +85,10 @@ class Load:
         self._committed: list[int] = []
 
     def committed(self) -> int:
-        """Messages that are committed by now."""
         return sum(self._committed)
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Several clients at work while the block lasts."""
         with ThreadPoolExecutor(CLIENTS) as clients:
             running = [clients.submit(self._run, random.Random(seed)) for seed in range(CLIENTS)]
             try:

@@ -18,8 +18,6 @@ from tests.support.relaying import RelayedTopics
 
 
 class TwoTopics(Land):
-    """A job of two topics."""
-
     def __init__(self, site: Site, folder: Path) -> None:
         super().__init__(site, folder)
         site.create_topics("stock", "old")
@@ -27,7 +25,6 @@ class TwoTopics(Land):
         self.write_stock = RelayedTopics(site, [self.stock], number=1).write
 
     def both(self, *more: str) -> tuple[str, ...]:
-        """Return the options of a run of both topics."""
         return "--topics", f"{self.topic},{self.stock}", *more
 
     def offsets(self, topic: str) -> list[tuple[int, int]]:

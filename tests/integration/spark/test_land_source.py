@@ -16,7 +16,6 @@ from tests.support.relaying import RelayedTopics
 
 
 def grow(job: Land, partitions: int) -> None:
-    """Give the topic more partitions."""
     for future in job.site.admin.create_partitions([NewPartitions(job.topic, partitions)]).values():
         future.result(20)
     wait_until(

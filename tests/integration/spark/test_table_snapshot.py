@@ -53,7 +53,6 @@ def settings(site: Site, **more: int) -> TableSettings:
 
 
 def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
-    """Publish one transaction."""
     with psycopg.connect(site.postgres_url) as connection:
         for topic in topics:
             connection.execute(
@@ -63,7 +62,6 @@ def insert(site: Site, *topics: str, timestamp: int | None = None) -> None:
 
 
 def name(source: SourceTable, before: Progress, rows: Sequence[Row], refused: Sequence[Refusal] = ()) -> Progress:
-    """Name the next batch."""
     after = before.named(str(uuid4()), tuple(map(id_of, rows)))
     return source.move(before, after, rows, refused)
 

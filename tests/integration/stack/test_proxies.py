@@ -31,11 +31,7 @@ names = count()
 
 
 class Proxied(NamedTuple):
-    """A broker whose clients come through a proxy.
-
-    Args:
-        stack: Has a listener for proxies.
-    """
+    """A broker whose clients come through a proxy."""
 
     stack: Stack
     proxies: KafkaProxies
@@ -44,11 +40,7 @@ class Proxied(NamedTuple):
 
 
 class Line:
-    """A relay's delivery behind proxies, with a half topic to commit and a real topic to write to.
-
-    Args:
-        stack: Has a listener for proxies.
-    """
+    """A relay's delivery behind proxies, with a half topic to commit and a real topic to write to."""
 
     def __init__(self, stack: Stack, proxies: KafkaProxies, armed: Armed, loop: LoopThread) -> None:
         self.proxies, self.armed, self._loop = proxies, armed, loop
@@ -91,16 +83,13 @@ class Line:
 
     @property
     def take_overs(self) -> int:
-        """How often the producer was replaced."""
         return self._delivery.take_overs
 
     def group_metadata(self) -> bytes:
-        """Of the member that the half topic is assigned to."""
         metadata: bytes = self._member.consumer_group_metadata()
         return metadata
 
     def checkpoint(self) -> int:
-        """The committed offset."""
         (place,) = self._member.committed([TopicPartition(self.half, 0)], 20)
         return place.offset
 
@@ -119,14 +108,12 @@ class Line:
         self.assert_each_once()
 
     def close(self) -> None:
-        """Let the clients go."""
         self._delivery.close()
         self._member.close()
 
 
 @pytest.fixture(scope="module")
 def proxied() -> Iterator[Proxied]:
-    """A broker whose clients come through a proxy."""
     armed = Armed()
     with Stack(proxied=True) as stack, LoopThread() as loop:
         proxies = KafkaProxies(stack.kafka.proxy_ports, armed.take)
@@ -137,7 +124,6 @@ def proxied() -> Iterator[Proxied]:
 
 @pytest.fixture
 def line(proxied: Proxied) -> Iterator[Line]:
-    """A line of its own for each test."""
     made = Line(*proxied)
     yield made
     made.armed.disarm()
@@ -203,8 +189,6 @@ def _produce(producer: Producer, topic: str, value: bytes) -> None:
     producer.produce(topic, value)
     assert producer.flush(20) == 0
 
-
-# --- a thin line ----------------------------------------------------------------------------------------------------
 
 SHORT = {"OUTBOX_KAFKA": '{"message.timeout.ms": "1500", "socket.timeout.ms": "1000"}'}
 THIN = 400_000

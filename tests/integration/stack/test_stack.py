@@ -300,7 +300,6 @@ def make_topic(stack: Stack, name: str, replicas: int = 1) -> str:
 
 
 def publish(stack: Stack, topic: str, value: bytes, *, commit: bool = True) -> None:
-    """Produce one record in a transaction of its own."""
     producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -342,7 +341,6 @@ def waits_for_standby(url: str) -> bool:
 
 @contextlib.contextmanager
 def busy_backend(url: str) -> Iterator[None]:
-    """A backend that computes and does not look up."""
     loop = "DO $$ BEGIN LOOP PERFORM 1; END LOOP; END $$"
 
     def run() -> None:

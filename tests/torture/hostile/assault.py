@@ -38,13 +38,11 @@ class Assault:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Attack from now on."""
         self._end.clear()
         self._thread = threading.Thread(target=self._run, name="hostile", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Attack no more."""
         self._end.set()
         if self._thread is not None:
             self._thread.join(_JOIN_SECONDS)

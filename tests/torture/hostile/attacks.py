@@ -31,11 +31,7 @@ _VALUE = MARK.encode()
 
 @dataclass(slots=True)
 class Attacker:
-    """The hostile application: its clients, and what decides.
-
-    Args:
-        victim_id: Topic id of the victim's half topic.
-    """
+    """The hostile application: its clients, and what decides."""
 
     channel: HostileChannel
     victim_id: str
@@ -44,7 +40,6 @@ class Attacker:
     site: Site = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the producer."""
         self.site = self.channel.site
         more = {"message.timeout.ms": 10_000, "message.max.bytes": 4_000_000, "log_level": 0}
         self.producer = Producer({**self.site.kafka(), **more})
@@ -98,7 +93,6 @@ class Attacker:
             connection.execute(statement.encode(), values)
 
     def row(self, **columns: Any) -> None:
-        """Insert a row into its message table."""
         given = {"service": SERVICE, "topic": self.site.topic("own"), "key": _VALUE, "value": _VALUE, **columns}
         places = ", ".join(["%s"] * len(given))
         self.sql(f"INSERT INTO {self.site.tables.message} ({', '.join(given)}) VALUES ({places})", *given.values())

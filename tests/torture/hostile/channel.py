@@ -33,7 +33,6 @@ class HostileChannel:
 
     Args:
         victim: The site of the other channel, in the same processes.
-        relay_url: How relays do.
     """
 
     def __init__(self, victim: Site, victim_url: str, relay_url: str, loop: LoopThread, replication: int) -> None:

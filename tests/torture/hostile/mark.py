@@ -16,8 +16,6 @@ _MARKS = (MARK.encode(), _TAIL.hex().encode())
 
 
 class _Record(Protocol):
-    """A record of Kafka's client."""
-
     def topic(self) -> Any: ...
     def partition(self) -> Any: ...
     def offset(self) -> Any: ...
@@ -27,7 +25,6 @@ class _Record(Protocol):
 
 
 def marked_id(unix_ms: int, chance: random.Random) -> str:
-    """Return a transaction id that ends with the mark."""
     return make_transaction_id(unix_ms, chance.randbytes(4) + _TAIL)
 
 

@@ -85,8 +85,6 @@ def test_a_warm_round_runs_and_is_thrown_away() -> None:
 
 
 class Unconnected(Application):
-    """An application without servers."""
-
     def __init__(self) -> None:
         """Connect to nothing."""
 
@@ -194,7 +192,7 @@ def test_the_report_says_what_the_file_says(tmp_path: Path) -> None:
         assert (tmp_path / "charts" / f"{chart}.svg").read_text().count("<svg") == 1
 
 
-@pytest.mark.parametrize("name", ["relay", "checker", "spark"])
+@pytest.mark.parametrize("name", ["relay", "spark"])
 def test_a_services_section_says_what_its_file_says(tmp_path: Path, name: str) -> None:
     figures = [figure([0.5, 0.6, 0.9], [1, 1, 1], Target("ratio", "at least", 0.7))]
     write_results(tmp_path / f"{name}.json", ENVIRONMENT, {"rounds": 3}, figures, {})

@@ -25,18 +25,15 @@ class Table:
         self.looks = 0
 
     def evidence(self) -> Evidence:
-        """Return what the table shows at present."""
         self.looks += 1
         newest = max(self.commits, default="")
         return Evidence(newest, sum(id_ > newest for id_ in self.rollback_rows))
 
     @property
     def state(self) -> State:
-        """The breaker's."""
         return self.breaker.state
 
     def fence(self, asked: list[str], now: float = 0.0) -> int:
-        """How many of them got a rollback row."""
         offered = self.breaker.offered(asked, now)
         if not offered:
             return 0

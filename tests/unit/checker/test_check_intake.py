@@ -35,7 +35,6 @@ class Record:
     number: int = PLACE.partition
 
     def error(self) -> KafkaError | None:
-        """Return what went wrong instead."""
         return self.trouble
 
     def timestamp(self) -> tuple[int, int]:
@@ -43,19 +42,15 @@ class Record:
         return (2, self.appended)
 
     def value(self) -> bytes:
-        """Return the value."""
         return self.content
 
     def topic(self) -> str:
-        """Return the topic."""
         return PLACE.topic
 
     def partition(self) -> int:
-        """Return the partition."""
         return self.number
 
     def offset(self) -> int:
-        """Return the offset."""
         return self.place
 
 
@@ -67,19 +62,16 @@ class Consumer:
         self.sought: list[tuple[str, int, int]] = []
 
     def seek(self, place: TopicPartition) -> None:
-        """Read on there."""
         if place.partition not in self.assigned:
             raise KafkaException(KafkaError(KafkaError._STATE))
         self.sought.append((place.topic, place.partition, place.offset))
 
 
 def made(consumer: Consumer | None = None) -> Intake:
-    """Return an intake that reads from a consumer."""
     return Intake(consumer or Consumer(0), "checkers")  # type: ignore[arg-type]  # as far as it is used
 
 
 def unreadable(partition: int = 0, offset: int = 7, code: int = KafkaError._BAD_COMPRESSION) -> Record:
-    """Return the error about a batch that librdkafka cannot unpack."""
     return Record(trouble=KafkaError(code, "Decompression failed"), number=partition, place=offset)
 
 

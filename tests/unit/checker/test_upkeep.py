@@ -26,7 +26,6 @@ def settings() -> CheckerSettings:
 
 
 def shown(database: str) -> set[str]:
-    """Return the metrics of a database's upkeep."""
     samples = (sample for family in metrics.TABLE.registry.collect() for sample in family.samples)
     return {one.name for one in samples if one.labels.get("database") == database} & FIGURES
 

@@ -13,7 +13,6 @@ TOPIC = "flights.departures"
 
 
 def _records() -> list[Seen]:
-    """Ten departures of one aircraft and one message without key."""
     records = [Seen(f"tx{n}/0", TOPIC, 0, 2 * n, b"N14228", f"digest {n}", n + 1) for n in range(10)]
     return [*records, Seen("tx10/0", TOPIC, 1, 0, None, "digest 10", None)]
 

@@ -13,18 +13,14 @@ from outbox.errors import PublishFailed
 
 
 class Kafka:
-    """Keeps what the acknowledgements report."""
-
     def __init__(self) -> None:
         self.answers = 0
         self.silences: list[float] = []
 
     def answered(self) -> None:
-        """Count an answer."""
         self.answers += 1
 
     def unanswered(self, since: float, _cause: str) -> None:
-        """Keep since when there was none."""
         self.silences.append(since)
 
 
@@ -39,7 +35,6 @@ def acks(kafka: Kafka) -> Acks:
 
 
 def message(offset: int) -> Message:
-    """What a delivery report brings."""
     return Message(topic="outbox.half", partition=0, offset=offset)
 
 

@@ -16,7 +16,6 @@ from outbox.testing import InMemoryHalfOutbox, VisibleRecord, assert_published
 
 @pytest.fixture
 def outbox() -> InMemoryHalfOutbox:
-    """With four messages."""
     made = InMemoryHalfOutbox()
     with Session(create_engine("sqlite://")) as session, session.begin():
         made.publish_many(

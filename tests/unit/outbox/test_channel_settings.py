@@ -43,7 +43,6 @@ postgres_url_file = "/run/secrets/team-b"
 
 @pytest.fixture(autouse=True)
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of a platform with two channels."""
     made = tmp_path / "platform.toml"
     made.write_text(TWO)
     monkeypatch.setenv("OUTBOX_CONFIG", str(made))

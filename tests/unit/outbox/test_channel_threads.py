@@ -52,7 +52,6 @@ class Process:
             self._process.stop.wait()
 
     def restarts(self, name: str) -> float:
-        """How often a channel was started again."""
         return (
             self.registry.get_sample_value("outbox_channel_restarts_total", {"channel": name, "program": "relay"})
             or 0.0

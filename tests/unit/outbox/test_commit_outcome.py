@@ -28,15 +28,12 @@ class Connection(LocalConnection):
     closed = False
 
     def execute(self, _statement: Statement, _parameters: Sequence[object] = ()) -> Result:
-        """Nothing is executed."""
         raise NotImplementedError
 
     def rollback(self) -> None:
-        """Acknowledged."""
         self.status = TransactionStatus.IDLE
 
     def close(self) -> None:
-        """Close it."""
         self.closed = True
 
     def listen(self, _handler: NoticeHandler) -> None:
@@ -47,7 +44,6 @@ class Connection(LocalConnection):
 
     @contextmanager
     def autocommit(self, *, on: bool) -> Iterator[None]:
-        """Makes no difference."""
         del on
         yield
 
@@ -64,53 +60,41 @@ class Part:
         self._row = row
 
     def __len__(self) -> int:
-        """The number of messages."""
         return len(self._draft)
 
     def strike(self, keep: int) -> None:
-        """Remove messages."""
         self._draft.strike(keep)
 
     def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
-        """Add messages."""
         del eager
         return self._draft.add(messages)
 
     def seal(self, *, marked: bool = False) -> None:
-        """Sealed."""
         del marked
 
     def has_row(self, *, presumed: bool) -> bool | None:
-        """Whether the row is there."""
         del presumed
         return self._row
 
     def committed(self) -> bool:
-        """Told so."""
         self.told.append("committed")
         return True
 
     def rolled_back(self) -> None:
-        """Told so."""
         self.told.append("rolled back")
 
     def unknown(self) -> None:
-        """Told so."""
         self.told.append("unknown")
 
 
 class Starter:
-    """Starts one part."""
-
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values
         self.part = Part(row)
 
     def connection(self, driver: object) -> LocalConnection:
-        """Not asked for."""
         raise NotImplementedError(driver)
 
     def start(self, _connection: LocalConnection) -> Part:
-        """The part."""
         return self.part
 
 
@@ -123,7 +107,6 @@ def sealed(connection: Connection, row: bool | None = None) -> tuple[PublishedTr
 
 
 def of_state(sqlstate: str) -> psycopg.Error:
-    """The server's own error with a SQLSTATE."""
     return psycopg.errors.lookup(sqlstate)("told by the server")
 
 

@@ -102,8 +102,6 @@ def test_connection_string_that_cannot_be_read_is_not_shown() -> None:
         assert "cret" not in line
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
-
 DSN = "postgresql://u:secret@db/shop"
 VARIABLES = {
     "OUTBOX_BOOTSTRAP_SERVERS": "kafka-1:9092",
@@ -125,7 +123,6 @@ def _dead(*_: object) -> None:
 
 @pytest.fixture
 def root_logger() -> Iterator[None]:
-    """The root logger as it was."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield

@@ -18,7 +18,6 @@ MAPPING = {**COMMON, "layout": "mapping", "topic": "orders", "columns": {"value"
 
 
 def table(**settings: Any) -> TableSettings:
-    """The settings of one table."""
     return TableSettings(**settings)
 
 

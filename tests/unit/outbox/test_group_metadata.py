@@ -12,12 +12,10 @@ from relay.half.serving.commits import GroupMetadata
 
 
 def metadata(number: int) -> bytes:
-    """As librdkafka writes it."""
     return b"CGMDv2:" + number.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0\0"
 
 
 def group(newest: bytes) -> GroupMetadata:
-    """The group's metadata after a poll."""
     found = GroupMetadata()
     found.newest = newest
     return found

@@ -21,14 +21,11 @@ DOWN = KafkaError._ALL_BROKERS_DOWN
 
 
 class _Silent:
-    """A consumer whose coordinator does not answer."""
-
     def __init__(self, *events: int) -> None:
         self._events = list(events)
         self.asked = 0
 
     def committed(self, _places: Any, _timeout: float) -> Any:
-        """Time out."""
         self.asked += 1
         raise SILENT
 

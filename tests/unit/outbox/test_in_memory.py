@@ -72,9 +72,6 @@ def _commit_one(engine: Engine, outbox: InMemoryHalfOutbox, message: Message = M
     return receipt.transaction_id
 
 
-# --- what was published -------------------------------------------------------------------------------------------
-
-
 def test_a_record_says_all_of_a_message(engine: Engine) -> None:
     outbox = InMemoryHalfOutbox()
     id_ = _commit_one(engine, outbox, Message("orders", "v", b"k", [("a", "1"), ("a", None)], 3, 1_000))
@@ -119,9 +116,6 @@ def test_the_list_is_a_copy(engine: Engine) -> None:
     _commit_one(engine, outbox)
     outbox.published.clear()
     assert len(outbox.published) == 1
-
-
-# --- SQLite as it comes -------------------------------------------------------------------------------------------
 
 
 def test_sqlite_that_begins_no_transaction_at_a_savepoint(engine: Engine) -> None:
@@ -198,9 +192,6 @@ def test_the_same_in_sessions_that_are_used_again(engine: Engine) -> None:
     assert len(outbox.published) == _rows(engine) == 2
 
 
-# --- topics, switches, life ---------------------------------------------------------------------------------------
-
-
 def test_topics_that_are_declared(engine: Engine) -> None:
     outbox = InMemoryHalfOutbox(topics={"orders": 3})
     with Session(engine) as session:
@@ -272,9 +263,6 @@ def test_a_transactional_producer_with_a_session(engine: Engine) -> None:
     assert [message.message_id for message in outbox.published] == [result.message_id]
     with pytest.raises(UsageError, match="has no Kafka"):
         producer.send_message_in_transaction(MESSAGE)
-
-
-# --- failures on demand -------------------------------------------------------------------------------------------
 
 
 def test_the_next_publish_fails(engine: Engine) -> None:
@@ -358,17 +346,11 @@ def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None:
     asyncio.run(body())
 
 
-# --- recorder -----------------------------------------------------------------------------------------------------
-
-
 class _Ears(NoRecorder):
-    """Hears how transactions end."""
-
     def __init__(self) -> None:
         self.outcomes: list[CommitOutcome] = []
 
     def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
-        """Remember."""
         del service
         self.outcomes.append(outcome)
 
@@ -393,28 +375,20 @@ def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
     ]
 
 
-# --- connections of other drivers ---------------------------------------------------------------------------------
-
-
 class _Driver:
-    """Of a database that nobody knows."""
-
     def __init__(self, *, fails: bool) -> None:
         self.calls: list[str] = []
         self._fails = fails
 
     def commit(self) -> None:
-        """COMMIT."""
         self.calls.append("commit")
 
     def rollback(self) -> None:
-        """ROLLBACK."""
         self.calls.append("rollback")
         if self._fails:
             raise ConnectionError
 
     def close(self) -> None:
-        """Close."""
         self.calls.append("close")
 
 

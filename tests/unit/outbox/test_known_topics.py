@@ -30,7 +30,6 @@ class Cluster:
         return self.now
 
     def describe(self, _admin: AdminClient, names: Sequence[str], _timeout: float) -> dict[str, TopicDescription]:
-        """Describe those that exist."""
         self.asked.append(",".join(sorted(names)))
         if self.is_down:
             raise KafkaUnreachable("Kafka does not answer")

@@ -16,13 +16,10 @@ INCARNATION = "018f0000-0000-7000-8000-000000000000"
 
 
 class Queue(IntEnum):
-    """A partition by its name."""
-
     SECOND = 1
 
 
 def _half(message: Message) -> HalfControl:
-    """What a relay reads."""
     draft = Draft(TRANSACTION)
     draft.add([message])
     ((_, half),) = draft.take_unsent("orders", INCARNATION, "shop.half", 0)

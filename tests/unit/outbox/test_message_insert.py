@@ -39,8 +39,6 @@ def test_headers_of_many_messages_are_one_text() -> None:
 
 
 class Cursor:
-    """Answers every statement with one row."""
-
     def __init__(self, row: Any) -> None:
         self._row = row
 
@@ -48,7 +46,6 @@ class Cursor:
         """Do nothing."""
 
     def fetchall(self) -> list[Any]:
-        """The row."""
         return [self._row]
 
     def close(self) -> None:
@@ -64,14 +61,12 @@ class Strange:
         self._row = row
 
     def cursor(self) -> Any:
-        """A cursor."""
         return Cursor(self._row)
 
     def commit(self) -> None:
         """Do nothing."""
 
     def rollback(self) -> None:
-        """Count."""
         self.rollbacks += 1
 
 

@@ -51,7 +51,6 @@ def topic(name: str, limit: int, **settings: str) -> TopicDescription:
 
 
 def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discard: int = AMPLE) -> Sender:
-    """Return a connection to a cluster with these limits."""
     channel = ChannelDescription(
         CHANNEL,
         topic(CHANNEL.half_topic, half),

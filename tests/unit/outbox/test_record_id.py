@@ -15,7 +15,6 @@ ID = "018f0000-0000-7000-8000-000000000000/0"
 
 
 def attributes(headers: object) -> SimpleNamespace:
-    """Return a record as aiokafka and kafka-python give it."""
     return SimpleNamespace(topic="orders", partition=3, offset=7, headers=headers)
 
 

@@ -22,7 +22,6 @@ def value(registry: CollectorRegistry, name: str, **labels: str) -> float:
 
 
 def tell_everything(recorder: Recorder) -> None:
-    """Call each method once."""
     recorder.messages_published("orders", 3)
     recorder.halves_acked("orders", 3, 0.004)
     recorder.transaction_ended("orders", CommitOutcome.COMMITTED)
@@ -110,8 +109,6 @@ def test_many_threads_make_and_use_recorders_at_once() -> None:
 
 
 class Broken:
-    """A recorder that fails at everything."""
-
     def __getattr__(self, name: str) -> Callable[..., None]:
         """Fail, whatever is told."""
         raise RuntimeError(name)

@@ -138,7 +138,6 @@ def test_the_doctor_names_each_right_that_is_missing(
 
 
 def _refusing_admin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster refuses to describe the topic."""
     refused: Future[object] = Future()
     refused.set_exception(KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)))
     admin = SimpleNamespace(describe_topics=lambda *_given, **_options: {"orders": refused})

@@ -12,7 +12,6 @@ NULL = b"\xff\xff\xff\xff"
 
 
 def copied(*messages: Message) -> bytes:
-    """Return what COPY reads."""
     return b"".join(COPY.pieces(messages))
 
 

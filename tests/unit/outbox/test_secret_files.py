@@ -18,7 +18,6 @@ SECRET = "hush-hush-42"  # noqa: S105 - planted
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file with a secret and white space around it."""
     made = tmp_path / "secret"
     made.write_text(f"\n {SECRET}\n")
     return made

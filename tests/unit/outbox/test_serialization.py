@@ -29,8 +29,6 @@ from outbox.errors import UsageError
 from outbox.serialization import JsonSerializer, TypedTopic, to_json
 from tests.support.schemas import AVRO, JSON_SCHEMA, ORDER, SCHEMAS, Schema, new_registry
 
-# --- JSON -------------------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("value", "text"),
@@ -111,9 +109,6 @@ def test_an_error_of_the_users_own_default_shows_no_payload() -> None:
 def test_json_alone_raises_what_the_protocol_says() -> None:
     with pytest.raises(SerializationError, match="NaN"):
         JsonSerializer()(math.nan)
-
-
-# --- typed topics -----------------------------------------------------------------------------------------------------
 
 
 def test_a_message_is_made_of_objects() -> None:
@@ -215,15 +210,11 @@ def test_its_representation_tells_the_topic_only() -> None:
     assert repr(TypedTopic[bytes, object]("orders")) == "TypedTopic('orders')"
 
 
-# --- Schema Registry --------------------------------------------------------------------------------------------------
-
-
 MAGIC = b"\x00"
 
 
 @pytest.fixture
 def registry() -> SchemaRegistryClient:
-    """A registry of this test alone."""
     return new_registry()
 
 
@@ -235,7 +226,6 @@ def schema(request: pytest.FixtureRequest) -> Schema:
 
 
 def read(schema: Schema, registry: SchemaRegistryClient, message: Message) -> object:
-    """What a consumer makes of a message's value."""
     return schema.read(registry, message.topic, message.value_bytes(), message.header_list())
 
 

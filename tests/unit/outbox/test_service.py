@@ -39,16 +39,12 @@ from tests.support.harness import wait_until
 
 @pytest.fixture
 def logs() -> Iterator[None]:
-    """Logs as they were before."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
     structlog.reset_defaults()
-
-
-# --- help ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -77,9 +73,6 @@ def test_help_shows_what_people_change_by_hand_and_names_the_rest(
         assert row.default in line or row.default in {"none", "required", "no"}
 
 
-# --- exit codes -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -99,9 +92,6 @@ def test_an_expected_error_is_one_line_and_a_code(
         guarded(command)
     assert caught.value.code == code
     assert capsys.readouterr().err == "outbox: it is gone\n"
-
-
-# --- logs and progress ------------------------------------------------------------------------------------------------
 
 
 def _registry() -> tuple[CollectorRegistry, Histogram, Gauge]:
@@ -175,9 +165,6 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
     assert '"delivered": 2' in line
 
 
-# --- looks ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_look_that_the_cluster_does_not_answer_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
     looks = threading.Semaphore(0)
@@ -223,7 +210,6 @@ def test_look_refused_for_long_is_named_until_one_succeeds(monkeypatch: pytest.M
             raise ConfigurationError("no right")
 
     def look_twice() -> None:
-        """Wait until a look that began later has ended."""
         before = looks[0]
         wait_until(lambda: looks[0] >= before + 3, 10)
 
@@ -281,9 +267,6 @@ def test_what_ends_the_looks_is_raised_where_somebody_reads_it() -> None:
         return False
 
     wait_until(failed, 10)
-
-
-# --- health -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:

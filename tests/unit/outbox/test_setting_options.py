@@ -18,8 +18,6 @@ Given = dict[str, Any]
 
 
 class _Settings(LayeredSettings):
-    """Settings of a command."""
-
     OPTIONS = ("mode", "start", "grace_ms", "limit", "dry_run", "pairs", "some")
 
     grace_ms: int = setting(600, "Time to wait.", least=1)

@@ -34,9 +34,6 @@ def made(**kafka: Any) -> HalfSettings:
     )
 
 
-# --- properties that would break the guarantee ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", sorted(settings._OURS))
 @pytest.mark.parametrize("prefix", ["", "topic."], ids=["bare", "topic"])
 def test_a_property_that_would_break_the_guarantee_is_refused_with_the_reason(name: str, prefix: str) -> None:
@@ -117,9 +114,6 @@ def test_what_librdkafka_itself_refuses_is_a_clear_error(name: str, value: objec
     assert says in str(refused.value)
 
 
-# --- table mode -------------------------------------------------------------------------------------------------------
-
-
 def test_an_environment_that_is_shared_with_the_services_serves_table_mode() -> None:
     assert Settings.from_env(ENVIRON) == Settings("orders")
 
@@ -127,9 +121,6 @@ def test_an_environment_that_is_shared_with_the_services_serves_table_mode() -> 
 def test_half_mode_needs_kafka() -> None:
     with pytest.raises(ConfigurationError, match=r"bootstrap\.servers is not set"):
         HalfOutbox("orders", {})
-
-
-# --- what is passed on ------------------------------------------------------------------------------------------------
 
 
 def test_values_are_passed_on_as_given() -> None:
@@ -200,9 +191,6 @@ def test_credentials_reach_librdkafka() -> None:
     admin_client(made(**plain, sasl__password="secret", log_level=0).kafka)
 
 
-# --- plaintext --------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def unwarned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """A process that was not warned yet; what it was told."""
@@ -250,9 +238,6 @@ def test_tls_is_nothing_to_tell(unwarned: Callable[[], list[str]]) -> None:
     assert unwarned() == []
 
 
-# --- times ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["publish_timeout_seconds", "close_timeout_seconds", "eager_idle_timeout_seconds"])
 @pytest.mark.parametrize("seconds", [-1.0, math.nan, math.inf, 2_147_484.0])
 def test_seconds_that_cannot_be_are_refused(name: str, seconds: float) -> None:
@@ -265,9 +250,6 @@ def test_a_time_that_would_round_to_none_at_all_is_refused(name: str) -> None:
     """0 ms is "for ever" to librdkafka and to Postgres."""
     with pytest.raises(ConfigurationError, match=name):
         HalfSettings("orders", kafka=SERVERS, **{name: 0.0004})  # type: ignore[arg-type]  # the name decides
-
-
-# --- environment and file ---------------------------------------------------------------------------------------------
 
 
 ENVIRON = {"OUTBOX_SERVICE": "orders", "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
@@ -389,8 +371,6 @@ def test_what_others_read_from_the_same_file_is_no_slip(tmp_path: Path, caplog: 
     assert caplog.records == []
 
 
-# --- secrets ----------------------------------------------------------------------------------------------------------
-
 SECRETS = st.text("abcdefghijklmnopqrstuvwxyz0123456789", min_size=12, max_size=40).map("hush-{}".format)
 
 SECRET_PROPERTIES = [
@@ -407,7 +387,6 @@ SECRET_PROPERTIES = [
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """What the library logs in the block."""
     lines: list[str] = []
     handler = logging.Handler(logging.DEBUG)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]  # a small handler

@@ -78,7 +78,6 @@ class Brokers:
         return dict.fromkeys(names)
 
     def refresh(self, _admin: AdminClient) -> None:
-        """Count that the list of brokers was asked for."""
         self.refreshed += 1
 
 

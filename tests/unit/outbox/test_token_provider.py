@@ -26,7 +26,6 @@ SERVERS = "127.0.0.1:9"
 
 @pytest.fixture
 def providing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Put something in the place of the provider."""
     module = ModuleType("a_provider")
     monkeypatch.setitem(sys.modules, "a_provider", module)
 

@@ -28,14 +28,12 @@ class Cluster:
         return self.now
 
     def describe(self, _admin: AdminClient, names: Sequence[str], *, writing: bool) -> dict[str, TopicDescription]:
-        """Describe those that exist."""
         assert not writing
         self.asked.append(set(names))
         self.meanwhile()
         return {name: TopicDescription(name, name, 1, 1, {}) for name in names if name in self.names}
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
         self.now += seconds
 
 

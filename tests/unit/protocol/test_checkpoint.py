@@ -81,7 +81,6 @@ def test_few_unsettled_halves_fit_however_far_the_head_is(places: list[int], off
 
 
 def varints(*numbers: int) -> str:
-    """Run lengths as a string holds them."""
     raw = bytearray()
     for number in numbers:
         rest = number

@@ -43,7 +43,6 @@ FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 
 
 def named(section: str) -> pytest.MarkDecorator:
-    """One test for each vector of a section."""
     return pytest.mark.parametrize("vector", FILE[section].values(), ids=FILE[section].keys())
 
 

@@ -22,21 +22,18 @@ MINUTE = 60_000
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Nothing is freed but by its last reference."""
     gc.disable()
     yield
     gc.enable()
 
 
 def ledger_with(policy: BodyPolicy, *halves: Half) -> Ledger:
-    """A ledger that has read halves."""
     ledger = new_ledger(bodies=policy)
     ledger.read_halves(halves)
     return ledger
 
 
 def kept(ledger: Ledger) -> list[int]:
-    """Offsets of the halves whose bodies are in memory."""
     found = (half for transaction in ledger.pending.by_id.values() for half in transaction.all_halves())
     return sorted(half.offset for half in found if half.has_body())
 

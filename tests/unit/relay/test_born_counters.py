@@ -24,7 +24,6 @@ LEDGER = [
 
 @pytest.fixture(autouse=True)
 def channel() -> Iterator[None]:
-    """A channel that no other test has."""
     with in_channel("newborn"):
         yield
         for metric in metrics_of(metrics):
@@ -47,7 +46,6 @@ def test_each_counter_is_there_from_the_start() -> None:
 
 
 def _kinds() -> Iterator[str]:
-    """The events that the ledger's modules count by name."""
     for path in LEDGER:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("counts"):

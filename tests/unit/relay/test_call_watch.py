@@ -20,7 +20,6 @@ CHANNEL = "outbox"
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
-    """The time of the calls."""
     made = Clock()
     for module in (relay.delivery.call_watch, relay.delivery.producer):
         monkeypatch.setattr(module, "time", made)

@@ -144,7 +144,6 @@ class _Fenced(Producer):
     """Was fenced before its first message: librdkafka then refuses messages with no more than "fatal"."""
 
     def produce(self, *_: object) -> None:
-        """Refuse."""
         raise KafkaException(KafkaError(KafkaError._FATAL))
 
     def begin_transaction(self) -> None:

@@ -82,9 +82,6 @@ def ledger_with_refused() -> Ledger:
     return ledger
 
 
-# --- decisions on what is parked --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("source", OpSource)
 def test_whoever_decides_a_commit_has_it_delivered(source: OpSource) -> None:
     ledger = ledger_with_parked()
@@ -223,9 +220,6 @@ def test_the_checker_is_asked_on_and_brings_it_back() -> None:
     assert ready(ledger) == [1]
 
 
-# --- what pre-flight refused ------------------------------------------------------------------------------------------
-
-
 def test_an_operator_has_pre_flight_look_again() -> None:
     ledger = ledger_with_refused()
     assert ledger.discards.count() == (0, 1)
@@ -320,9 +314,6 @@ def test_a_half_that_cannot_be_parsed_is_removed_by_an_operator() -> None:
     assert removed(ledger) == [1]
 
 
-# --- keys and manifests -----------------------------------------------------------------------------------------------
-
-
 def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1), half(1, 1), half(2, 1, 1)])
@@ -389,9 +380,6 @@ def test_immunity_does_not_keep_from_being_parked_but_from_being_asked() -> None
     ledger.read_halves([half(0, 1, options=HalfOptions(immunity=LATE))])
     assert len(park(ledger)) == 1
     assert ledger.take_due(LATE) == []
-
-
-# --- every order ------------------------------------------------------------------------------------------------------
 
 
 def test_every_order_of_reading_parking_delivering_and_crashing_delivers_once() -> None:

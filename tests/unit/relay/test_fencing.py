@@ -23,7 +23,6 @@ class Kafka:
         self.delivery = Mock(spec=Delivery)
 
     def fence(self, number: int) -> Delivery:
-        """Return a producer."""
         self.made.append(number)
         if number == 1:
             self.goes_on.wait(SECONDS)

@@ -24,7 +24,6 @@ FACTS = TableFacts(
 
 
 def fits(facts: TableFacts, layout: Layout = LAYOUT, mark: str = "") -> None:
-    """Check a table."""
     check_fits("public.events", layout, facts, mark)
 
 

@@ -27,14 +27,12 @@ UUIDS = [str(uuid.UUID(int=number)) for number in range(9, 0, -1)]
 
 
 def row(id_: str = "7", xmin: int = 1, **more: object) -> ForeignRow:
-    """A row as the database returns it."""
     made = ForeignRow(xmin, False, id_, 301, MS, b"orders", b"g", b"k", b"v", None, None, None, ())
     columns = {name: _stored(value) if name != "id" else value for name, value in more.items()}
     return made._replace(**columns)  # type: ignore[arg-type]
 
 
 def _stored(value: object) -> object:
-    """Text as the database keeps it."""
     if isinstance(value, list | tuple):
         return [*map(_stored, value)]
     return value.encode() if isinstance(value, str) else value
@@ -46,12 +44,10 @@ def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "i
 
 
 def written(rows: Sequence[Row]) -> list[Record]:
-    """The records of rows."""
     return list(records(rows, transactions_of(rows), "shop"))
 
 
 def error(found: ForeignRow, layout: Layout = MAPPING) -> str:
-    """Why a row is no message."""
     return transactions(read([found], layout))[0].messages[0].error
 
 

@@ -99,13 +99,11 @@ class GatedLedger:
         return ready
 
     def describe(self, names: set[str]) -> None:
-        """Describe topics."""
         self.described.append(names)
         found = {name: self.cluster[name] for name in names if name in self.cluster}
         release(self.ledger, self.gate.update(names, found, waited_for(self.ledger, names)))
 
     def reason(self, transaction: Transaction) -> DiscardReason | None:
-        """What pre-flight says of what was handed out."""
         found = transaction.lacks() or inspect(transaction, self.gate.topics, CHANNEL, None, self.gate.allowed)
         return found.reason if found else None
 
@@ -118,9 +116,6 @@ class GatedLedger:
 
 def number(transaction: Transaction) -> int:
     return int(transaction.id[-12:], 16)
-
-
-# --- who goes -----------------------------------------------------------------------------------------------------
 
 
 def test_open_topic_delivers_at_once_after_one_describe() -> None:
@@ -284,9 +279,6 @@ def test_half_outside_positions_does_not_block() -> None:
     assert relay.turn() == [0]
 
 
-# --- how often topics are described ---------------------------------------------------------------------------------
-
-
 def test_describes_back_off_regardless_of_traffic() -> None:
     relay = GatedLedger("there")
     described_at = []
@@ -365,9 +357,6 @@ def test_describe_during_turn_keeps_admitted_transactions() -> None:
     relay.turn()
     assert relay.gate.update_better({"late", "new"}, {"late": TOPIC}, {"late"}) == GateChange({"late"}, set())
     assert relay.gate.topics == {"orders": TOPIC, "late": TOPIC, "new": None}
-
-
-# --- what happens to those that wait --------------------------------------------------------------------------------
 
 
 def test_rollback_while_waiting_is_not_delivered() -> None:

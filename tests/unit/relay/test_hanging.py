@@ -85,11 +85,9 @@ class Coordinator:
         return self
 
     def bounds(self) -> tuple[int, int]:
-        """Begin behind what was compacted."""
         return 5, 5 + len(self.records)
 
     def read_on(self, offset: int) -> Iterator[Message]:
-        """The records from an offset on."""
         for number, (id_, value) in enumerate(self.records, 5):
             if number >= offset:
                 yield Message(TOPIC, 0, number, key_of(id_), value, None, None, (1, 1_000))
@@ -99,8 +97,6 @@ class Coordinator:
 
 
 class Group:
-    """Stands in for the committed offsets of the relay's group."""
-
     def __init__(self) -> None:
         self.offsets = {HALF: TopicPartition(*HALF, 7, CHECKPOINT.encode(TOPIC_ID, 2))}
         self.takes_notes = True
@@ -113,7 +109,6 @@ class Group:
         return {place: self.offsets[place] for place in places if place in self.offsets}
 
     def commit(self, _records: object, offsets: list[TopicPartition], _metadata: bytes) -> None:
-        """Take what is committed by the writer of notes."""
         if self.takes_notes:
             self.offsets |= {(place.topic, place.partition): place for place in offsets}
 
@@ -132,7 +127,6 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Coordinator:
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
-    """The group."""
     made = Group()
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "committed_checkpoints", made.read)
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "_group_metadata", lambda _kafka, _group: b"of no member")

@@ -84,7 +84,6 @@ class Cluster:
         return self
 
     def read_on(self, offset: int) -> list[Message]:
-        """The records from an offset on."""
         if not self.readable:
             raise ConfigurationError("the right READ on topic orders is missing: grant it")
         return [record for record in self.records if (record.offset() or 0) >= offset]
@@ -93,13 +92,11 @@ class Cluster:
         """Done."""
 
     def stop(self) -> None:
-        """Whoever reads fails at once."""
         self.readable = False
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """The cluster."""
     made = Cluster()
     monkeypatch.setattr(relay.recovery.hanging_transactions, "end_offsets", made.ends)
     monkeypatch.setattr(relay.recovery.hanging_transactions, "OffsetReader", made.reader)
@@ -109,7 +106,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
 @pytest.fixture
 def delivery() -> Mock:
-    """The producer of the half partition."""
     return Mock(spec=TransactionalDelivery, take_overs=1)
 
 

@@ -52,7 +52,6 @@ class Cluster:
         return self
 
     def read_at(self, offsets: Sequence[int]) -> Iterator[Message]:
-        """The record where readers stand."""
         assert offsets == [self.stable]
         yield from [] if self.record is None else [self.record]
 
@@ -61,7 +60,6 @@ class Cluster:
         return self
 
     def find(self, offsets: Collection[int]) -> dict[int, Half]:
-        """The halves."""
         control = HalfControl(TOPIC, -1, transaction_id(1), 0, SERVICE, Truth.ROW)
         return {offset: Half(offset, 1_000, None, None, (), control) for offset in offsets}
 
@@ -71,7 +69,6 @@ class Cluster:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """The cluster."""
     made = Cluster()
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "end_offset", made.end_offset)
     module = relay.recovery.hanging_checkpoint

@@ -94,7 +94,6 @@ class Tables(RuleBasedStateMachine):
         self.started = 0
 
     def started_ones(self) -> list[str]:
-        """Return the open transactions that are not prepared."""
         return sorted(name for name in self.open if not name.startswith(PREPARED))
 
     @rule()
@@ -106,14 +105,12 @@ class Tables(RuleBasedStateMachine):
     @precondition(lambda self: self.started_ones())
     @rule(data=st.data())
     def insert(self, data: st.DataObject) -> None:
-        """An open transaction is given the next id."""
         self.open[data.draw(st.sampled_from(self.started_ones()))].append(self.next_id)
         self.next_id += 1
 
     @precondition(lambda self: self.open)
     @rule(data=st.data(), is_committed=st.booleans())
     def end(self, data: st.DataObject, *, is_committed: bool) -> None:
-        """An open transaction ends."""
         ids = self.open.pop(data.draw(st.sampled_from(sorted(self.open))))
         if is_committed:
             self.visible.update(ids)
@@ -142,7 +139,6 @@ class Tables(RuleBasedStateMachine):
 
     @rule()
     def release(self) -> None:
-        """What waited may be delivered."""
         self.waiting.clear()
 
     @invariant()

@@ -58,8 +58,6 @@ class _Consumer:
 
 
 class _Worker:
-    """Notes what it was fed."""
-
     def __init__(self) -> None:
         self.fed: list[tuple[str, int]] = []
         self.waiting = (0, 0, 0)
@@ -84,15 +82,12 @@ class _Desk:
         self.intake.hand_over(cast("Any", records), {0: cast("Arrivals", self.worker)})
 
     def throttle(self, halves: int, ops: int, verdicts: int = 0) -> set[str]:
-        """What is paused while so much waits for the worker."""
         self.worker.waiting = (halves, ops, verdicts)
         self.intake.throttle({0: cast("Arrivals", self.worker)})
         return set(self.consumer.paused)
 
 
 class _Description:
-    """Topics by name."""
-
     class half:  # noqa: N801 - an attribute
         name = HALF
 

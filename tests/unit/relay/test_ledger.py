@@ -49,12 +49,10 @@ LATE = 10**12
 
 
 def commit(number: int, offset: int) -> OpEntry:
-    """COMMIT of a transaction of one message."""
     return entry(COMMIT, number, "0", offset, offset)
 
 
 def rollback(number: int, offset: int) -> OpEntry:
-    """ROLLBACK of a transaction of one message."""
     return entry(ROLLBACK, number, "0", offset, offset)
 
 
@@ -83,9 +81,6 @@ def overdue(ledger: Ledger, now: int = LATE) -> list[str]:
     """Who is asked about once the op partition was read to its end."""
     ledger.overdue.ops_read_until(now)
     return [request.transaction_id for request in ledger.take_due(now)]
-
-
-# --- one transaction ----------------------------------------------------------------------------------------------
 
 
 def test_a_committed_half_is_handed_out_once_and_counts_as_settled_then() -> None:
@@ -155,9 +150,6 @@ def test_what_is_read_again_is_passed_over() -> None:
     assert take(ledger) == [1]
     assert ledger.counts["half_reread"] == 2
     assert ledger.counts["op_reread"] == 1
-
-
-# --- order ------------------------------------------------------------------------------------------------------
 
 
 def test_one_ordering_key_keeps_the_order_of_first_halves() -> None:
@@ -246,9 +238,6 @@ def test_straggler_is_ordered_behind_its_transaction() -> None:
     assert take(ledger) == [1]
     ledger.read_ops([op(2, entry(ROLLBACK, 2, "1", 2, 2), source=CHECKER)])
     assert take(ledger) == [3]
-
-
-# --- which halves count -------------------------------------------------------------------------------------------
 
 
 def test_a_transaction_waits_for_its_last_half() -> None:
@@ -398,9 +387,6 @@ def test_a_large_transaction_is_judged_once_not_at_each_of_its_halves(monkeypatc
     assert len(judged) < 5
 
 
-# --- contradictions ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize(("answer", "delivered"), [(commit(1, 0), [1]), (rollback(1, 0), [])])
 def test_a_contradiction_is_looked_up_and_the_checker_wins(
@@ -504,9 +490,6 @@ def test_a_decision_that_was_replaced_is_not_acted_on_when_its_halves_are_read()
     ledger.read_halves(half(offset, 100 + offset) for offset in range(2, 9))
     assert take(ledger) == []
     assert ledger.half_checkpoint() == HalfCheckpoint(2, 9, runs_of(range(2, 9)))
-
-
-# --- early ops --------------------------------------------------------------------------------------------------
 
 
 def test_an_op_that_comes_before_its_half_is_kept_and_pins_the_op_partition() -> None:
@@ -656,7 +639,6 @@ def test_a_malformed_op_record_is_counted_and_passed() -> None:
 
 
 def verdict(offset: int, *entries: OpEntry, source: OpSource = CHECKER, time: int = 1_000) -> OpRecord:
-    """A record of the verdict partition."""
     return OpRecord(offset, time, source, entries, "", is_verdict=True)
 
 
@@ -706,9 +688,6 @@ def test_nobody_is_asked_about_before_verdicts_were_read() -> None:
     ledger.overdue.ops_read_until(10**9, verdict=True)
     assert not ledger.needs_op_end(10**9)
     assert [request.transaction_id for request in ledger.take_due(10**9)] == [transaction_id(1)]
-
-
-# --- how far may be read ----------------------------------------------------------------------------------------
 
 
 MANY = ParkingPolicy(pending_max=10 * FAR)
@@ -865,9 +844,6 @@ def test_the_head_never_runs_further_ahead_than_a_checkpoint_can_say() -> None:
         HalfCheckpoint(0, FAR + 1, runs_of([0])).encode(TOPIC_ID, 0)
 
 
-# --- restarts ---------------------------------------------------------------------------------------------------
-
-
 def test_delivered_above_undecided_half_is_not_redelivered() -> None:
     """The checkpoint names what was delivered behind its head, also after a crash."""
     ledger = new_ledger()
@@ -981,9 +957,6 @@ def test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole() -> None:
     assert offsets(transaction) == [0, 1]
 
 
-# --- checks -----------------------------------------------------------------------------------------------------
-
-
 def test_nobody_is_asked_before_time_and_op_partition_are_past_the_timeout() -> None:
     ledger = new_ledger()
     ledger.read_halves([half(0, 1, time=1_000)])
@@ -1063,9 +1036,6 @@ def test_an_answer_of_a_former_owners_check_decides() -> None:
     assert take(again) == [1]
 
 
-# --- everything that can happen to two transactions of one key ------------------------------------------------
-
-
 def test_every_interleaving_delivers_each_once_in_order() -> None:
     """Two transactions of one key, their three halves and three ops, each interleaving, a crash or commit anywhere."""
     halves = [half(0, 1, 0, key=b"k"), half(1, 2, 0, key=b"k"), half(2, 1, 1, key=b"k")]
@@ -1099,9 +1069,6 @@ def _run(halves: list[Half], ops: list[OpRecord], reads: tuple[str, ...], then: 
     delivered += take(ledger)
     assert delivered == [1, 2]
     assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
-
-
-# --- what waits -----------------------------------------------------------------------------------------------------
 
 
 def test_pending_are_those_that_are_undecided_or_behind_an_earlier_one() -> None:

@@ -73,7 +73,6 @@ class _History(RuleBasedStateMachine):
             relay.half.ledger.op_decisions.EARLY_OPS = ROOM
 
     def some(self, number: int, *fates: Fate) -> Local:
-        """A local transaction with one of these fates."""
         found = [local for local in self.world.locals if local.fate in fates]
         return found[number % len(found)]
 
@@ -212,7 +211,6 @@ class _History(RuleBasedStateMachine):
 
     @rule(messages=st.sampled_from([0, 1, 1_000]), crashes=st.booleans())
     def everybody_waits(self, messages: int, *, crashes: bool) -> None:
-        """Until whoever is still undecided may be parked."""
         self.world.now += 10_000
         self.world.read_halves(100)
         self.world.read_deferred(1)
@@ -235,9 +233,6 @@ TestHistory.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-
-
-# --- what the histories found -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["by the end", "by an operator before"])

@@ -12,7 +12,6 @@ from relay.recovery.offset_reader import REST_SECONDS, OffsetReader
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Mock]:
-    """The consumers that were made."""
     consumers: list[Mock] = []
 
     def make(_config: object) -> Mock:

@@ -33,9 +33,6 @@ def watching(known: dict[str, Transaction], ops_read_until: int = 10**9) -> Over
     return found
 
 
-# --- the pauses ---------------------------------------------------------------------------------------------------
-
-
 @some.relaxed
 @given(id_=some.uuids, asked=st.integers(1, 100))
 def test_pauses_double_up_to_the_longest_and_are_spread_by_a_tenth(id_: str, asked: int) -> None:
@@ -55,9 +52,6 @@ def test_checks_of_many_transactions_do_not_come_in_waves(asked: int) -> None:
 def test_the_spread_changes_from_check_to_check() -> None:
     pauses = {POLICY.pause(transaction_id(1), asked) for asked in range(10, 60)}
     assert len(pauses) > 30
-
-
-# --- the broker's clock -------------------------------------------------------------------------------------------
 
 
 def test_the_clock_knows_nothing_before_it_saw_something() -> None:
@@ -90,9 +84,6 @@ def test_the_clock_never_goes_backwards_and_never_lags_behind_an_append(steps: l
         clock.saw(append_time, monotonic)
         last = clock.now(monotonic)
         assert last >= append_time
-
-
-# --- who is due ---------------------------------------------------------------------------------------------------
 
 
 def test_nobody_is_asked_before_the_due_time() -> None:

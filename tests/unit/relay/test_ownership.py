@@ -8,7 +8,6 @@ ALL = [("half", 0), ("op", 0), ("verdict", 0)]
 
 
 def owning(*numbers: int) -> Ownership:
-    """Numbers that are served."""
     ownership = Ownership()
     ownership.assigned((topic, number) for topic in ("half", "op", "verdict") for number in numbers)
     for number in numbers:

@@ -15,7 +15,6 @@ FLOOD = 30
 
 
 def paced(left_at: int = 100) -> Pacing:
-    """A batch has just left."""
     pacing = Pacing(POLICY)
     assert pacing.leaves(Ready(1_000, 0), left_at)
     return pacing

@@ -43,7 +43,6 @@ HOUR = 3_600_000
 
 
 def read_all_ops(ledger: Ledger, until: int) -> None:
-    """No op that was appended before this time is unread."""
     ledger.overdue.ops_read_until(until)
 
 
@@ -56,9 +55,6 @@ def parked(ledger: Ledger, now: int, messages: int = ALL) -> list[int]:
     read_all_ops(ledger, now)
     ledger.deferred_wanted(messages)
     return numbers(ledger.take_parked(now, messages))
-
-
-# --- the checkpoint string ------------------------------------------------------------------------------------------
 
 
 @some.relaxed
@@ -143,9 +139,6 @@ def test_nobody_is_parked_whose_op_may_be_unread() -> None:
     ledger.deferred_wanted(ALL)
     assert ledger.needs_op_end(NOW + 2 * GRACE_MS), "they wait for it"
     assert parked(ledger, NOW + GRACE_MS) != []
-
-
-# --- who is answered for ---------------------------------------------------------------------------------------------
 
 
 def answer(ledger: Ledger, offset: int, requests: Iterable[CheckRequest], time: int) -> None:
@@ -238,9 +231,6 @@ def test_one_that_was_not_due_yet_waits_for_nobody() -> None:
     assert parked(ledger, NOW + HOUR) == [0], "its application may still work on it, and nobody else can tell"
 
 
-# --- the limits of a service ------------------------------------------------------------------------------------------
-
-
 def test_a_service_with_too_many_halves_is_brought_below_its_limit() -> None:
     ledger = new_ledger(parking=ParkingPolicy(service_pending_max=100))
     ledger.read_halves(half(number, number, service="dead") for number in range(100))
@@ -274,8 +264,6 @@ def test_whole_transactions_are_parked_and_only_undecided_ones() -> None:
     assert [int(ready.id[-12:], 16) for ready in taken_ready(ledger, ALL)] == [2], "what it held up is free"
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 5, runs_of([0, 4]))
 
-
-# --- a flood (R44) ----------------------------------------------------------------------------------------------------
 
 LIMITED = ParkingPolicy(service_pending_max=10, pending_max=20)
 
@@ -384,9 +372,6 @@ def test_the_settings_say_the_same() -> None:
     kafka = {"bootstrap_servers": "kafka:9092"}
     assert parking_policy(RelaySettings(**kafka)) == DEFAULT
     assert parking_policy(RelaySettings(**kafka | given)) == ParkingPolicy(1, 2, 3, 4, 5, 6)
-
-
-# --- age, and answers -------------------------------------------------------------------------------------------------
 
 
 def test_what_waited_too_long_is_parked() -> None:

@@ -74,17 +74,14 @@ class Clock:
     now: float = 1_000.0
 
     def monotonic(self) -> float:
-        """In s."""
         return self.now
 
     def monotonic_ns(self) -> int:
-        """In ns."""
         return int(self.now * 1e9)
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The worker's clock."""
     made = Clock()
     for module in (relay.half.serving.worker, relay.half.serving.commits, relay.delivery.topic_lookup, sending):
         monkeypatch.setattr(module, "time", made)
@@ -93,13 +90,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def delivery() -> Mock:
-    """Takes Kafka transactions."""
     return Mock(spec=Delivery, rest_ms=0, timed_out=False)
 
 
 @pytest.fixture
 def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    """A ledger with little room."""
     monkeypatch.setattr(relay.half.ledger.partition_progress, "WINDOW", WINDOW)
     monkeypatch.setattr(relay.half.ledger.partition_progress, "FAR", WINDOW)
     monkeypatch.setattr(relay.half.ledger.op_decisions, "EARLY_OPS", EARLY)
@@ -108,7 +103,6 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 @pytest.fixture
 def feedback() -> BatchFeedback:
-    """What outlasts a worker."""
     return BatchFeedback(BatchPolicy(messages=100), CHANNEL.discard_topic, request_seconds=5.0)
 
 
@@ -152,7 +146,6 @@ def halves(*numbers: int) -> list[Message]:
 
 
 def commits(first_offset: int, *numbers: int) -> list[Message]:
-    """Op records of one COMMIT each."""
     return [
         _op(offset, entry(OpKind.COMMIT, number, "0", number, number))
         for offset, number in enumerate(numbers, first_offset)
@@ -373,9 +366,6 @@ def test_batch_after_a_time_out_is_half_as_large(make_worker: Callable[[], Parti
             worker._settle()
         assert len(delivery.commit.call_args.args[0]) == expected
     assert worker._feedback.volume.patience == 4
-
-
-# --- a service at its limit (R44) -----------------------------------------------------------------------------------
 
 
 def test_worker_reads_many_halves_in_one_turn(

@@ -12,8 +12,6 @@ from relay.table.pauses import IDLE_MAX_SECONDS, IDLE_MIN_SECONDS, NOTIFIED_SECO
 
 
 class Begins(enum.Enum):
-    """What keeps a wait from its begin."""
-
     NO_TRIGGER = None
     OPEN_TRANSACTION = False
 
@@ -45,23 +43,19 @@ class Place(Notifications):
         return self.comes and not stopping(0)
 
     def stopping(self, seconds: float) -> bool:
-        """Note a pause."""
         self.done.append(seconds)
         return False
 
     def took(self) -> list[str | float]:
-        """Return what was done since the last call."""
         done, self.done = self.done, []
         return done
 
 
 def idle(pauses: Pauses, *, waiting: bool = False) -> None:
-    """Pause after a turn that found nothing."""
     pauses.after(found=False, waiting=waiting, seconds=0.3)
 
 
 def begun(place: Place, name: str) -> Pauses:
-    """Return pauses that have begun to wait."""
     pauses = Pauses(name, place, place.stopping)
     while place.done[-2:] != ["begin", 0]:
         idle(pauses)

@@ -34,12 +34,10 @@ NEWER = [("outbox-target", b"orders:-1"), ("outbox-transaction", b"2;more"), ("o
 
 
 def half(value: bytes, key: bytes | None = None, control: HalfControl | None = None, error: str = "") -> Half:
-    """Return a half at offset 7."""
     return Half(7, 1_000, key, value, tuple(control.encode()) if control else (), control, error)
 
 
 def message(topic: str, offset: int, headers: Sequence[tuple[str, bytes]], value: bytes = b"x") -> Message:
-    """Return a consumed record."""
     return Message(topic, 0, offset, None, value, list(headers), None, (2, 1_000))
 
 

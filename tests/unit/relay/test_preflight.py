@@ -163,9 +163,6 @@ def test_what_does_not_count_is_not_inspected() -> None:
     assert topics_of(transaction) == {"orders"}
 
 
-# --- timestamps -------------------------------------------------------------------------------------------------
-
-
 def timed(offset_ms: int) -> Half:
     return message(1, 0, options=HalfOptions(timestamp=NOW + offset_ms))
 
@@ -206,8 +203,6 @@ def test_a_topic_is_known_by_its_settings() -> None:
     assert described(**window, message_timestamp_type="LogAppendTime") == RealTopic(6, 1_048_588)
 
 
-# --- sizes ------------------------------------------------------------------------------------------------------
-
 UNKNOWN_BYTES = 90
 """Bytes by which a size is too large at most: the longest position and origin, and the header of a late record."""
 
@@ -233,9 +228,6 @@ def test_real_record_size_bounds_delivered_record(
     size = record_size(record.key, record.value if isinstance(record.value, bytes) else None, record.headers)
     largest = real_record_size(half.key, half.value, user_headers(half.headers), control.service)
     assert size <= largest <= size + UNKNOWN_BYTES
-
-
-# --- what is written --------------------------------------------------------------------------------------------
 
 
 def test_a_delivered_record_is_the_users_own() -> None:
@@ -291,7 +283,6 @@ def discarded(transaction: Transaction, found: Finding) -> list[Record]:
 
 
 def discarded_malformed(half: Half) -> list[Record]:
-    """The records of a half that cannot be parsed."""
     return list(discard_malformed(half, malformed(half, TOPIC_ID, 3), "outbox.discard"))
 
 

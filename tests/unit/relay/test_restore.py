@@ -33,7 +33,6 @@ class Group:
         self._offsets = {f"{CHANNEL.name}.{topic}": offset for topic, offset in ({"verdict": 0} | offsets).items()}
 
     def committed(self, places: Sequence[TopicPartition], _timeout: float) -> list[TopicPartition]:
-        """The committed offsets."""
         return [self._at(place, self._offsets[place.topic]) for place in places]
 
     @staticmethod
@@ -44,8 +43,6 @@ class Group:
 
 
 class _Failed:
-    """A place whose offset cannot be told."""
-
     def __init__(self, topic: str, partition: int, error: KafkaError) -> None:
         self.topic, self.partition, self.offset, self.error = topic, partition, OFFSET_INVALID, error
 

@@ -23,7 +23,6 @@ OURS, OTHER = table_transaction_id(70, 1_000), table_transaction_id(71, 1_000)
 
 @pytest.fixture
 def table() -> Mock:
-    """A message table with two rows of one transaction."""
     there = {str(WAITS): {OURS}, str(NEWEST): {OURS}}
     made = Mock(spec=SourceTable)
     made.origin = SOURCE
@@ -33,7 +32,6 @@ def table() -> Mock:
 
 
 def found(offset: int, row: int, transaction_id: str = OURS, origin: int | str = SOURCE) -> Found:
-    """Return a record as the relay writes it."""
     control = HalfControl(TOPIC, -1, transaction_id, row, "g", Truth.ROW)
     return Found(Record(TOPIC, 0, b"key", b"value", real_headers(control, (), origin, row), 1_000), offset)
 

@@ -19,7 +19,6 @@ BUG = LookupError("a bug")
 
 @pytest.fixture
 def take_over() -> MagicMock:
-    """Takes half partitions over."""
     made = MagicMock()
     made.restore.return_value = MagicMock(), []
     made.worker.side_effect = lambda *_: MagicMock(partition=0, **{"is_alive.return_value": True})

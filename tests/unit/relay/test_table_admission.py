@@ -29,12 +29,10 @@ US = 1_700_000_000_000_123
 
 
 def row(id_: int, xid: int, key: bytes | None = b"k", topic: str = "orders", **more: object) -> Row:
-    """A row of a local transaction."""
     return Row(xid, id_, US - EPOCH_US, "g", topic, -1, None, key, b"v")._replace(**more)  # type: ignore[arg-type]
 
 
 def array(*elements: str | bytes | None) -> bytes:
-    """An array as Postgres sends it."""
     contents = [element.encode() if isinstance(element, str) else element for element in elements]
     body = [b"\xff" * 4 if one is None else len(one).to_bytes(4, "big") + one for one in contents]
     head = [bool(elements), None in elements, 17, len(elements), 1] if elements else [0, 0, 17]
@@ -47,7 +45,6 @@ def ids(found: Admitted | RowTransaction) -> list[int]:
 
 
 def written(rows: Sequence[Row], source: str = "shop") -> list[Record]:
-    """The records of rows."""
     return list(records(rows, transactions_of(rows), source))
 
 
@@ -61,14 +58,12 @@ class Waiters:
         self.describe(**topics)
 
     def describe(self, **topics: RealTopic | None) -> None:
-        """Describe topics."""
         found = {name: topic for name, topic in topics.items() if topic is not None}
         change = self.gate.update(topics, found, self.admission.topics(topics))
         self.admission.release(change.opened)
         self.admission.release(change.given_up, give_up=True)
 
     def take(self, *rows: Row) -> Admitted:
-        """Take a window of rows."""
         return self.admission.take(rows, US // 1_000)
 
 

@@ -110,15 +110,12 @@ class Offsets:
         self._ends = {PLACE: discard_end}
 
     def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Each is there."""
         return {name: Topic(name, TOPIC_ID, 2) for name in names}
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Nothing was removed."""
         return dict.fromkeys(places, 0)
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        """The ends that are given."""
         return {place: self._ends[place] for place in places}
 
 

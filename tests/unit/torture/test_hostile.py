@@ -22,33 +22,25 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """A record of the victim's real topic."""
-
     content: tuple[bytes | None, bytes | None]
     names: Headers
 
     def topic(self) -> str:
-        """Its topic."""
         return "t1.a"
 
     def partition(self) -> int:
-        """Its partition."""
         return 0
 
     def offset(self) -> int:
-        """Its offset."""
         return 7
 
     def key(self) -> bytes | None:
-        """Its key."""
         return self.content[0]
 
     def value(self) -> bytes | None:
-        """Its value."""
         return self.content[1]
 
     def headers(self) -> Headers:
-        """Its headers."""
         return self.names
 
 

@@ -14,8 +14,6 @@ from tests.torture.diary import COMMITTED, Entry
 
 
 class Kafka(SimpleNamespace):
-    """Notes what is done to its brokers."""
-
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
         for what in ("stop", "kill", "start"):

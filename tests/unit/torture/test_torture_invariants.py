@@ -102,7 +102,6 @@ def with_rows() -> Evidence:
 
 
 def found(evidence: Evidence) -> list[str]:
-    """The invariants that are violated."""
     return sorted({violation.invariant for violation in check(evidence)})
 
 
@@ -271,9 +270,6 @@ def test_every_invariant_can_be_violated_here() -> None:
     assert [name for name in INVARIANTS if f'"{name}"' not in text] == []
 
 
-# --- rows of the message table ----------------------------------------------------------------------------------------
-
-
 def test_clean_evidence_with_rows_is_clean() -> None:
     assert found(with_rows()) == []
 
@@ -316,9 +312,6 @@ def test_a_row_with_another_message_id_is_found() -> None:
 def test_a_row_that_was_discarded_for_no_reason_is_found() -> None:
     discarded = [*with_rows().discarded, DiscardedRow(6, f"{ROWS[3]}/6", DiscardReason.TOPIC_MISSING)]
     assert found(replace(with_rows(), discarded=discarded)) == ["I14"]
-
-
-# --- what is watched all the time -----------------------------------------------------------------------------------
 
 
 def saw(watch: CheckpointWatch, checkpoint: HalfCheckpoint, now: int = 1) -> None:

@@ -89,7 +89,6 @@ class ServedDatabases:
             log.warning("Databases did not answer in time; the relay asks again", databases=late)
 
     def names(self) -> list[str]:
-        """Their names."""
         return sorted(self._databases)
 
     def _made(self, name: str, settings: CheckerDatabase) -> Database:

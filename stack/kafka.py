@@ -47,7 +47,6 @@ class KafkaProgram:
     options: Sequence[str] = ()
 
     def command(self, options: Sequence[str], main: str, arguments: Sequence[str]) -> list[str]:
-        """Return the command line of one of Kafka's main classes."""
         path = ":".join(map(str, self.jars))
         java = [str(self.java.command), *options, *self.options, f"-Dlog4j2.configurationFile={LOG4J}"]
         return [*java, "-cp", path, main, *arguments]
@@ -117,7 +116,6 @@ class Kafka:
         client.alter_user_scram_credentials([upsertion])[name].result(READY_SECONDS)
 
     def log(self, node: int = 0) -> Path:
-        """Return the file with everything that a node printed."""
         return self._node_folder(self._cluster.nodes[node]) / "server.log"
 
     def start_all(self) -> None:
@@ -126,7 +124,6 @@ class Kafka:
             list(pool.map(self.start, range(len(self._cluster.nodes))))
 
     def start(self, node: int = 0) -> None:
-        """Start a node and wait until it serves."""
         nodes = self._cluster.nodes
         self._format(nodes[node])
         heap = "-Xmx1g" if len(nodes) == 1 else "-Xmx512m"
@@ -152,17 +149,14 @@ class Kafka:
         self._processes.signal(self._cluster.nodes[node].name, signal.SIGCONT)
 
     def restart(self, node: int = 0) -> None:
-        """Stop a node and start it again."""
         self.stop(node)
         self.start(node)
 
     def stop_all(self) -> None:
-        """Stop all nodes."""
         with ThreadPoolExecutor(len(self._cluster.nodes)) as pool:
             list(pool.map(self.stop, range(len(self._cluster.nodes))))
 
     def check(self) -> None:
-        """Look whether all nodes run."""
         for node in self._cluster.nodes:
             self._check_node(node)
 

@@ -32,7 +32,6 @@ SECURED = {
 
 
 def server_properties(node: Node, nodes: Sequence[Node], log_dirs: str, overrides: Mapping[str, str]) -> str:
-    """Return the file `server.properties` of a node."""
     secured = SECURED if node.secured_port else {}
     settings = {**_base(len(nodes)), **_place(node, nodes), **secured, "log.dirs": log_dirs, **overrides}
     return "".join(f"{name}={value}\n" for name, value in settings.items())

@@ -34,7 +34,6 @@ class Ports:
         raise PortInUseError(f"port {wanted} of {HOST} is in use: stop what listens there, or name another port")
 
     def close(self) -> None:
-        """Give up all claims."""
         for claim in self._claims.values():
             claim.close()
         self._claims.clear()

@@ -147,7 +147,6 @@ class Postgres:
         self.start()
 
     def check(self) -> None:
-        """Look whether the server runs."""
         code = self._processes.ended(self._name)
         if code is None:
             return

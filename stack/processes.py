@@ -70,7 +70,6 @@ class Processes:
         self._lock = threading.Lock()
 
     def start(self, command: Command) -> None:
-        """Start a process; it runs in a session of its own."""
         self._ask(
             {
                 "do": "start",
@@ -84,7 +83,6 @@ class Processes:
         )
 
     def run(self, command: Command, seconds: float = 60.0) -> None:
-        """Run a process to its end."""
         self.start(command)
         code = self.wait(command.name, seconds)
         if code != 0:

@@ -171,7 +171,6 @@ class Stack:
                 server.check()
 
     def __enter__(self) -> Self:
-        """Start everything."""
         self.start()
         return self
 
@@ -181,7 +180,6 @@ class Stack:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop everything."""
         self.stop()
 
     def _start(self, program: KafkaProgram) -> None:
@@ -212,7 +210,6 @@ class Stack:
         self._is_up = True
 
     def _folder(self) -> Path:
-        """Return the folder for everything: the given one, or a temporary one."""
         if self._kept_folder:
             self._kept_folder.mkdir(parents=True, exist_ok=True)
             return self._kept_folder.resolve()

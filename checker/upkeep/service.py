@@ -50,7 +50,6 @@ class DatabaseUpkeep:
         metrics.begin(name)
 
     def start(self) -> None:
-        """Begin."""
         self._periodic.start()
 
     def check(self) -> None:
@@ -67,7 +66,6 @@ class DatabaseUpkeep:
         self._periodic.stop()
 
     def walk(self) -> None:
-        """Walk over the table once."""
         progress = self._reader.progress()
         self._tell_problems(progress)
         try:
@@ -132,7 +130,6 @@ class Upkeep:
         self._databases: dict[str, DatabaseUpkeep] = {}
 
     def begin(self, name: str, database: CheckerDatabase) -> None:
-        """Start the upkeep of a database."""
         one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
         one.start()
 
@@ -146,6 +143,5 @@ class Upkeep:
             one.check()
 
     def stop(self) -> None:
-        """End."""
         for one in self._databases.values():
             one.stop()

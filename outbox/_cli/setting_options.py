@@ -83,7 +83,6 @@ def _parameter(one: Setting) -> inspect.Parameter:
 
 
 def _value(one: Setting, given: Any) -> Any:
-    """Return what the settings take for the value of an option."""
     if not one.each or given is None:
         return given
     return pairs(one.option, given) if get_origin(one.kind) is dict else (",".join(given) or None)

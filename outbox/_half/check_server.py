@@ -120,13 +120,11 @@ class CheckServer:
             self._thread.join(self._settings.close_timeout_seconds + 1)
 
     def __enter__(self) -> Self:
-        """Start the server."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the server."""
         self.close()
 
     def _verified_channel(self) -> Channel:
@@ -298,10 +296,8 @@ class _Call(threading.Thread):
         self._listener = listener
 
     def run(self) -> None:
-        """Call the listener."""
         self.entry = self._question.answer(self._listener)
 
     def returned(self, seconds: float) -> bool:
-        """Wait at most `seconds`; return whether the listener has returned."""
         self.join(seconds)
         return not self.is_alive()

@@ -41,7 +41,6 @@ class Circuit:
             )
 
     def answered(self) -> None:
-        """Record that Kafka answered now."""
         self._answered_at = time.monotonic()
 
     def failed(self, since: float, cause: str) -> bool:

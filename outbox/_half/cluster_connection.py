@@ -77,7 +77,6 @@ class Connection:
 
     @property
     def channel(self) -> ChannelDescription:
-        """The verified channel."""
         if self._channel is None:
             self.connect(self.budget())
         channel = self._channel
@@ -96,7 +95,6 @@ class Connection:
         return min(limit, int(self._settings.kafka.get("message.max.bytes", limit)))
 
     def budget(self, waiting: Waiting = BLOCKING) -> Budget:
-        """Return the budget for one call of the application."""
         return Budget(waiting, self._settings.publish_timeout_seconds)
 
     def connect(self, budget: Budget) -> None:

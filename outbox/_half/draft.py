@@ -62,7 +62,6 @@ class Draft:
 
     @property
     def positions(self) -> Positions:
-        """The positions of the messages."""
         return Positions.of(position for position, _ in self._messages)
 
     @property

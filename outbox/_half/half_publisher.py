@@ -65,7 +65,6 @@ class HalfPublisher:
         *,
         eager: bool | None = None,
     ) -> Receipt:
-        """Publish a message; as `HalfOutbox.publish()`."""
         (receipt,) = self.publish_many(target, [message], bind_arguments, eager=eager)
         return receipt
 
@@ -77,7 +76,6 @@ class HalfPublisher:
         *,
         eager: bool | None = None,
     ) -> list[Receipt]:
-        """Publish messages; as `HalfOutbox.publish_many()`."""
         self._sender.require_answering()  # before a connection leaves the pool
         if not (given := list(islice(messages, MAX_MESSAGES + 1))):
             return []
@@ -132,7 +130,6 @@ class HalfPublisher:
         return own_transaction(connection, part, transaction, partial(begin, connection, part.transaction_id))
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
-        """Return the outcome of a transaction; as `HalfOutbox.outcome()`."""
         check_transaction_id(transaction_id)
         if isinstance(database, Engine):
             with closing(database.raw_connection()) as pooled:

@@ -67,7 +67,6 @@ class Sender(Connection):
         return {channel.half.id, (newest or channel.half).id}
 
     def acks(self) -> Acks:
-        """Return a collector for the acknowledgements of one transaction."""
         return Acks(self)
 
     def produce_half(self, half: Record, acks: Acks, budget: Budget) -> None:

@@ -41,7 +41,6 @@ class PlannedHalf(NamedTuple):
 
 
 def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
-    """Refuse a message that could not be delivered."""
     refuse_internal(message.topic, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))

@@ -50,7 +50,6 @@ def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
-    """Return an admin client for connection properties."""
     with checked_properties():
         return ExplainingAdmin(logged({"socket.timeout.ms": 5_000, **_FRESH, **reconnecting(kafka)}))
 

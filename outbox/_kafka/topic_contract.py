@@ -69,7 +69,6 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        """One sentence."""
         return f"{self.what}: {self.fix}"
 
 

@@ -190,7 +190,6 @@ class CallbackTable:
 
     @property
     def places(self) -> Places:
-        """Return where the tables are, for their contract."""
         names = self.names
         tables = {Table.CALLBACK: names.transaction, Table.META: names.meta, Table.FENCE: names.fence}
         return {table: (names.schema, name) for table, name in tables.items()}
@@ -226,7 +225,6 @@ class CallbackTable:
         return missing_rights(connection, self.names.schema, needed)
 
     def verify(self, connection: psycopg.Connection[Any]) -> None:
-        """Check the tables."""
         problems = self.problems(connection)
         if problems:
             raise TableError("; ".join(problems))

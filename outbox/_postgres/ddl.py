@@ -48,7 +48,6 @@ class Grant:
             )
 
     def statements(self) -> list[sql.Composed]:
-        """Return the statements that give the rights."""
         schema, role = sql.Identifier(self.schema), sql.Identifier(self.role)
         return [
             sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role),
@@ -69,7 +68,6 @@ def written(*names: str) -> str:
 
 
 def all_statements(grants: Iterable[Grant]) -> list[sql.Composed]:
-    """Return the statements that give the rights of several roles."""
     return [statement for grant in grants for statement in grant.statements()]
 
 

@@ -94,7 +94,6 @@ def _session_parameters(options: str) -> dict[str, str]:
 
 
 def database_name(text: str) -> str:
-    """Return the name of the database of a connection string."""
     given = _parsed(libpq_dsn(text))
     return str(given.get("dbname") or given.get("user") or "")
 

@@ -78,7 +78,6 @@ class ForeignSource:
 
     @property
     def places(self) -> Places:
-        """Return where the tables are, for their contract."""
         names = self.names
         return {
             Table.FOREIGN: (self.table.schema, self.table.table),

@@ -62,7 +62,6 @@ class InboxTable:
 
     @property
     def places(self) -> Places:
-        """Return where the table is, for its contract."""
         return {Table.INBOX: (self.schema, self.name)}
 
     def insert_statement(self, group: sql.Composable, id_: sql.Composable) -> str:
@@ -78,11 +77,9 @@ class InboxTable:
         return [drop_tables(self.schema, (self.name,))]
 
     def consumer_grant(self, role: str) -> Grant:
-        """Return what a consumer needs."""
         return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
 
     def purger_grant(self, role: str) -> Grant:
-        """Return what the clean-up needs."""
         return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
 
     def ddl(self, grants: Iterable[Grant] = ()) -> str:

@@ -202,7 +202,6 @@ class MessageTable:
 
     @property
     def places(self) -> Places:
-        """Return where the tables are, for their contract."""
         names = self.names
         tables = {
             Table.MESSAGE: names.message,
@@ -257,7 +256,6 @@ class MessageTable:
         )
 
     def relay_grant(self, role: str) -> Grant:
-        """Return what the relay needs."""
         names = self.names
         return Grant(
             names.schema,

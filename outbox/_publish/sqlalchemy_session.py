@@ -101,7 +101,6 @@ class PublishedTransaction:
 
     @property
     def has_messages(self) -> bool:
-        """Whether messages will be sent with COMMIT."""
         return any(len(part) for part in self._parts.values())
 
     def roll_back_to(self, savepoint: int) -> None:

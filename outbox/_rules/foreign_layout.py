@@ -45,7 +45,6 @@ class Layout:
     id_header: str = ""
 
     def column(self, role: str) -> str:
-        """Return the name of a column, empty if there is none."""
         return self.columns.get(role, "")
 
     @property

@@ -74,7 +74,6 @@ class ContractWatch:
         self._periodic = Periodic("contract", self._look, seconds)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._periodic.start()
 
     def not_ready(self) -> str | None:
@@ -108,7 +107,6 @@ class ContractWatch:
         return UnsafeError("; ".join(map(str, problems))) if problems else error
 
     def stop(self) -> None:
-        """Watch no longer."""
         self._periodic.stop()
 
     def _look(self) -> None:

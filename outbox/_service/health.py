@@ -77,11 +77,9 @@ class Health:
         self.not_ready = f"stopped: {reason}"
 
     def live(self) -> Answer:
-        """See `Probed`."""
         return _answer(self.not_live())
 
     def ready(self, channel: str = "") -> Answer | None:
-        """See `Probed`."""
         return None if channel else _answer(self.not_ready)
 
 
@@ -101,7 +99,6 @@ class ChannelsHealth:
         self._own.turned()
 
     def live(self) -> Answer:
-        """See `Probed`."""
         return self._own.live()
 
     def ready(self, channel: str = "") -> Answer | None:
@@ -157,7 +154,6 @@ class HealthServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         with self._counting:
             self._open.pop(id(request), None)
         super().shutdown_request(request)

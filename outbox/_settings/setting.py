@@ -101,7 +101,6 @@ class Setting:
     kind: Any = None
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
         self.name = name
         self.option = self.option or f"--{name.replace('_', '-')}"
         self.unit = self.unit or _UNITS.get(name.rpartition("_")[2], "")
@@ -183,17 +182,14 @@ class SettingsTable:
         """Raise `ValueError` or `ConfigurationError` if settings do not go together."""
 
     def replaced(self, **values: Any) -> Self:
-        """Return the settings with other values."""
         made = copy(self)
         vars(made).update(values)
         return made
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse a change."""
         raise AttributeError(f"{name} is a setting of {type(self).__name__}, and settings do not change")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all settings are equal, given or not."""
         names = settings_of(type(self))
         return type(self) is type(other) and all(getattr(self, name) == getattr(other, name) for name in names)
 

@@ -46,13 +46,11 @@ class TablePublisher:
         self._writer = RowWriter(settings.tables, settings.service, look)
 
     def publish(self, target: Target, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
-        """Publish one message; as `Outbox.publish()`."""
         return self.insert(self._connection(target, bind_arguments), [message])[0]
 
     def publish_many(
         self, target: Target, messages: Iterable[Message], bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
-        """Publish messages in order, all or none; as `Outbox.publish_many()`."""
         given = list(islice(messages, MAX_MESSAGES + 1))
         return self.insert(self._connection(target, bind_arguments), given) if given else []
 
@@ -101,11 +99,9 @@ class TablePublisher:
         return row_transaction(self.insert, connection)
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
-        """Return the outcome of a transaction; as `Outbox.outcome()`."""
         return ask_table_outcome(self._settings.tables, transaction_id, database)
 
     def close(self) -> None:
-        """Refuse further publications."""
         self._is_closed = True
 
 

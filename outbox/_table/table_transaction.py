@@ -34,7 +34,6 @@ class RowParticipant:
         self.has_ended = False
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return self._count
 
     def strike(self, keep: int) -> None:
@@ -42,7 +41,6 @@ class RowParticipant:
         self._count = keep
 
     def publish(self, message: Message) -> Receipt:
-        """Insert the row of a message."""
         (receipt,) = self._insert(self._connection, [message])
         if self.transaction_id not in {"", receipt.transaction_id}:
             raise UsageError(

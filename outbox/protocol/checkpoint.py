@@ -119,7 +119,6 @@ class OpCheckpoint:
     head: int
 
     def encode(self, topic_id: str, partition: int) -> str:
-        """Return the metadata string for an op partition."""
         return _seal(f"{FORMAT_VERSION};o;{topic_id};{self.head - self.offset}", self.offset, partition)
 
 

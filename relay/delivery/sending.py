@@ -30,7 +30,6 @@ class Sent(NamedTuple):
 
     @property
     def records(self) -> int:
-        """Return how many records there are."""
         return self.topics.total()
 
 
@@ -93,7 +92,6 @@ class Sending:
         self._owner = owner
 
     def send(self, sent: Sent, commit: Callable[[], None]) -> None:
-        """Write a batch."""
         self._limit_batches(sent.topics)
         began = time.monotonic()
         try:

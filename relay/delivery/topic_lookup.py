@@ -193,5 +193,4 @@ class TopicLookups:
     def lookup(
         self, waiting: WaitingTransactions, gate: Gate, hanging: HangingTransactions, refusals: Refusals
     ) -> TopicLookup:
-        """Return the look-up for a gate; see `TopicLookup`."""
         return TopicLookup(waiting, gate, self._topics, hanging, refusals, self._brokers)

@@ -243,7 +243,6 @@ def _outcome(
 
 
 def _states(reader: OffsetReader, span: range, key: bytes) -> list[TransactionalIdState]:
-    """Return the states of one transactional id at these offsets; none before it expired."""
     found: list[TransactionalIdState] = []
     for message in reader.read_on(span.start):
         if (message.offset() or 0) >= span.stop:

@@ -45,11 +45,9 @@ class NoHangingTransactions:
     """Of an owner that writes without Kafka transactions: no transaction of its own will end another's."""
 
     def take_stale(self) -> Collection[str]:
-        """See `HangingTransactions`."""
         return ()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """See `HangingTransactions`."""
         del topics, in_hand
         return {}
 
@@ -84,7 +82,6 @@ class OwnHangingTransactions:
         self._ends: dict[str, tuple[int, ...]] = {}  # where topics ended at the first look since the last take-over
 
     def take_stale(self) -> Collection[str]:
-        """See `HangingTransactions`."""
         if self._take_overs == self._delivery.take_overs:
             return ()
         self._take_overs = self._delivery.take_overs
@@ -93,14 +90,12 @@ class OwnHangingTransactions:
         return stale.keys()
 
     def stop(self) -> None:
-        """See `HangingTransactions`."""
         self._stopped = True
         reader = self._reader
         if reader is not None:
             reader.stop()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """See `HangingTransactions`."""
         new = {name: count for name, count in topics.items() if self._looked_at.get(name) != count}
         if not new:
             return {}

@@ -112,7 +112,6 @@ class OffsetReader:
             self.close()
 
     def close(self) -> None:
-        """Let the connection go."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None

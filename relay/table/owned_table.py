@@ -166,7 +166,6 @@ class OwnedTable(ABC):
         return self.name
 
     def close(self) -> None:
-        """Close the connection, which ends the ownership."""
         self._connection.close()
 
     def _explained(self) -> Any:

@@ -69,13 +69,11 @@ class RowId(int):
     error: str
 
     def __new__(cls, place: int, text: str, message: str = "", error: str = "") -> Self:
-        """Make one."""
         made = super().__new__(cls, place)
         made.text, made.message, made.error = text, message, error
         return made
 
     def __str__(self) -> str:
-        """Return the id."""
         return self.text
 
 
@@ -95,7 +93,6 @@ def transactions_of(rows: Iterable[Row]) -> Counter[Which]:
 
 
 def local_of(of: Which) -> Local:
-    """Return the local transaction of some rows."""
     return of[0], of[1] + EPOCH_US
 
 

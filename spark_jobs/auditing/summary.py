@@ -58,7 +58,6 @@ class Summary:
         return {verdict: total[verdict] for verdict in Verdict if total[verdict]}
 
     def weighs(self, weight: Proof) -> int:
-        """Messages whose verdicts have a weight."""
         return sum(count for verdict, count in self.counts().items() if Verdict[verdict].weight is weight)
 
     def exit_code(self) -> Exit:
@@ -70,7 +69,6 @@ class Summary:
         return Exit.OK
 
     def document(self) -> dict[str, Any]:
-        """Return the summary as a JSON object."""
         window = self.inputs.window
         return {
             "format": FORMAT_VERSION,

@@ -102,7 +102,6 @@ def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[st
 
 
 def refuse_lost(kafka: KafkaView, pair: Pair) -> None:
-    """Check that Kafka still has all that is not landed."""
     if needed := pair.needed():
         beginnings, ends = kafka.offsets()
         _refuse(with_added(needed, beginnings), beginnings, ends, pair.way_without)

@@ -68,7 +68,6 @@ def positions_of(text: Column) -> Column:
 
 
 def is_readable(text: Column) -> Column:
-    """Whether a text has the form of positions."""
     return text.rlike(_POSITIONS)
 
 

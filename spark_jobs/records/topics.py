@@ -36,7 +36,6 @@ def header(name: str) -> Column:
 
 
 def has_header(name: str) -> Column:
-    """Whether there is a header of this name."""
     return f.coalesce(f.array_contains(f.col("headers.key"), name), f.lit(False))
 
 

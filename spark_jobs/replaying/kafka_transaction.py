@@ -89,7 +89,6 @@ class KafkaTransaction:
         self._again("taking a transactional id over", lambda: self._producer.init_transactions(_CALL_SECONDS))
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
@@ -103,12 +102,10 @@ class KafkaTransaction:
             self._producer.purge()
 
     def begin(self) -> None:
-        """Begin the transaction."""
         with self._told("beginning a Kafka transaction"):
             self._producer.begin_transaction()
 
     def write(self, records: Iterable[Record]) -> None:
-        """Write records, and wait until all are stored."""
         with self._told("writing records"):
             for record in records:
                 produce(self._producer, record)

@@ -66,7 +66,6 @@ def _where(records: DataFrame, condition: str) -> DataFrame:
 
 
 def absent_ids(chosen: DataFrame, ids: Collection[str]) -> list[str]:
-    """Those of the ids that select nothing."""
     both = chosen.select(f.explode(f.array("message_id", "transaction_id")).alias("id"))
     found = {row.id for row in both.where(f.col("id").isin(sorted(ids))).distinct().collect()}
     return sorted(set(ids) - found)

@@ -67,7 +67,6 @@ class KafkaView(JavaAdmin):
         return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
     def check_topics(self, more: More) -> None:
-        """Check that all topics exist."""
         refuse_missing(self._topics, self.topic_ids(), more)
 
     def offsets(self) -> tuple[Offsets, Offsets]:

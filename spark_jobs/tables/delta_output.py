@@ -54,7 +54,6 @@ class Output:
         self._folder = Folder(spark, path)
 
     def __str__(self) -> str:
-        """Return the folder as it was named."""
         return str(self._folder)
 
     def prepare(self) -> None:
@@ -62,7 +61,6 @@ class Output:
         self._folder.make("")
 
     def tables(self) -> Iterator[str]:
-        """Yield the tables that are there."""
         yield from filter(self.has, (RECORDS, QUARANTINE))
 
     def has(self, table: str) -> bool:
@@ -70,7 +68,6 @@ class Output:
         return self._folder.holds(f"{table}/{_LOG}", _is_version)
 
     def read(self, table: str = RECORDS) -> DataFrame:
-        """Return the rows of a table that is there."""
         if not self.has(table):
             raise OutputError(f"{self} has no Delta table {table}. Name the output of a job that has landed something.")
         return self._spark.read.format(FORMAT).load(self._folder.path(table))

@@ -28,7 +28,6 @@ class Checkpoint:
         self._folder = folder
 
     def __str__(self) -> str:
-        """Return the checkpoint's place."""
         return str(self._folder)
 
     def query_id(self) -> str | None:
@@ -46,7 +45,6 @@ class Checkpoint:
         return max((int(name) for name in self._folder.names("commits") if name.isdigit()), default=None)
 
     def end(self, batch_id: int) -> Offsets:
-        """First offsets that a batch does not read any more."""
         offsets = self.planned(batch_id)
         if offsets is None:
             raise OutputError(f"{self} has no plan of batch {batch_id}. Name a new checkpoint and another output.")

@@ -103,7 +103,6 @@ class MetricTable:
         return self._add(ChannelCounter(name, text, (CHANNEL, *labels), registry=self.registry), labels)
 
     def gauge(self, name: str, text: str, **labels: Iterable[str]) -> ChannelGauge:
-        """Add a gauge."""
         return self._add(ChannelGauge(name, text, (CHANNEL, *labels), registry=self.registry), labels)
 
     def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Iterable[str]) -> ChannelHistogram:
@@ -128,11 +127,9 @@ class MetricTable:
         self._restarts.labels(self._service).inc(times)
 
     def of(self, label: str) -> list[_OfChannel]:
-        """Return the metrics that have a label."""
         return [metric for metric, labels in self._rows if label in labels]
 
     def metrics(self) -> list[MetricWrapperBase]:
-        """Return all of them."""
         return [metric for metric, _ in self._rows]
 
     def show_ready(self, health: Health) -> None:

@@ -94,7 +94,6 @@ class SourceWaits:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the topic itself refuses the rows."""
         return self.reason in REFUSALS
 
 

@@ -35,12 +35,10 @@ class AnyConnection(LocalConnection):
 
     @property
     def driver(self) -> object:
-        """The driver's own connection."""
         return self._driver
 
     @property
     def closed(self) -> bool:
-        """Whether `close()` was called."""
         return self._closed
 
     @property
@@ -64,7 +62,6 @@ class AnyConnection(LocalConnection):
         )
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        """Refuse to run a statement."""
         del statement, parameters
         raise UsageError(
             f"The library runs no statements on a connection of {type(self._driver).__module__}. Use psycopg 3."
@@ -75,15 +72,12 @@ class AnyConnection(LocalConnection):
         return isinstance(error, Exception)
 
     def commit(self) -> None:
-        """Send COMMIT if a transaction is open."""
         self._call("commit")
 
     def rollback(self) -> None:
-        """Send ROLLBACK if a transaction is open."""
         self._call("rollback")
 
     def close(self) -> None:
-        """Close the connection."""
         self._closed = True
         self._call("close")
 

@@ -43,7 +43,6 @@ class MemoryPublisher:
         self._is_closed = False
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a driver's connection."""
         return memory_connection(driver)
 
     def start(self, connection: LocalConnection) -> RowParticipant:
@@ -51,7 +50,6 @@ class MemoryPublisher:
         return RowParticipant(self._settings, self._topics, self._memory, self._recorder, connection)
 
     def publish(self, target: Any, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
-        """Publish a message; as `Outbox.publish()`."""
         (receipt,) = self.publish_many(target, [message], bind_arguments)
         return receipt
 
@@ -94,13 +92,11 @@ class MemoryPublisher:
         return Transaction(publish_one, partial(core_savepoint, connection), lambda: _id(part))
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
-        """Return the outcome of a transaction, without the database."""
         del database
         check_transaction_id(transaction_id)
         return self._memory.outcome(transaction_id)
 
     def close(self) -> None:
-        """Refuse further publications."""
         self._is_closed = True
 
 

@@ -107,7 +107,6 @@ class MemoryParticipant(ABC):
         return True
 
     def rolled_back(self) -> None:
-        """Drop the messages."""
         self._memory.ended(self.transaction_id, None)
         self.has_ended = True
 
@@ -151,7 +150,6 @@ class RowParticipant(MemoryParticipant):
         del self._rows[keep:]
 
     def messages(self) -> list[PublishedMessage]:
-        """Return the messages, without removed ones."""
         return [PublishedMessage.of(message, self.transaction_id, row) for row, message in self._rows]
 
     def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
@@ -179,7 +177,6 @@ class MemoryDraft(Draft):
     """A draft with readable messages."""
 
     def messages(self) -> list[PublishedMessage]:
-        """Return the messages, without removed ones."""
         return [PublishedMessage.of(message, self.transaction_id, position) for position, message in self._messages]
 
 
@@ -192,7 +189,6 @@ class MemoryStarter:
     memory: Memory
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a driver's connection."""
         return memory_connection(driver)
 
     def start(self, connection: LocalConnection) -> HalfParticipant:
@@ -225,7 +221,6 @@ class HalfParticipant(MemoryParticipant):
         self._draft.strike(keep)
 
     def messages(self) -> list[PublishedMessage]:
-        """Return the messages, without removed ones."""
         return self._draft.messages()
 
     def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
@@ -288,7 +283,6 @@ class HalfParticipant(MemoryParticipant):
         )
 
     def committed(self) -> bool:
-        """Publish the messages."""
         self._end(CommitOutcome.COMMITTED)
         return super().committed()
 

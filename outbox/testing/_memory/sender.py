@@ -67,7 +67,6 @@ class MemorySender(Sender):
         return ChannelDescription(names, half, op, verdict, check, discard, 1)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Return the description of a real topic; None if topics are declared and this one is not."""
         del budget
         self.require_open()
         return self._declared.topic(name)

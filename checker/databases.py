@@ -62,11 +62,7 @@ class ServedDatabases:
         return unmapped
 
     def check(self) -> None:
-        """Whether their upkeep may go on.
-
-        Raises:
-            UnsafeError: It may not.
-        """
+        """Whether their upkeep may go on."""
         self._upkeep.check()
 
     def not_ready(self) -> str | None:

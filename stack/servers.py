@@ -111,11 +111,7 @@ class Stack:
         return self.postgres.url
 
     def start(self) -> None:
-        """Start everything and wait until it answers; jars that are missing are fetched first.
-
-        Raises:
-            SetupError: Something is missing, does not start, or a port is in use; the message names the remedy.
-        """
+        """Start everything and wait until it answers; jars that are missing are fetched first."""
         program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, progress=self._progress))
         for attempt in range(_ATTEMPTS):
             try:

@@ -53,11 +53,7 @@ class DatabaseUpkeep:
         self._periodic.start()
 
     def check(self) -> None:
-        """Whether all is well here.
-
-        Raises:
-            BaseException: What ended the thread.
-        """
+        """Whether all is well here."""
         self._periodic.check()
 
     def stop(self) -> None:
@@ -134,11 +130,7 @@ class Upkeep:
         one.start()
 
     def check(self) -> None:
-        """Whether all is well here.
-
-        Raises:
-            BaseException: What ended a thread.
-        """
+        """Whether all is well here."""
         for one in self._databases.values():
             one.check()
 

@@ -92,14 +92,7 @@ class CheckServer:
         return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> Self:
-        """Join the group and start to answer. A second call has no effect, also after a failure.
-
-        Raises:
-            ChannelError: The channel's topics are missing or wrong.
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: A property for Kafka is wrong.
-            UsageError: The server was closed.
-        """
+        """Join the group and start to answer. A second call has no effect, also after a failure."""
         if self._stop.is_set():
             raise UsageError("This check server is closed. Create a new one.")
         if self._thread is None:

@@ -48,9 +48,6 @@ def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConne
 
     Args:
         connection: A connection outside a transaction.
-
-    Raises:
-        psycopg.Error: Postgres does not answer. Call again.
     """
     _check(connection, transaction_id)
     with connection.autocommit(on=True):

@@ -82,11 +82,7 @@ class HalfPublisher:
         return publish(target, self._starter, given, eager=self._eager(eager), bind_arguments=bind_arguments)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
-        """Publish a message eagerly, and wait until its half is stored.
-
-        Raises:
-            PublishFailed: The half was not acknowledged. The local transaction must be rolled back.
-        """
+        """Publish a message eagerly, and wait until its half is stored."""
         self._sender.require_answering()
         session = plain_session(session)
         connection = writing_connection(session)

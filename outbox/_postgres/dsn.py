@@ -77,9 +77,6 @@ def connect_dsn(text: str, *, options: str = "", **parameters: Any) -> psycopg.C
     Args:
         options: Startup options of the session; they come after those of the string.
         parameters: Further arguments of `psycopg.connect`.
-
-    Raises:
-        psycopg.Error: The server cannot be reached, or refuses.
     """
     dsn = libpq_dsn(text)
     given = f"{_parsed(dsn).get('options', '')} {options}"

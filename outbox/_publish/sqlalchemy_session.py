@@ -80,9 +80,6 @@ class PublishedTransaction:
             starter: The outbox's starter; it creates the participant at the first message.
             savepoint: Number of the innermost open SAVEPOINT, 0 if none is open; inside one, nothing is eager.
             eager: Send the halves now, not at COMMIT.
-
-        Raises:
-            MessageRefused: A message cannot be published.
         """
         if self.is_sealed:
             raise UsageError("This transaction is already being committed. Publish before session.commit().")
@@ -203,9 +200,6 @@ def publish(
     Args:
         eager: Send the halves now, not at COMMIT.
         bind_arguments: How a session chooses the connection; None: see `writing_connection`.
-
-    Raises:
-        MessageRefused: A message cannot be published.
     """
     if isinstance(session, Connection):
         return _publish_on_connection(session, starter, messages, eager=eager)
@@ -251,9 +245,6 @@ def observed_transaction(
 
     Args:
         transaction_of: Returns what the caller publishes with, once the transaction has begun.
-
-    Raises:
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
     """
     with core_transaction(
         connection, lambda: transaction_of(published_transaction(connection, starter))
@@ -308,9 +299,6 @@ def _listen(connection: Connection) -> None:
     """Register listeners on a connection, under a lock: SQLAlchemy's registry is not thread-safe.
 
     Registering a listener twice has no effect. So after an interruption by a signal handler all are registered again.
-
-    Raises:
-        UsageError: An interruption inside SQLAlchemy left a listener unregistered.
     """
     with _lock.free:
         if connection not in _connections:

@@ -91,11 +91,7 @@ class ContractWatch:
         self._periodic.soon()
 
     def check(self) -> None:
-        """Whether the service may go on.
-
-        Raises:
-            UnsafeError: A rule is broken that stops it.
-        """
+        """Whether the service may go on."""
         self._periodic.check()
 
     def cause_of(self, error: UnsafeError) -> UnsafeError:

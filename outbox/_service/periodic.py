@@ -58,11 +58,7 @@ class Periodic:
         self._wanted.set()
 
     def check(self) -> None:
-        """Whether all is well here.
-
-        Raises:
-            BaseException: What ended the thread.
-        """
+        """Whether all is well here."""
         if self._failure is not None:
             raise self._failure
 

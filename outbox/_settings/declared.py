@@ -76,11 +76,7 @@ class ChannelSettings(ChannelName):
         return {"log_level": "0", **self.client_properties()}
 
     def client_properties(self) -> dict[str, Any]:
-        """Return librdkafka properties for any client, with the secrets of files as they are at this moment.
-
-        Raises:
-            ConfigurationError: No servers are named, a file cannot be read, or the token provider cannot be loaded.
-        """
+        """Return librdkafka properties for any client, with the secrets of files as they are at this moment."""
         if not self.bootstrap_servers:
             raise ConfigurationError(NO_KAFKA)
         # A client finds a broker again within about a second; librdkafka's limit is 10 s.

@@ -63,11 +63,7 @@ class _Problems(list[tuple[tuple[str, ...], str]]):
             self.append(((name,), str(error)))
 
     def refuse(self) -> None:
-        """Raise what is wrong.
-
-        Raises:
-            WrongSettingsError: Something is.
-        """
+        """Raise what is wrong."""
         if self:
             raise WrongSettingsError(self)
 
@@ -111,12 +107,7 @@ class Setting:
         return f"OUTBOX_{self.name.upper()}"
 
     def value(self, given: Any) -> Any:
-        """Return a value of its type.
-
-        Raises:
-            ValueError: What is given is none.
-            WrongSettingsError: Part of it is wrong.
-        """
+        """Return a value of its type."""
         made = _converted(self.kind, given)
         if self.least is not None and made is not None and not made >= self.least:
             raise ValueError(f"it is {made}, and must be at least {self.least:.10g}")
@@ -149,9 +140,6 @@ class SettingsTable:
 
     Args:
         values: Values by name, of any type from which those of the settings can be made.
-
-    Raises:
-        WrongSettingsError: One is wrong, missing or unknown.
     """
 
     given: frozenset[str]

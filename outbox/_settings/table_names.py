@@ -20,9 +20,6 @@ class TableNames:
     Args:
         schema: Schema: lower-case letters, digits, `_` and `-`, at most 63 characters. It is quoted in all SQL.
         prefix: Prefix of the table names: lower-case letters, digits and `_`, at most 50 characters.
-
-    Raises:
-        ConfigurationError: A name is not allowed.
     """
 
     schema: str = "public"

@@ -47,9 +47,6 @@ class RowWriter:
         Args:
             connection: The connection; a transaction begins if none is open.
             messages: From 1 to `MAX_ROWS` messages.
-
-        Raises:
-            TableError: Another number of rows was written (R78). The transaction has failed.
         """
         if len(messages) >= COPY_ROWS and (copying := copy_connection(connection)) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.

@@ -69,11 +69,7 @@ class RowParticipant:
 
 
 def row_transaction(insert: Insert, connection: object) -> AbstractContextManager[Transaction]:
-    """Run a transaction on a connection of psycopg or SQLAlchemy Core.
-
-    Raises:
-        UsageError: The connection is already in a transaction, of another driver, or not on Postgres.
-    """
+    """Run a transaction on a connection of psycopg or SQLAlchemy Core."""
     if isinstance(connection, Connection):
         return core_transaction(connection, partial(_core, insert, connection))
     local = local_connection(connection)

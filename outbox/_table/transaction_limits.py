@@ -44,11 +44,7 @@ MAX_HEADER_BYTES = 1_000_000
 
 
 def require_fit(connection: InsertConnection, messages: Sequence[Message]) -> None:
-    """Refuse messages with which the transaction would have too many, or too large ones.
-
-    Raises:
-        MessageRefused: One does not fit.
-    """
+    """Refuse messages with which the transaction would have too many, or too large ones."""
     published = _latest.get(connection.driver)
     count, size = (published.messages, published.size) if published is not None else (0, 0)
     problem = why_not(messages, count, size)

@@ -56,9 +56,6 @@ def refuse_newer(version: str, what: str) -> None:
 
     Args:
         what: Where it was found, for the message.
-
-    Raises:
-        NewerFormatError: It is; whatever follows the version may mean anything.
     """
     if not (version.isascii() and version.isdigit()):
         return

@@ -177,11 +177,7 @@ class TransactionalDelivery:
             )
 
     def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
-        """Write a Kafka transaction.
-
-        Returns:
-            How long its commit took, seconds.
-        """
+        """Write a Kafka transaction; return how long its commit took, seconds."""
         self._producer.listen()  # an idle connection that was closed before is none that breaks in this transaction
         client = self._producer.client
         call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())

@@ -160,9 +160,6 @@ def end_hanging(
 
     Args:
         owner: Whose transactions; the former owner is fenced.
-
-    Raises:
-        DeliveryError: It failed; try it again.
     """
     delivery = TransactionalDelivery(kafka, owner.transactional_id)  # no other one can begin from now on
     try:

@@ -119,11 +119,7 @@ def _message(row: Row) -> RowMessage:
 
 @lru_cache(maxsize=4_096)
 def check_target(topic: str, partition: int, service: str) -> None:
-    """Check what very many rows have in common; an error is not cached.
-
-    Raises:
-        ProtocolError: No message can have such a target or service.
-    """
+    """Check what very many rows have in common; an error is not cached."""
     if not is_topic_name(topic):
         raise ProtocolError(f"topic {topic[:80]!r} is not a topic name")
     if partition < ANY_PARTITION:

@@ -160,11 +160,7 @@ def records(rows: Iterable[Row], messages: Counter[Which], origin: str) -> Itera
 
 
 def headers_of(names: Headers, values: Headers) -> Iterable[Header]:
-    """Return the user's headers of a row.
-
-    Raises:
-        ProtocolError: They make no headers.
-    """
+    """Return the user's headers of a row."""
     known = _names(names) if isinstance(names, bytes) else _checked(names or ())
     given = elements(values) if isinstance(values, bytes) else values or ()
     _compare(len(known), len(given))
@@ -177,9 +173,6 @@ def counted_names(names: bytes, values: bytes) -> int:
     Args:
         names: Of its headers.
         values: The first `ARRAY_HEAD` bytes of their values.
-
-    Raises:
-        ProtocolError: They make no headers.
     """
     count = len(_names(names))
     _compare(count, _length(values))
@@ -224,11 +217,7 @@ def _checked(found: Sequence[object]) -> tuple[str, ...]:
 
 
 def elements(array: bytes) -> list[bytes | None]:
-    """Return the elements of an array as Postgres sends it.
-
-    Raises:
-        ProtocolError: It has more than one dimension.
-    """
+    """Return the elements of an array as Postgres sends it."""
     count, at = _length(array), ARRAY_HEAD + 4
     if count == 1 and array[at - 4 : at] != _NULL:  # most have one header
         return [array[at:]]

@@ -88,11 +88,7 @@ def take_snapshot(
 
 @contextmanager
 def open_snapshot(name: str, database: CheckerDatabase) -> Iterator[psycopg.Connection[Any]]:
-    """Connect to a database's primary, and read one snapshot of it in the block.
-
-    Raises:
-        ConfigurationError: The database does not answer, or refuses, also in the block.
-    """
+    """Connect to a database's primary, and read one snapshot of it in the block."""
     dsn = database.connection_string()
     try:
         with connect_dsn(

@@ -44,9 +44,6 @@ def retire(spark: SparkSession, settings: RetireSettings, topic: str) -> None:
 
     Args:
         spark: Session with Delta.
-
-    Raises:
-        OutputError: Output and checkpoint do not belong together, the topic is not landed there, or is the only one.
     """
     output = Output(spark, settings.output)
     pair = Pair(output, Checkpoint(Folder(spark, settings.checkpoint_path)))

@@ -83,10 +83,6 @@ def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (
     Args:
         spark: More settings (`spark.…`), over the defaults.
         locks: The jars that the job needs, if it is to bring them itself.
-
-    Raises:
-        ConfigurationError: This PySpark and the locked jars do not fit each other.
-        SetupError: There is no Java, jars are missing and cannot be fetched, or Spark does not start.
     """
     session = _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
     try:

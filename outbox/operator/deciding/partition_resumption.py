@@ -160,11 +160,7 @@ class ChannelResumption:
         yield from (f"not searched: {gap}" for gap in self.gaps)
 
     def resume(self) -> None:
-        """Commit the checkpoints, where there is none yet.
-
-        Raises:
-            UsageError: A half partition has got one meanwhile.
-        """
+        """Commit the checkpoints, where there is none yet."""
         committed = commit_missing(self.kafka, self.channel.relay_group, self._checkpoints)
         half = {place for place in self._checkpoints if place[0] == self.channel.half_topic}
         if late := sorted(half - committed):

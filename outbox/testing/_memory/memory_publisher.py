@@ -56,11 +56,7 @@ class MemoryPublisher:
     def publish_many(
         self, target: Any, messages: Iterable[Message], bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
-        """Publish messages; as `Outbox.publish_many()`.
-
-        Raises:
-            UsageError: Also: `target` is a connection of a driver.
-        """
+        """Publish messages; as `Outbox.publish_many()`."""
         if self._is_closed:
             raise closed()
         if not isinstance(target, Session | scoped_session | Connection):

@@ -139,10 +139,6 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
         self._memory.fail_commit(CommitFailure.LOST_AND_COMMITTED if committed else CommitFailure.LOST_AND_ROLLED_BACK)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
-        """Refuse to serve checks, because there is no checker.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuse to serve checks, because there is no checker."""
         del listener
         raise UsageError("An in-memory outbox receives no checks. Call check_local_transaction() of the listener.")

@@ -78,9 +78,6 @@ class MemoryParticipant(ABC):
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
-
-        Raises:
-            UsageError: It was.
         """
         if marked and self._connection.execute(_MARK).row != (self.transaction_id,):
             raise UsageError(
@@ -97,11 +94,7 @@ class MemoryParticipant(ABC):
         return presumed and not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
 
     def committed(self) -> bool:
-        """Publish the messages.
-
-        Returns:
-            Always True: the commit is as durable as configured.
-        """
+        """Publish the messages; return always True: the commit is as durable as configured."""
         self._memory.ended(self.transaction_id, self.messages())
         self.has_ended = True
         return True
@@ -153,11 +146,7 @@ class RowParticipant(MemoryParticipant):
         return [PublishedMessage.of(message, self.transaction_id, row) for row, message in self._rows]
 
     def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
-        """Add messages, all or none.
-
-        Raises:
-            MessageRefused: A message cannot be published.
-        """
+        """Add messages, all or none."""
         del eager
         require_accepted(self._settings)
         messages = with_traces(messages)
@@ -228,9 +217,6 @@ class HalfParticipant(MemoryParticipant):
 
         Args:
             eager: Ignored.
-
-        Raises:
-            MessageRefused: A message cannot be published.
         """
         del eager
         require_accepted(self._settings)

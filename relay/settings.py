@@ -71,11 +71,7 @@ class RelaySettings(RelayFields, ServiceSettings):
 
 
 def require_allow_list(profile: str, allowed: Mapping[str, Sequence[str]] | None, channel: str = "") -> None:
-    """Require an allow-list in production, be it one by which every service may write to every topic.
-
-    Args:
-        channel: Name of the channel, if there are several.
-    """
+    """Require an allow-list in production, be it one by which every service may write to every topic."""
     if lacks_list(profile, allowed):
         where = f"channel {channel}: " if channel else ""
         raise ConfigurationError(f"{where}{NO_LIST}: {NO_LIST_FIX}")

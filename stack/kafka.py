@@ -108,7 +108,6 @@ class Kafka:
 
         Args:
             name: Its name: its principal is `User:` and this.
-            password: Its password (SCRAM-SHA-256).
         """
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, _ITERATIONS)

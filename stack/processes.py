@@ -48,12 +48,7 @@ class Command:
 
 
 class Processes:
-    """The processes of one stack. They all end when this is closed or when this process ends, in whatever way.
-
-    Args:
-        folder: Folder for the supervisor's own log.
-        remove: Folder to remove at the end, or None.
-    """
+    """The processes of one stack. They all end when this is closed or when this process ends, in whatever way."""
 
     def __init__(self, folder: Path, *, remove: Path | None) -> None:
         # Isolated and without site packages it starts in 20 ms; in a session of its own Ctrl-C does not reach it.

@@ -29,7 +29,6 @@ def setting_options(table: type[LayeredSettings], *names: str) -> Callable[[Comm
     error ends it with one line.
 
     Args:
-        table: The settings that the command reads.
         names: Those that have an option; none: the `OPTIONS` of the type.
     """
     settings = [settings_of(table)[name] for name in names or table.OPTIONS]

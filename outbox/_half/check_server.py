@@ -47,8 +47,6 @@ class CheckServer:
     joins again when the call returns.
 
     Args:
-        listener: Returns the state of local transactions.
-        recorder: Receives each answer.
         patience: Maximum seconds for one call of the listener.
     """
 

@@ -90,11 +90,7 @@ class Sealer:
 
 
 class Seal:
-    """One outbox's participant in one local transaction: its draft, its halves, its row, and its end.
-
-    Args:
-        connection: Connection on which COMMIT will run.
-    """
+    """One outbox's participant in one local transaction: its draft, its halves, its row, and its end."""
 
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
         self.draft = draft

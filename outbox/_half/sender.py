@@ -70,11 +70,7 @@ class Sender(Connection):
         return Acks(self)
 
     def produce_half(self, half: Record, acks: Acks, budget: Budget) -> None:
-        """Produce a half, without waiting for its acknowledgement.
-
-        Args:
-            budget: Time to wait while the client's queue is full.
-        """
+        """Produce a half, without waiting for its acknowledgement."""
         began = time.monotonic()
         report = acks.expect()
         produced = False
@@ -112,7 +108,6 @@ class Sender(Connection):
 
         Args:
             halves: Halves in the order of their positions.
-            budget: Time to wait; None: `publish_timeout_seconds`, blocking the thread.
 
         Returns:
             The offsets of the halves.

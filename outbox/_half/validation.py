@@ -29,7 +29,6 @@ class PlannedHalf(NamedTuple):
     """The largest possible half of a message, before its transaction id and its position are known.
 
     Args:
-        truth: Whether the callback row or the listener decides.
         messages: Number of messages of the transaction, with this one.
     """
 

@@ -216,9 +216,6 @@ class CallbackTable:
     ) -> list[tuple[str, str]]:
         """Privileges that the present role lacks.
 
-        Args:
-            needed: Privileges by table name.
-
         Returns:
             Privilege and full table name of each.
         """

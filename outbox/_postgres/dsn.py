@@ -122,11 +122,7 @@ def connection_problem(error: psycopg.Error, text: str) -> str:
 
 
 def connection_remedy(text: str, where: str) -> str:
-    """Return what helps where a connection failed: to start the server is no remedy if it answers.
-
-    Args:
-        where: Where the user wrote it.
-    """
+    """Return what helps where a connection failed: to start the server is no remedy if it answers."""
     found = PGconn.ping(conninfo.make_conninfo(libpq_dsn(text), connect_timeout=PING_SECONDS).encode())
     if found == Ping.OK:
         return f"the server answers: correct user, password, database or pg_hba.conf, or name the primary in {where}"

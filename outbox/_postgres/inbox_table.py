@@ -41,11 +41,7 @@ PURGE_BATCH = 5_000
 
 
 class InboxTable:
-    """DDL, insertion and clean-up of the inbox table.
-
-    Args:
-        names: Where it is: beside the callback tables, or where they would be.
-    """
+    """DDL, insertion and clean-up of the inbox table."""
 
     def __init__(self, names: TableNames) -> None:
         self.schema = names.schema

@@ -297,9 +297,5 @@ class MessageTable:
     def create(
         self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
     ) -> None:
-        """Make all of it in one transaction, and the schema if there is none.
-
-        Args:
-            notify: See `statements()`.
-        """
+        """Make all of it in one transaction, and the schema if there is none."""
         run(connection, self.statements(notify=notify), list(grants), "table")

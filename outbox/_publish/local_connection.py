@@ -32,11 +32,7 @@ NoticeHandler = Callable[[psycopg.errors.Diagnostic], None]
 
 
 class Result(NamedTuple):
-    """The result of a statement.
-
-    Args:
-        row: First row; None if there is none.
-    """
+    """The result of a statement."""
 
     row: tuple[Any, ...] | None
     tag: str | None

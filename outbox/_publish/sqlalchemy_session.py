@@ -241,11 +241,7 @@ def publish_on(
 def observed_transaction(
     connection: Connection, starter: Starter[Any], transaction_of: Callable[[PublishedTransaction], T]
 ) -> Iterator[T]:
-    """Run a transaction on a Core connection, which is handled as a session is.
-
-    Args:
-        transaction_of: Returns what the caller publishes with, once the transaction has begun.
-    """
+    """Run a transaction on a Core connection, which is handled as a session is."""
     with core_transaction(
         connection, lambda: transaction_of(published_transaction(connection, starter))
     ) as transaction:

@@ -34,12 +34,7 @@ def is_principal(text: str) -> bool:
 
 
 def formatted(form: AclFormat, principal: str, rights: Sequence[Right]) -> str:
-    """Return rights in the form that a tool reads.
-
-    Args:
-        principal: Who gets them, such as `User:orders`.
-        rights: The rights; those on one resource follow each other.
-    """
+    """Return rights in the form that a tool reads."""
     return _FORMATS[form](principal, rights)
 
 

@@ -34,11 +34,7 @@ log = structlog.get_logger()
 
 
 def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> dict[str, TopicDescription]:
-    """Return the channel's topics, and Kafka's own as far as this client may see them.
-
-    Args:
-        timeout: Seconds for each request about the channel's topics.
-    """
+    """Return the channel's topics, and Kafka's own as far as this client may see them."""
     topics = describe_topics(admin, channel.topics, timeout)
     try:
         return topics | describe_topics(admin, KAFKAS_OWN)
@@ -50,12 +46,7 @@ def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_
 
 
 class ContractWatch:
-    """Looks at the topics when it is made, then in a thread of its own.
-
-    Args:
-        gauge: The metric, by rule.
-        seconds: Pause between two looks.
-    """
+    """Looks at the topics when it is made, then in a thread of its own."""
 
     def __init__(
         self, admin: AdminClient, channel: Channel, contract: Contract, gauge: ChannelGauge, seconds: float

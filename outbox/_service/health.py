@@ -32,11 +32,7 @@ STALE_SECONDS = 30.0
 
 
 class Answer(NamedTuple):
-    """What a probe is answered.
-
-    Args:
-        is_fine: Whether its status is 200.
-    """
+    """What a probe is answered."""
 
     is_fine: bool
     text: str

@@ -32,9 +32,6 @@ class Periodic:
     A cluster that does not answer, or refuses, ends nothing: the next look follows soon. After an unforeseen error
     the next one follows after the pause (R81). Only what makes going on unsafe ends the thread, and is raised
     by `check()`.
-
-    Args:
-        seconds: Pause between two calls.
     """
 
     def __init__(self, name: str, look: Callable[[], None], seconds: float) -> None:

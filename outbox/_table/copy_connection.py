@@ -12,11 +12,7 @@ from outbox._table.insert_connection import CoreConnection, InsertConnection, Ps
 
 
 class CopyConnection:
-    """A connection of psycopg; an async one inside SQLAlchemy's greenlet.
-
-    Args:
-        driver: The connection, in a transaction.
-    """
+    """A connection of psycopg; an async one inside SQLAlchemy's greenlet."""
 
     def __init__(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
         self._driver = driver

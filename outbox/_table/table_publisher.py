@@ -32,11 +32,7 @@ Target = Session | scoped_session[Any] | Connection | DbapiConnection
 
 
 class TablePublisher:
-    """Inserts the messages of one outbox.
-
-    Args:
-        recorder: Receives the outbox's events.
-    """
+    """Inserts the messages of one outbox."""
 
     def __init__(self, settings: Settings, recorder: Recorder | None = None) -> None:
         self._settings = settings

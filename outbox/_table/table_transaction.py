@@ -20,11 +20,7 @@ Insert = Callable[[InsertConnection, list[Message]], list[Receipt]]
 
 
 class RowParticipant:
-    """What an outbox has in one local transaction: rows, which Postgres removes with what is rolled back.
-
-    Args:
-        insert: Inserts the rows.
-    """
+    """What an outbox has in one local transaction: rows, which Postgres removes with what is rolled back."""
 
     def __init__(self, insert: Insert, connection: InsertConnection) -> None:
         self.transaction_id = ""  # until the first message

@@ -52,11 +52,7 @@ def is_utf8(text: str) -> bool:
 
 
 def refuse_newer(version: str, what: str) -> None:
-    """Refuse a version of the format that is newer than this process.
-
-    Args:
-        what: Where it was found, for the message.
-    """
+    """Refuse a version of the format that is newer than this process."""
     if not (version.isascii() and version.isdigit()):
         return
     number = version.lstrip("0") or "0"

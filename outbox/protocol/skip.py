@@ -20,11 +20,7 @@ PREFIX = b"skip/"
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """One skip.
-
-    Args:
-        topic_id: Id of the half or op topic.
-    """
+    """One skip."""
 
     topic_id: str
     partition: int

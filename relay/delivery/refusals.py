@@ -54,9 +54,6 @@ def blame(written: Counter[str], undelivered: Iterable[Undelivered]) -> Blame:
     """Find the topics that made a batch fail.
 
     A topic of which some records were acknowledged is not to blame for a time-out: the batch was too large.
-
-    Args:
-        written: The batch's records by topic.
     """
     missing: Counter[str] = Counter()
     errors: dict[str, str] = {}

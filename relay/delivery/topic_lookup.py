@@ -125,18 +125,13 @@ class TopicLookup:
 
         Args:
             names: Topics of what comes from the discard topic.
-            in_hand: See `InHand`.
         """
         deadline = time.monotonic() + LEADERS_AWAITED_SECONDS
         while self.describe_again(names, in_hand) and time.monotonic() < deadline and not self._is_stopping:
             time.sleep(PAUSE_SECONDS)
 
     def describe_again(self, names: Collection[str], in_hand: InHand = frozenset) -> bool:
-        """Describe topics in the middle of a turn; return whether one of them is unavailable.
-
-        Args:
-            in_hand: See `InHand`.
-        """
+        """Describe topics in the middle of a turn; return whether one of them is unavailable."""
         found = self._real_topics(self._described_again(names), in_hand())
         self._release(self.gate.update_better(names, found, self._waited_for(names)))
         return any(topic.unavailable for topic in found.values())

@@ -10,11 +10,7 @@ from outbox.protocol.record import Record
 
 
 class Found(NamedTuple):
-    """A record of a real topic.
-
-    Args:
-        record: The record, as it could be written once more.
-    """
+    """A record of a real topic."""
 
     record: Record
     offset: int
@@ -48,7 +44,6 @@ class Written(NamedTuple):
     """A record of a real topic that a relay wrote.
 
     Args:
-        record: The record, as it could be written once more.
         place: What its origin header has behind the owner's name: a half offset, or the id of a row, of any form.
     """
 

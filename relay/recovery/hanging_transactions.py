@@ -56,11 +56,7 @@ class NoHangingTransactions:
 
 
 class OwnHangingTransactions:
-    """Of an owner that writes Kafka transactions.
-
-    Args:
-        group: Of the owner, for reading.
-    """
+    """Of an owner that writes Kafka transactions."""
 
     def __init__(
         self,

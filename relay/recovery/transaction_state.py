@@ -60,11 +60,7 @@ class Decision(NamedTuple):
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
-    """Return the partition of `__transaction_state` that holds a transactional id.
-
-    Args:
-        transactional_id: ASCII text.
-    """
+    """Return the partition of `__transaction_state` that holds a transactional id."""
     value = 0
     for byte in transactional_id.encode("ascii"):
         value = (31 * value + byte) & 0xFFFFFFFF  # Java's String.hashCode()

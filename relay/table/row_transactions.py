@@ -95,9 +95,6 @@ def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
     """Return the transactions of rows, in the order of their first rows.
 
     Rows of several services in one local transaction become one transaction for each service.
-
-    Args:
-        rows: In the order of their ids.
     """
     grouped: defaultdict[Which, list[RowMessage]] = defaultdict(list)
     for row in rows:

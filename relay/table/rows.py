@@ -102,7 +102,6 @@ def whole(rows: Sequence[Row], cut: Collection[Local]) -> int:
     It is a prefix: where only the rows of the others were taken out, a later row of one key could pass an earlier one.
 
     Args:
-        rows: In the order of their ids.
         cut: Local transactions that go on behind these rows.
     """
     places = [(row[0], row[2] + EPOCH_US) for row in rows]
@@ -171,7 +170,6 @@ def counted_names(names: bytes, values: bytes) -> int:
     """Return how many headers a row has, by the heads of its arrays.
 
     Args:
-        names: Of its headers.
         values: The first `ARRAY_HEAD` bytes of their values.
     """
     count = len(_names(names))

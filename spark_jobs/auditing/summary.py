@@ -87,11 +87,7 @@ class Summary:
 
 
 def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) -> Summary:
-    """Count verdicts and measure latencies, in one pass.
-
-    Args:
-        judged: As `spark_jobs.auditing.judge.judge` gives it.
-    """
+    """Count verdicts and measure latencies, in one pass."""
     counts = [f.count_if(f.col("verdict") == str(verdict)).alias(verdict) for verdict in Verdict]
     levels = f.array(*map(f.lit, PERCENTILES))
     latencies = [f.percentile_approx(name, levels, _ACCURACY).alias(name) for name in LATENCIES]

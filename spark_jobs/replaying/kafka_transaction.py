@@ -73,7 +73,6 @@ class KafkaTransaction:
     """A producer for one Kafka transaction; a context manager.
 
     Args:
-        transactional_id: The id that it takes over.
         max_message_bytes: The largest record batch that the topics take.
 
     Raises:

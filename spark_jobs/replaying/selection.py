@@ -32,11 +32,7 @@ class Selection:
 
 
 def select(records: DataFrame, selection: Selection, findings: DataFrame | None = None) -> DataFrame:
-    """Return the records that are selected.
-
-    Args:
-        findings: The findings of an audit, if verdicts select.
-    """
+    """Return the records that are selected."""
     chosen = records if selection.include_replays else records.where(header_value(REPLAY_HEADER).isNull())
     if selection.ids:
         chosen = chosen.where(_named(selection.ids))

@@ -17,10 +17,6 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
 class Folder:
     """A folder and what is below it; names are relative to it, with `/` between parts.
 
-    Args:
-        spark: Session whose file systems and credentials are used.
-        path: The folder; it need not exist.
-
     Raises:
         OutputError: The path names no file system that Spark supports. Every method raises it when the file system
             refuses.

@@ -82,11 +82,7 @@ class JavaAdmin:
         return self._kafka.common.TopicPartition(*place)
 
     def _awaited(self, future: Any, needed: str = "") -> Any:
-        """Return what a Java future returns.
-
-        Args:
-            needed: The right that the request needs, with its resource.
-        """
+        """Return what a Java future returns."""
         try:
             return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
         except JAVA_ERRORS as error:

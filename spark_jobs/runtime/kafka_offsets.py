@@ -111,7 +111,6 @@ def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[in
     """Options of Spark's Kafka source for a batch that reads spans of offsets and nothing else.
 
     Args:
-        options: Those of any source of the job.
         spans: First offset and first offset behind, by topic and partition.
     """
     starts = {topic: {str(key): start for key, (start, _) in parts.items()} for topic, parts in spans.items()}

@@ -181,9 +181,6 @@ def asked_to_stop(spark: SparkSession) -> Iterator[threading.Event]:
     A service manager sends SIGTERM to all processes of a job. Spark's Java process then ends by itself. If this process
     was asked to stop as well, the block ends without an error. Spark commits no batch that is not complete, so the next
     start does it again.
-
-    Args:
-        spark: Session of the job. PySpark sets a handler for Ctrl-C when it starts it.
     """
     stop = stop_on_signals()
     try:

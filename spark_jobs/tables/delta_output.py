@@ -41,12 +41,7 @@ _COMMITTED_BY_SQL = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class Output:
-    """The tables of one output.
-
-    Args:
-        spark: Session with `DELTA_SETTINGS` and Delta's jars.
-        path: Their folder; it need not exist.
-    """
+    """The tables of one output."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         _require_delta(spark)

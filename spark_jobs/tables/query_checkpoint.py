@@ -18,11 +18,7 @@ _COMMITTED = '{"nextBatchWatermarkMs":0}'
 
 
 class Checkpoint:
-    """A query's checkpoint.
-
-    Args:
-        folder: Where it is; it need not exist yet.
-    """
+    """A query's checkpoint."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder

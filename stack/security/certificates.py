@@ -46,11 +46,7 @@ class Authority:
         self.certificate.write_bytes(self._own.public_bytes(serialization.Encoding.PEM))
 
     def server(self, name: str) -> Certificate:
-        """Return a certificate for a server on this machine's loopback addresses.
-
-        Args:
-            name: Its common name, and the name of its files.
-        """
+        """Return a certificate for a server on this machine's loopback addresses."""
         loopback = [x509.DNSName("localhost"), *map(x509.IPAddress, map(ipaddress.ip_address, (HOST, "::1")))]
         return self._issue(name, ExtendedKeyUsageOID.SERVER_AUTH, loopback)
 
@@ -58,7 +54,6 @@ class Authority:
         """Return a certificate for a client.
 
         Args:
-            name: Its common name, and the name of its files.
             password: Of its private key; empty: the key is not encrypted.
         """
         return self._issue(name, ExtendedKeyUsageOID.CLIENT_AUTH, (), password)

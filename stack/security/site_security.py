@@ -23,11 +23,7 @@ _VALID_SECONDS = 3_600
 
 
 class TokenIssuer:
-    """Signs tokens. Its private key is never written.
-
-    Attributes:
-        keys: That file, a JSON Web Key Set.
-    """
+    """Signs tokens. Its private key is never written."""
 
     def __init__(self, folder: Path) -> None:
         self._key = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
@@ -69,9 +65,6 @@ class Security:
 
     Args:
         folder: For the files; the stack removes it at its end.
-
-    Attributes:
-        authority: What issued the servers' certificates, and issues those of clients.
     """
 
     def __init__(self, folder: Path) -> None:

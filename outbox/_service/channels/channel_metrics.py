@@ -55,11 +55,7 @@ class ChannelHistogram(_OfChannel, Histogram):
     """A histogram with a series for each channel."""
 
     def observe_each(self, amounts: Mapping[float, int]) -> None:
-        """Observe amounts so many times each, with one step for each bucket.
-
-        Args:
-            amounts: How many times, by amount.
-        """
+        """Observe amounts so many times each, with one step for each bucket."""
         self._sum.inc(sum(amount * times for amount, times in amounts.items()))
         buckets = defaultdict[int, int](int)
         for amount, times in amounts.items():
@@ -72,9 +68,6 @@ class MetricTable:
     """The metrics of a service, a row each: its name, what it is, and its labels beside the channel.
 
     A label has the values that it may have; none, if they are found only while the service runs.
-
-    Args:
-        service: relay or checker.
     """
 
     def __init__(self, service: str) -> None:

@@ -22,9 +22,6 @@ class AnyConnection(LocalConnection):
 
     SQLAlchemy's events report the state of its transaction. Drivers report less: sqlite3 reports no transaction until
     the first change of a row.
-
-    Args:
-        driver: The driver's own connection; an async one only in SQLAlchemy's greenlet.
     """
 
     waiting = BLOCKING

@@ -28,12 +28,7 @@ from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_
 
 
 class MemoryPublisher:
-    """Keeps the messages of one outbox until COMMIT, which SQLAlchemy's events report.
-
-    Args:
-        recorder: Receives the outbox's events.
-        topics: The existing topics.
-    """
+    """Keeps the messages of one outbox until COMMIT, which SQLAlchemy's events report."""
 
     def __init__(self, settings: Settings, recorder: Recorder | None, topics: DeclaredTopics, memory: Memory) -> None:
         self._settings = settings

@@ -57,10 +57,8 @@ class InMemoryOutbox(_Shown, Outbox):
     connections of drivers: no event reports their COMMIT.
 
     Args:
-        name: Name of the service.
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
-        recorder: Receives the outbox's events.
 
     Example:
         outbox = InMemoryOutbox(topics=["orders"])
@@ -97,11 +95,6 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
     From `publish()` to COMMIT it runs the code of the real outbox; only the writes to Kafka and the callback table are
     replaced. So it works on every database that SQLAlchemy supports, sync or async (`AsyncHalfOutbox.over(outbox)`),
     and on psycopg's connections. Eager sending has no effect: no half is sent, and no lock is taken.
-
-    Args:
-        name: Name of the service.
-        topics: As for `InMemoryOutbox`.
-        recorder: Receives the outbox's events.
     """
 
     _sender: MemorySender

@@ -46,13 +46,7 @@ def memory_connection(driver: object) -> LocalConnection:
 
 
 class MemoryParticipant(ABC):
-    """An in-memory outbox's participant in one local transaction.
-
-    Args:
-        service: Name of the service.
-        recorder: Receives the outbox's events.
-        connection: Connection on which COMMIT will run.
-    """
+    """An in-memory outbox's participant in one local transaction."""
 
     def __init__(
         self, transaction_id: str, service: str, memory: Memory, recorder: Recorder, connection: LocalConnection
@@ -113,10 +107,7 @@ class RowParticipant(MemoryParticipant):
     """A participant in table mode: messages have the ids of rows.
 
     Args:
-        topics: The existing topics.
         memory: Stores the messages of committed transactions, and gives ids to rows.
-        recorder: Receives the outbox's events.
-        connection: Connection on which COMMIT will run.
     """
 
     def __init__(
@@ -186,11 +177,7 @@ class MemoryStarter:
 
 
 class HalfParticipant(MemoryParticipant):
-    """A participant in half mode, which fails as the test requested.
-
-    Args:
-        connection: Connection on which COMMIT will run.
-    """
+    """A participant in half mode, which fails as the test requested."""
 
     def __init__(self, starter: MemoryStarter, connection: LocalConnection) -> None:
         self._draft = MemoryDraft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
@@ -213,11 +200,7 @@ class HalfParticipant(MemoryParticipant):
         return self._draft.messages()
 
     def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
-        """Add messages, all or none.
-
-        Args:
-            eager: Ignored.
-        """
+        """Add messages, all or none."""
         del eager
         require_accepted(self._settings)
         messages = with_traces(messages)

@@ -46,12 +46,7 @@ class DeclaredTopics:
 
 
 class MemorySender(Sender):
-    """A sender with declared topics that refuses to connect.
-
-    Args:
-        recorder: Receives its events.
-        topics: The existing topics.
-    """
+    """A sender with declared topics that refuses to connect."""
 
     def __init__(self, settings: HalfSettings, recorder: Recorder | None, topics: DeclaredTopics) -> None:
         super().__init__(settings, recorder)

@@ -199,11 +199,7 @@ class Gate:
         return set(self._unknown)
 
     def update(self, names: Collection[str], found: Mapping[str, RealTopic], waited_for: Collection[str]) -> GateChange:
-        """Take new metadata of topics.
-
-        Args:
-            found: Those of them that exist.
-        """
+        """Take new metadata of topics."""
         change = GateChange(set(), set())
         for name in names:
             self._topics[name] = found.get(name)

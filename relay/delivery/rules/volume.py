@@ -48,7 +48,6 @@ class Volume:
         """Make the next batch half as large as one that timed out.
 
         Args:
-            size: Its bytes.
             is_single: Whether it was one transaction, which cannot be halved.
         """
         limit = self.limit
@@ -64,7 +63,6 @@ class Volume:
         """Let the next batch be twice as large if this one filled at least half of its limit in a short time.
 
         Args:
-            size: Its bytes.
             seconds: Duration of its Kafka transaction.
         """
         limit, policy = self.limit, self._policy

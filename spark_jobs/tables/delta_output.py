@@ -9,11 +9,14 @@ a transaction whose name it has with the same or a higher number, so the rows of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
+import structlog
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from outbox._settings.of_jobs import MaintainSettings
 from outbox.errors import ConfigurationError
 from spark_jobs.columns import DAY_COLUMN, OUTBOX_COLUMNS, PROBLEM_COLUMN, RAW_COLUMNS
 from spark_jobs.runtime.errors import OutputError, reason
@@ -21,6 +24,28 @@ from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JavaPackage, jvm
 from spark_jobs.runtime.session import DELTA_SETTINGS
 from spark_jobs.tables.progress import Progress, newest
+
+log = structlog.get_logger()
+
+
+def maintain(spark: SparkSession, settings: MaintainSettings, stop: Callable[[], bool]) -> None:
+    """Optimize and vacuum the tables of an output; `land` may run meanwhile.
+
+    Args:
+        stop: Returns whether the job is asked to stop; it is asked before each table.
+    """
+    output = Output(spark, settings.output)
+    progress = output.progress()
+    if progress is None:
+        raise OutputError(f"{output} has no table that land has written. Name the output of a job that has landed.")
+    for table in output.tables():
+        if stop():
+            break
+        began = time.monotonic()
+        replaced, written = output.optimize(table, progress)
+        seconds = round(time.monotonic() - began, 2)
+        log.info("Table maintained", table=table, replaced=replaced, written=written, seconds=seconds)
+
 
 FORMAT = "delta"
 RECORDS = "records"

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
+from sqlalchemy.util import await_only
 
 from outbox._half.draft import Draft
 from outbox._half.validation import refuse, why_not_for
 from outbox._publish.acceptance import refuse_internal, require_accepted
-from outbox._publish.local_connection import LocalConnection, local_connection
+from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement, local_connection
 from outbox._publish.tracing import with_traces
+from outbox._publish.waiting import BLOCKING
 from outbox._table.transaction_limits import why_not
 from outbox.errors import (
     CommitOutcomeUnknown,
@@ -29,11 +36,97 @@ from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
 from outbox.recorder import CommitOutcome, Recorder
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.any_connection import AnyConnection, commit_now
 from outbox.testing._memory.sender import DeclaredTopics, MemorySender
 from outbox.testing._memory.state import CommitFailure, Memory
 from outbox.testing.published import PublishedMessage
 from outbox.transaction import Receipt
+
+
+class AnyConnection(LocalConnection):
+    """A connection of any driver that SQLAlchemy supports, sync or async.
+
+    SQLAlchemy's events report the state of its transaction. Drivers report less: sqlite3 reports no transaction until
+    the first change of a row.
+    """
+
+    waiting = BLOCKING
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._closed = False
+
+    @property
+    def driver(self) -> object:
+        return self._driver
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def status(self) -> TransactionStatus:
+        """Always IDLE: SQLAlchemy's events report the state."""
+        return TransactionStatus.IDLE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is certainly in a transaction.
+
+        Only sqlite3 in its default mode can report that. With a BEGIN of the application, which SQLAlchemy's manual
+        recommends for SAVEPOINTs, and in sqlite3's newer autocommit mode, the next transaction may have begun.
+        """
+        driver = self._driver
+        return (
+            isinstance(driver, sqlite3.Connection)
+            and driver.in_transaction
+            and driver.isolation_level is not None
+            and getattr(driver, "autocommit", None) is not False
+        )
+
+    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+        del statement, parameters
+        raise UsageError(
+            f"The library runs no statements on a connection of {type(self._driver).__module__}. Use psycopg 3."
+        )
+
+    def commit_definitely_failed(self, error: BaseException) -> bool:
+        """Return whether COMMIT failed for certain: no reply is lost here, so each error is an answer."""
+        return isinstance(error, Exception)
+
+    def commit(self) -> None:
+        self._call("commit")
+
+    def rollback(self) -> None:
+        self._call("rollback")
+
+    def close(self) -> None:
+        self._closed = True
+        self._call("close")
+
+    def _call(self, method: str) -> None:
+        result = getattr(self._driver, method)()
+        if inspect.isawaitable(result):
+            await_only(result)
+
+    def listen(self, handler: NoticeHandler) -> None:
+        """Do nothing: other drivers provide no notices."""
+
+    def unlisten(self, handler: NoticeHandler) -> None:
+        """Do nothing: other drivers provide no notices."""
+
+    def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
+        """Leave the mode unchanged."""
+        del on
+        return nullcontext()
+
+
+def commit_now(connection: LocalConnection) -> None:
+    """Send COMMIT without SQLAlchemy's events, to simulate that its reply is lost."""
+    if isinstance(connection, AnyConnection):
+        connection.commit()
+    else:
+        connection.execute(sql.SQL("COMMIT"))
+
 
 _MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
 

@@ -24,11 +24,7 @@ _PREPARED: LiteralString = (
 
 
 def durability_problems(found: Mapping[str, str], *, standby: bool) -> list[str]:
-    """Return what could lose a committed row, one sentence each, with the remedy.
-
-    Args:
-        found: Settings of the server, as the checker's role has them.
-    """
+    """Return what could lose a committed row, one sentence each, with the remedy."""
     checks = {
         "fsync is off: a crash loses what was committed; set fsync = on": found.get("fsync") == "on",
         "full_page_writes is off: a crash may damage the tables; set full_page_writes = on": found.get(
@@ -90,7 +86,6 @@ def connect(
 
     Args:
         purpose: What it is for; appended to `outbox-` in `application_name`.
-        options: Further server settings, such as `-c lock_timeout=1s`.
         writes: False: nothing will be written, and the server sees to it; a primary that is read-only will do.
         idle_seconds: How long the connection may be idle in a transaction before the server ends it.
     """

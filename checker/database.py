@@ -85,7 +85,6 @@ class Database:
         connect_and_verify(self.name, self.settings, purge=self._purge).close()
 
     def start(self) -> None:
-        """Start answering."""
         metrics.know(self.name)
         self._thread.start()
 
@@ -160,7 +159,6 @@ class Database:
             log.error("Verdicts need an operator", database=self.name, **told)
 
     def _connected(self) -> psycopg.Connection[Any]:
-        """Return the connection; reconnect and verify it if it broke."""
         if self._connection is None or self._connection.closed:
             self._connection = connect_and_verify(self.name, self.settings, purge=self._purge)
             metrics.DATABASE_UP.labels(self.name).set(1)

@@ -62,11 +62,7 @@ class ServedDatabases:
         return unmapped
 
     def check(self) -> None:
-        """Whether their upkeep may go on.
-
-        Raises:
-            UnsafeError: It may not.
-        """
+        """Whether their upkeep may go on."""
         self._upkeep.check()
 
     def not_ready(self) -> str | None:
@@ -89,7 +85,6 @@ class ServedDatabases:
             log.warning("Databases did not answer in time; the relay asks again", databases=late)
 
     def names(self) -> list[str]:
-        """Their names."""
         return sorted(self._databases)
 
     def _made(self, name: str, settings: CheckerDatabase) -> Database:

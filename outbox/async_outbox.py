@@ -84,7 +84,6 @@ class _AsyncFace(Generic[O]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the outbox."""
         await in_thread(self.sync.close)
 
 

@@ -99,35 +99,27 @@ class GuardedRecorder:
         self._has_failed = False
 
     def messages_published(self, service: str, count: int) -> None:
-        """Call the recorder."""
         self._call("messages_published", service, count)
 
     def halves_acked(self, service: str, count: int, seconds: float) -> None:
-        """Call the recorder."""
         self._call("halves_acked", service, count, seconds)
 
     def transaction_ended(self, service: str, outcome: CommitOutcome) -> None:
-        """Call the recorder."""
         self._call("transaction_ended", service, outcome)
 
     def ops_dropped(self, service: str, count: int) -> None:
-        """Call the recorder."""
         self._call("ops_dropped", service, count)
 
     def check_answered(self, service: str, state: LocalTransactionState) -> None:
-        """Call the recorder."""
         self._call("check_answered", service, state)
 
     def table_looked_at(self, service: str, unowned_seconds: int) -> None:
-        """Call the recorder."""
         self._call("table_looked_at", service, unowned_seconds)
 
     def circuit_opened(self, service: str) -> None:
-        """Call the recorder."""
         self._call("circuit_opened", service)
 
     def circuit_closed(self, service: str) -> None:
-        """Call the recorder."""
         self._call("circuit_closed", service)
 
     def _call(self, method: str, *arguments: object) -> None:

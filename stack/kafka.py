@@ -22,9 +22,89 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 from outbox._jars.java import Java
 from stack.errors import PortInUseError, StartError, log_tail
 from stack.kafka_cluster import PLAIN, Listeners, Node, cluster_in
-from stack.kafka_settings import initial_controllers, server_properties
 from stack.ports import HOST, Ports, is_free
 from stack.processes import Command, Processes
+
+SMALL_TOPIC_PARTITIONS = 8
+"""Partitions of Kafka's own topics; the default of 50 costs seconds at the first transaction of a fresh cluster."""
+
+
+_SASL = "listener.name.sasl_ssl"
+_SECURITY = "org.apache.kafka.common.security"
+SECURED = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "false",
+    # A client without a name, on the first listener: the nodes themselves, and the process that started them.
+    "super.users": "User:ANONYMOUS",
+    "sasl.enabled.mechanisms": "SCRAM-SHA-256,OAUTHBEARER",
+    f"{_SASL}.scram-sha-256.sasl.jaas.config": f"{_SECURITY}.scram.ScramLoginModule required;",
+    f"{_SASL}.oauthbearer.sasl.jaas.config": f"{_SECURITY}.oauthbearer.OAuthBearerLoginModule required;",
+    f"{_SASL}.oauthbearer.sasl.server.callback.handler.class": (
+        f"{_SECURITY}.oauthbearer.OAuthBearerValidatorCallbackHandler"
+    ),
+    "listener.name.ssl.ssl.client.auth": "required",
+    # The principal of a certificate is User: and its common name.
+    "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+}
+"""Clients with a name have the rights that ACLs give them, and no others."""
+
+
+def server_properties(node: Node, nodes: Sequence[Node], log_dirs: str, overrides: Mapping[str, str]) -> str:
+    secured = SECURED if node.secured_port else {}
+    settings = {**_base(len(nodes)), **_place(node, nodes), **secured, "log.dirs": log_dirs, **overrides}
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
+
+
+def initial_controllers(nodes: Sequence[Node]) -> str:
+    """Return the first quorum, as the format tool wants it."""
+    return ",".join(f"{node.number}@{HOST}:{node.controller_port}:{node.directory}" for node in nodes)
+
+
+def _place(node: Node, nodes: Sequence[Node]) -> dict[str, str]:
+    listeners = f"PLAINTEXT://{HOST}:{node.port},CONTROLLER://{HOST}:{node.controller_port}"
+    if node.secured_port:
+        listeners += f",SASL_SSL://{HOST}:{node.secured_port},SSL://{HOST}:{node.certificate_port}"
+    # A client that comes in through a proxy gets the addresses of proxies only, so that no client gets past them.
+    proxied = ",PROXIED://" + HOST if node.proxy_port else ""
+    return {
+        "node.id": str(node.number),
+        "listeners": listeners + (proxied and f"{proxied}:{node.behind_port}"),
+        "advertised.listeners": listeners + (proxied and f"{proxied}:{node.proxy_port}"),
+        "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{each.controller_port}" for each in nodes),
+    }
+
+
+def _base(nodes: int) -> dict[str, str]:
+    replicas = str(min(nodes, 3))
+    in_sync = str(max(1, min(nodes, 3) - 1))
+    return {
+        "process.roles": "broker,controller",
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listener.security.protocol.map": (
+            "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL"
+        ),
+        "default.replication.factor": replicas,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": replicas,
+        "offsets.topic.num.partitions": str(SMALL_TOPIC_PARTITIONS),
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.num.partitions": str(SMALL_TOPIC_PARTITIONS),
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "share.coordinator.state.topic.num.partitions": str(SMALL_TOPIC_PARTITIONS),
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+        # A killed node is let in again only when its old session has ended, usually after 9 s.
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        # Tests kill consumers and do not want to wait for the usual minimum of 6 s.
+        "group.min.session.timeout.ms": "1000",
+        "group.consumer.min.session.timeout.ms": "1000",
+        "group.consumer.min.heartbeat.interval.ms": "200",
+    }
+
 
 READY_SECONDS = 180.0
 """A node that has not answered by then has failed; on a quiet machine one is up in 3 s."""
@@ -47,7 +127,6 @@ class KafkaProgram:
     options: Sequence[str] = ()
 
     def command(self, options: Sequence[str], main: str, arguments: Sequence[str]) -> list[str]:
-        """Return the command line of one of Kafka's main classes."""
         path = ":".join(map(str, self.jars))
         java = [str(self.java.command), *options, *self.options, f"-Dlog4j2.configurationFile={LOG4J}"]
         return [*java, "-cp", path, main, *arguments]
@@ -109,7 +188,6 @@ class Kafka:
 
         Args:
             name: Its name: its principal is `User:` and this.
-            password: Its password (SCRAM-SHA-256).
         """
         client = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, _ITERATIONS)
@@ -117,7 +195,6 @@ class Kafka:
         client.alter_user_scram_credentials([upsertion])[name].result(READY_SECONDS)
 
     def log(self, node: int = 0) -> Path:
-        """Return the file with everything that a node printed."""
         return self._node_folder(self._cluster.nodes[node]) / "server.log"
 
     def start_all(self) -> None:
@@ -126,7 +203,6 @@ class Kafka:
             list(pool.map(self.start, range(len(self._cluster.nodes))))
 
     def start(self, node: int = 0) -> None:
-        """Start a node and wait until it serves."""
         nodes = self._cluster.nodes
         self._format(nodes[node])
         heap = "-Xmx1g" if len(nodes) == 1 else "-Xmx512m"
@@ -152,17 +228,14 @@ class Kafka:
         self._processes.signal(self._cluster.nodes[node].name, signal.SIGCONT)
 
     def restart(self, node: int = 0) -> None:
-        """Stop a node and start it again."""
         self.stop(node)
         self.start(node)
 
     def stop_all(self) -> None:
-        """Stop all nodes."""
         with ThreadPoolExecutor(len(self._cluster.nodes)) as pool:
             list(pool.map(self.stop, range(len(self._cluster.nodes))))
 
     def check(self) -> None:
-        """Look whether all nodes run."""
         for node in self._cluster.nodes:
             self._check_node(node)
 

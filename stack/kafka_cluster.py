@@ -55,12 +55,10 @@ class Node:
 
     @property
     def name(self) -> str:
-        """The node's name for people."""
         return f"kafka-{self.number}"
 
     @property
     def listeners(self) -> Listeners:
-        """Which listeners the node has."""
         return Listeners(proxied=bool(self.proxy_port), secured=bool(self.secured_port))
 
 

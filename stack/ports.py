@@ -21,11 +21,7 @@ class Ports:
         self._claims: dict[int, socket.socket] = {}
 
     def claim(self, wanted: int | None = None) -> int:
-        """Claim a port.
-
-        Args:
-            wanted: The port that it must be; None: any.
-        """
+        """Claim a port."""
         for port in [wanted] if wanted is not None else _some_ports():
             if self._take(port):
                 return port
@@ -34,7 +30,6 @@ class Ports:
         raise PortInUseError(f"port {wanted} of {HOST} is in use: stop what listens there, or name another port")
 
     def close(self) -> None:
-        """Give up all claims."""
         for claim in self._claims.values():
             claim.close()
         self._claims.clear()

@@ -53,11 +53,7 @@ _SETTINGS = {
 
 
 class ServerTls(NamedTuple):
-    """With what a server encrypts its connections, all of them.
-
-    Attributes:
-        authority: The certificate by which clients check the server's.
-    """
+    """With what a server encrypts its connections, all of them."""
 
     certificate: Path
     key: Path
@@ -72,7 +68,6 @@ class Postgres:
         folder: For logs and data; data that is there already is used again, with its password. Its name is the
             server's.
         user: Account to run it under; None: the current one.
-        settings: Settings over the stack's own.
         primary: The server that this one is a streaming standby of; None: it is a primary.
         tls: With what it encrypts all connections; None: they are not encrypted.
     """
@@ -147,7 +142,6 @@ class Postgres:
         self.start()
 
     def check(self) -> None:
-        """Look whether the server runs."""
         code = self._processes.ended(self._name)
         if code is None:
             return

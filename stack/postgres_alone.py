@@ -16,11 +16,7 @@ from stack.processes import Processes
 
 @contextmanager
 def postgres_alone(settings: Mapping[str, str] | None = None) -> Iterator[Postgres]:
-    """Start a Postgres on a port of its own, and remove it after the block.
-
-    Args:
-        settings: Settings over the stack's own.
-    """
+    """Start a Postgres on a port of its own, and remove it after the block."""
     user = server_user()
     folder = Path(tempfile.mkdtemp(prefix="outbox-postgres-")).resolve()
     if user:

@@ -48,12 +48,7 @@ class Command:
 
 
 class Processes:
-    """The processes of one stack. They all end when this is closed or when this process ends, in whatever way.
-
-    Args:
-        folder: Folder for the supervisor's own log.
-        remove: Folder to remove at the end, or None.
-    """
+    """The processes of one stack. They all end when this is closed or when this process ends, in whatever way."""
 
     def __init__(self, folder: Path, *, remove: Path | None) -> None:
         # Isolated and without site packages it starts in 20 ms; in a session of its own Ctrl-C does not reach it.
@@ -70,7 +65,6 @@ class Processes:
         self._lock = threading.Lock()
 
     def start(self, command: Command) -> None:
-        """Start a process; it runs in a session of its own."""
         self._ask(
             {
                 "do": "start",
@@ -84,7 +78,6 @@ class Processes:
         )
 
     def run(self, command: Command, seconds: float = 60.0) -> None:
-        """Run a process to its end."""
         self.start(command)
         code = self.wait(command.name, seconds)
         if code != 0:

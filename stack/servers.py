@@ -111,11 +111,7 @@ class Stack:
         return self.postgres.url
 
     def start(self) -> None:
-        """Start everything and wait until it answers; jars that are missing are fetched first.
-
-        Raises:
-            SetupError: Something is missing, does not start, or a port is in use; the message names the remedy.
-        """
+        """Start everything and wait until it answers; jars that are missing are fetched first."""
         program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, progress=self._progress))
         for attempt in range(_ATTEMPTS):
             try:
@@ -171,7 +167,6 @@ class Stack:
                 server.check()
 
     def __enter__(self) -> Self:
-        """Start everything."""
         self.start()
         return self
 
@@ -181,7 +176,6 @@ class Stack:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop everything."""
         self.stop()
 
     def _start(self, program: KafkaProgram) -> None:
@@ -212,7 +206,6 @@ class Stack:
         self._is_up = True
 
     def _folder(self) -> Path:
-        """Return the folder for everything: the given one, or a temporary one."""
         if self._kept_folder:
             self._kept_folder.mkdir(parents=True, exist_ok=True)
             return self._kept_folder.resolve()

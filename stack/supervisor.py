@@ -39,7 +39,6 @@ class Supervisor:
         self._codes: dict[str, int] = {}
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Do what a request asks, and return the state of the process."""
         name = request["name"]
         self.reap()
         if request["do"] == "start":

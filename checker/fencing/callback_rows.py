@@ -31,7 +31,6 @@ class RowLookup:
 
     Args:
         incarnation: Its incarnation; None: it has none.
-        rows: Rows by transaction id.
     """
 
     incarnation: str | None

@@ -104,7 +104,6 @@ class Breaker:
         """Whether these may be fenced.
 
         Args:
-            ids: They were offered.
             now: Monotonic time, seconds.
         """
         newer = evidence.rollback_rows + sum(id_ > evidence.newest_commit for id_ in ids)

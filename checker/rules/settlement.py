@@ -179,11 +179,7 @@ def between(ordered: Sequence[str], after: str, to: str) -> Sequence[str]:
 
 
 def places(malformed: Collection[tuple[int, int]]) -> Mapping[str, Sequence[int]]:
-    """Return discarded halves without a known transaction id as parameters of a statement.
-
-    Args:
-        malformed: Half partition and offset of each.
-    """
+    """Return discarded halves without a known transaction id as parameters of a statement."""
     ordered = sorted(malformed)
     return {
         "malformed_partitions": [partition for partition, _ in ordered],

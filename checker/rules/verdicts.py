@@ -49,9 +49,6 @@ def of_row(row: Row, topic_id: str) -> Verdict:
 
     A committed row that names another half topic decides nothing here: that topic was recreated while the application
     ran, or this one is a copy (R39).
-
-    Args:
-        topic_id: Id of the half topic that asks.
     """
     if not row.committed:
         return Verdict.FENCED
@@ -92,7 +89,6 @@ class Undecided:
         """Take the answers of a batch.
 
         Args:
-            answers: Verdicts by transaction id.
             now: Time, ms since 1970.
         """
         for id_, (verdict, _) in answers.items():

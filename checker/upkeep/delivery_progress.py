@@ -147,7 +147,6 @@ class DeliveryReader:
             return ()
 
     def close(self) -> None:
-        """Let the connections go."""
         with self._indexing:
             self._index.close()
 

@@ -85,7 +85,6 @@ class DiscardIndex:
         return frozenset(range(len(ends))) - self._behind(ends)
 
     def close(self) -> None:
-        """Let the connection go."""
         self._consumer.close()
 
     def _behind(self, ends: Sequence[int]) -> set[int]:

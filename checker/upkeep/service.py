@@ -50,15 +50,10 @@ class DatabaseUpkeep:
         metrics.begin(name)
 
     def start(self) -> None:
-        """Begin."""
         self._periodic.start()
 
     def check(self) -> None:
-        """Whether all is well here.
-
-        Raises:
-            BaseException: What ended the thread.
-        """
+        """Whether all is well here."""
         self._periodic.check()
 
     def stop(self) -> None:
@@ -67,7 +62,6 @@ class DatabaseUpkeep:
         self._periodic.stop()
 
     def walk(self) -> None:
-        """Walk over the table once."""
         progress = self._reader.progress()
         self._tell_problems(progress)
         try:
@@ -132,20 +126,14 @@ class Upkeep:
         self._databases: dict[str, DatabaseUpkeep] = {}
 
     def begin(self, name: str, database: CheckerDatabase) -> None:
-        """Start the upkeep of a database."""
         one = self._databases[name] = DatabaseUpkeep(name, database, self._settings, self._reader)
         one.start()
 
     def check(self) -> None:
-        """Whether all is well here.
-
-        Raises:
-            BaseException: What ended a thread.
-        """
+        """Whether all is well here."""
         for one in self._databases.values():
             one.check()
 
     def stop(self) -> None:
-        """End."""
         for one in self._databases.values():
             one.stop()

@@ -192,7 +192,6 @@ class _Findings:
                 one.examples.append(row.transaction_id)
 
     def all(self) -> list[Undelivered]:
-        """Return them in order."""
         return [self._found[key] for key in sorted(self._found)]
 
 

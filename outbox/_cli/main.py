@@ -30,7 +30,6 @@ def main() -> NoReturn:
 
 
 def run_subcommand() -> None:
-    """Run the subcommand that the command line names."""
     try:
         import typer  # noqa: PLC0415 - the library works without it; only the command needs it
     except ImportError:

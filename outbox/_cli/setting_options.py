@@ -29,7 +29,6 @@ def setting_options(table: type[LayeredSettings], *names: str) -> Callable[[Comm
     error ends it with one line.
 
     Args:
-        table: The settings that the command reads.
         names: Those that have an option; none: the `OPTIONS` of the type.
     """
     settings = [settings_of(table)[name] for name in names or table.OPTIONS]
@@ -83,7 +82,6 @@ def _parameter(one: Setting) -> inspect.Parameter:
 
 
 def _value(one: Setting, given: Any) -> Any:
-    """Return what the settings take for the value of an option."""
     if not one.each or given is None:
         return given
     return pairs(one.option, given) if get_origin(one.kind) is dict else (",".join(given) or None)

@@ -47,8 +47,6 @@ class CheckServer:
     joins again when the call returns.
 
     Args:
-        listener: Returns the state of local transactions.
-        recorder: Receives each answer.
         patience: Maximum seconds for one call of the listener.
     """
 
@@ -92,14 +90,7 @@ class CheckServer:
         return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
     def start(self) -> Self:
-        """Join the group and start to answer. A second call has no effect, also after a failure.
-
-        Raises:
-            ChannelError: The channel's topics are missing or wrong.
-            KafkaUnreachable: Kafka does not answer.
-            ConfigurationError: A property for Kafka is wrong.
-            UsageError: The server was closed.
-        """
+        """Join the group and start to answer. A second call has no effect, also after a failure."""
         if self._stop.is_set():
             raise UsageError("This check server is closed. Create a new one.")
         if self._thread is None:
@@ -120,13 +111,11 @@ class CheckServer:
             self._thread.join(self._settings.close_timeout_seconds + 1)
 
     def __enter__(self) -> Self:
-        """Start the server."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the server."""
         self.close()
 
     def _verified_channel(self) -> Channel:
@@ -298,10 +287,8 @@ class _Call(threading.Thread):
         self._listener = listener
 
     def run(self) -> None:
-        """Call the listener."""
         self.entry = self._question.answer(self._listener)
 
     def returned(self, seconds: float) -> bool:
-        """Wait at most `seconds`; return whether the listener has returned."""
         self.join(seconds)
         return not self.is_alive()

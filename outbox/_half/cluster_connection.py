@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TypeVar
 
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from outbox._half.circuit import Circuit
 from outbox._half.enquiries import Enquiries
 from outbox._kafka.admin import admin_client, checked_properties, reconnecting, takes_records
 from outbox._kafka.channel import ChannelDescription, verify_channel
@@ -27,6 +28,60 @@ from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, PublishFailed, UsageError
 from outbox.recorder import Recorder, guarded
 from outbox.settings import HalfSettings
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    at: float  # s, monotonic
+    clock: str
+    cause: str
+
+
+class Circuit:
+    """A circuit breaker that threads share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._answered_at = -math.inf
+        self._opening: _Opening | None = None
+
+    def require_closed(self) -> None:
+        """Refuse a publication while the circuit is open, without waiting."""
+        opening = self._opening
+        if opening is not None:
+            raise PublishFailed(
+                f"The circuit is open: Kafka has not answered since {opening.clock} "
+                f"({time.monotonic() - opening.at:.0f} s ago). Nothing was sent. Roll the local transaction back and "
+                "try again later (HTTP: 503 with Retry-After). The circuit closes by itself when Kafka answers. First "
+                f"failure: {opening.cause}"
+            )
+
+    def answered(self) -> None:
+        self._answered_at = time.monotonic()
+
+    def failed(self, since: float, cause: str) -> bool:
+        """Open the circuit, unless Kafka has answered any request since then.
+
+        Args:
+            since: When the failed request was sent, seconds of the monotonic clock.
+
+        Returns:
+            Whether this call opened the circuit.
+        """
+        with self._lock:
+            if self._opening is not None or self._answered_at >= since:
+                return False
+            clock = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            self._opening = _Opening(time.monotonic(), clock, cause)
+            return True
+
+    def close(self) -> float | None:
+        """Close the circuit; return the seconds for which it was open, None if it was not."""
+        with self._lock:
+            self.answered()
+            opening, self._opening = self._opening, None
+        return None if opening is None else time.monotonic() - opening.at
+
 
 log = logging.getLogger("outbox")
 
@@ -77,7 +132,6 @@ class Connection:
 
     @property
     def channel(self) -> ChannelDescription:
-        """The verified channel."""
         if self._channel is None:
             self.connect(self.budget())
         channel = self._channel
@@ -96,7 +150,6 @@ class Connection:
         return min(limit, int(self._settings.kafka.get("message.max.bytes", limit)))
 
     def budget(self, waiting: Waiting = BLOCKING) -> Budget:
-        """Return the budget for one call of the application."""
         return Budget(waiting, self._settings.publish_timeout_seconds)
 
     def connect(self, budget: Budget) -> None:

@@ -37,11 +37,7 @@ class Draft:
         return len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> list[Receipt]:
-        """Add messages, all or none.
-
-        Raises:
-            MessageRefused: The transaction would have more than 10,000 messages or 64 MB.
-        """
+        """Add messages, all or none."""
         if self._next_position + len(messages) > MAX_MESSAGES:
             raise MessageRefused(too_many_messages())
         if self._bytes + sum(message.size() for message in messages) > MAX_BYTES:
@@ -62,7 +58,6 @@ class Draft:
 
     @property
     def positions(self) -> Positions:
-        """The positions of the messages."""
         return Positions.of(position for position, _ in self._messages)
 
     @property

@@ -52,7 +52,6 @@ class Enquiries:
         return future
 
     def closed(self, seconds: float = 0.0) -> bool:
-        """Wait at most `seconds` for `close()`; return whether it was called."""
         return self._closed.wait(seconds)
 
     def close(self) -> None:

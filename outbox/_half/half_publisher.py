@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, closing
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, Protocol
+from typing import Any, LiteralString, NamedTuple, Protocol
 
+from psycopg import sql
+from psycopg.pq import TransactionStatus
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
-from outbox._half.half_outcome import ask_outcome
 from outbox._half.seal import begin
 from outbox._half.sender import Sender
-from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
+from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import MAX_MESSAGES
 from outbox._publish.local_connection import LocalConnection, local_connection
 from outbox._publish.own_transaction import Savepoints, core_savepoint, own_transaction
@@ -30,8 +33,83 @@ from outbox._publish.sqlalchemy_session import (
 )
 from outbox.errors import UsageError
 from outbox.message import Message
-from outbox.settings import HalfSettings
+from outbox.protocol.identifiers import lock_number
+from outbox.protocol.op import NO_OFFSET
+from outbox.protocol.positions import Positions
+from outbox.settings import HalfSettings, Settings
 from outbox.transaction import HalfTransaction, Outcome, Receipt, check_transaction_id
+
+_ASK: LiteralString = (
+    "SELECT pg_try_advisory_xact_lock(%s),"
+    " (SELECT value::bigint FROM {meta} WHERE key = 'purged_until'),"
+    " set_config('synchronous_commit', 'on', true),"
+    " set_config('idle_in_transaction_session_timeout', '5s', true)"
+)
+_FENCE: LiteralString = (
+    "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
+    " first_offset, last_offset, positions) VALUES (%s, %s, 'R', %s, %s, %s, %s, %s, %s)"
+    " ON CONFLICT (transaction_id) DO NOTHING"
+)
+_PURGED_UNTIL: LiteralString = "SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until'"
+_READ: LiteralString = (
+    "SELECT state, (SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until')"
+    " FROM {transaction} WHERE transaction_id = %s"
+)
+_BEGIN = sql.SQL("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_COMMIT = sql.SQL("COMMIT")
+_NO_TOPIC = str(uuid.UUID(int=0))
+
+
+def ask_outcome(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> Outcome:
+    """Return the outcome of a transaction; fence it if it neither committed nor holds its lock.
+
+    Args:
+        connection: A connection outside a transaction.
+    """
+    _check(connection, transaction_id)
+    with connection.autocommit(on=True):
+        try:
+            with explained(table.names.schema, table.names.transaction):
+                fenced = _fence(settings, table, connection, transaction_id)
+                row = connection.execute(table.compose(_READ), (transaction_id,)).row
+        except BaseException:
+            connection.roll_back()
+            raise
+    if row is None:
+        return Outcome.TOO_OLD if fenced else Outcome.OPEN
+    state, purged_until = row
+    if state == "C":
+        return Outcome.COMMITTED
+    # A copied half, or a topic that is read again, can produce a rollback row for a transaction whose row was purged.
+    return Outcome.TOO_OLD if may_be_purged(transaction_id, purged_until) else Outcome.ROLLED_BACK
+
+
+def _check(connection: LocalConnection, transaction_id: str) -> None:
+    check_transaction_id(transaction_id)
+    if connection.status is not TransactionStatus.IDLE:
+        raise UsageError("The connection is in a transaction. Give outcome() another connection, or an engine.")
+
+
+def _fence(settings: Settings, table: CallbackTable, connection: LocalConnection, transaction_id: str) -> bool:
+    """Insert the rollback row, unless the transaction holds its lock or is so old that its row may have been purged.
+
+    Returns:
+        Whether the lock was free.
+    """
+    connection.execute(_BEGIN)
+    asked = connection.execute(table.compose(_ASK), (lock_number(transaction_id),)).row
+    free, purged_until = (bool(asked[0]), asked[1]) if asked is not None else (False, None)
+    if free and not may_be_purged(transaction_id, purged_until):
+        rollback_row = CallbackRow(
+            transaction_id, settings.service, settings.channel.name, _NO_TOPIC, 0, NO_OFFSET, NO_OFFSET, Positions(())
+        )
+        connection.execute(table.compose(_FENCE), rollback_row.values())
+        now = connection.execute(table.compose(_PURGED_UNTIL)).row
+        if may_be_purged(transaction_id, now[0] if now is not None else None):
+            connection.roll_back()  # the INSERT waited for a purge of the same row
+            return free
+    connection.execute(_COMMIT)
+    return free
 
 
 class HalfParticipant(SessionParticipant, Protocol):
@@ -65,7 +143,6 @@ class HalfPublisher:
         *,
         eager: bool | None = None,
     ) -> Receipt:
-        """Publish a message; as `HalfOutbox.publish()`."""
         (receipt,) = self.publish_many(target, [message], bind_arguments, eager=eager)
         return receipt
 
@@ -77,18 +154,13 @@ class HalfPublisher:
         *,
         eager: bool | None = None,
     ) -> list[Receipt]:
-        """Publish messages; as `HalfOutbox.publish_many()`."""
         self._sender.require_answering()  # before a connection leaves the pool
         if not (given := list(islice(messages, MAX_MESSAGES + 1))):
             return []
         return publish(target, self._starter, given, eager=self._eager(eager), bind_arguments=bind_arguments)
 
     def store_half(self, session: Session | scoped_session[Any], message: Message) -> StoredHalf:
-        """Publish a message eagerly, and wait until its half is stored.
-
-        Raises:
-            PublishFailed: The half was not acknowledged. The local transaction must be rolled back.
-        """
+        """Publish a message eagerly, and wait until its half is stored."""
         self._sender.require_answering()
         session = plain_session(session)
         connection = writing_connection(session)
@@ -132,7 +204,6 @@ class HalfPublisher:
         return own_transaction(connection, part, transaction, partial(begin, connection, part.transaction_id))
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
-        """Return the outcome of a transaction; as `HalfOutbox.outcome()`."""
         check_transaction_id(transaction_id)
         if isinstance(database, Engine):
             with closing(database.raw_connection()) as pooled:

@@ -80,7 +80,6 @@ class Sealer:
     incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a connection of psycopg."""
         return local_connection(driver)
 
     def start(self, connection: LocalConnection) -> Seal:
@@ -91,11 +90,7 @@ class Sealer:
 
 
 class Seal:
-    """One outbox's participant in one local transaction: its draft, its halves, its row, and its end.
-
-    Args:
-        connection: Connection on which COMMIT will run.
-    """
+    """One outbox's participant in one local transaction: its draft, its halves, its row, and its end."""
 
     def __init__(self, sealer: Sealer, connection: LocalConnection, draft: Draft) -> None:
         self.draft = draft
@@ -121,7 +116,6 @@ class Seal:
         self._pid = os.getpid()
 
     def __len__(self) -> int:
-        """Return the number of messages."""
         return len(self.draft)
 
     def strike(self, keep: int) -> None:
@@ -227,7 +221,6 @@ class Seal:
         return self._incarnation
 
     def _lock(self, *, eager: bool) -> str:
-        """Take the advisory lock; return the incarnation of the database."""
         statement = self._table.open_statement
         if eager:
             lease = sql.Literal(int(self._settings.eager_idle_timeout_seconds * 1000))

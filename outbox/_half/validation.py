@@ -29,7 +29,6 @@ class PlannedHalf(NamedTuple):
     """The largest possible half of a message, before its transaction id and its position are known.
 
     Args:
-        truth: Whether the callback row or the listener decides.
         messages: Number of messages of the transaction, with this one.
     """
 
@@ -41,7 +40,6 @@ class PlannedHalf(NamedTuple):
 
 
 def refuse(message: Message, planned: PlannedHalf, sender: Sender, budget: Budget) -> None:
-    """Refuse a message that could not be delivered."""
     refuse_internal(message.topic, sender.channel_names)
     size = largest_size(message.size(), len(message.headers), planned.ordering_key, planned.messages)
     problem = _why_not(message, planned, size, sender.real_topic(message.topic, budget))

@@ -20,7 +20,6 @@ def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder in the cache if it is not there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -31,7 +31,6 @@ class Coordinate:
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
-        """Read a written coordinate."""
         match = _COORDINATE.fullmatch(text)
         if match is None:
             raise FetchError(f"{text!r} is not a coordinate: write group:artifact:version[:classifier][@extension]")
@@ -39,7 +38,6 @@ class Coordinate:
         return cls(group, artifact, version, classifier or "", extension or "jar")
 
     def __str__(self) -> str:
-        """Return the coordinate as it is written."""
         classifier = f":{self.classifier}" if self.classifier else ""
         extension = f"@{self.extension}" if self.extension != "jar" else ""
         return f"{self.group}:{self.artifact}:{self.version}{classifier}{extension}"
@@ -67,7 +65,6 @@ class Lock:
 
 
 def read_lock(path: Path) -> Lock:
-    """Read a lock file."""
     try:
         content = tomllib.loads(path.read_text())
         sha256 = {Coordinate.parse(name): str(digest) for name, digest in content["sha256"].items()}

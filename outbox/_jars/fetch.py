@@ -25,8 +25,6 @@ class FetchProgress:
     """How far a fetch has come.
 
     Attributes:
-        done: Files that have arrived.
-        total: Files to fetch.
         name: The file that came last; empty at the start.
     """
 
@@ -49,7 +47,6 @@ def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = Non
     Needs the network only for what is not in the cache yet. Several processes may fetch at once.
 
     Args:
-        cache: Folder that keeps the jars; the user's cache by default.
         progress: Is called when a fetch begins and for each file that arrives; never when all is there.
     """
     folder = cache or jar_cache()

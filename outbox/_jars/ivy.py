@@ -38,11 +38,7 @@ class IvyFailedError(FetchError):
 
 
 def download(coordinates: Iterable[Coordinate], folder: Path, java: Java, *, transitive: bool, report: Report) -> None:
-    """Download files, and with `transitive` everything that they need, into a folder (`Coordinate.path` below it).
-
-    Raises:
-        IvyFailedError: Not everything came; what did come is in the folder.
-    """
+    """Download files, and with `transitive` everything that they need, into a folder (`Coordinate.path` below it)."""
     folder.mkdir(parents=True, exist_ok=True)
     module, settings = folder / "ivy.xml", folder / "ivysettings.xml"
     module.write_text(_module(coordinates, transitive=transitive))

@@ -50,7 +50,6 @@ def reconnecting(kafka: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def admin_client(kafka: Mapping[str, Any]) -> AdminClient:
-    """Return an admin client for connection properties."""
     with checked_properties():
         return ExplainingAdmin(logged({"socket.timeout.ms": 5_000, **_FRESH, **reconnecting(kafka)}))
 
@@ -134,10 +133,6 @@ def describe_targets(
 
     A topic is of a channel if its sibling exists, see `sibling_topic`. With `writing`, `lacks` of a topic whose sibling
     this client may not describe is that missing right: a message must not go there before that is known.
-
-    Args:
-        timeout: As for `describe_topics`.
-        writing: As for `describe_topics`.
     """
     siblings = {name: sibling for name in topics if (sibling := sibling_topic(name))}
     found = describe_topics(admin, [*{*topics, *siblings.values()}], timeout, writing=writing)
@@ -211,11 +206,7 @@ def _topic_id(topic_id: Any) -> bytes:
 
 
 def broker_setting(admin: AdminClient, name: str, timeout: float = REQUEST_TIMEOUT) -> str | None:
-    """Return a setting of the broker that controls the cluster; None if this client may not read it.
-
-    Args:
-        timeout: Seconds for each of two requests.
-    """
+    """Return a setting of the broker that controls the cluster; None if this client may not read it."""
     cluster = answer(admin.describe_cluster(request_timeout=timeout), "describing the cluster", admin=admin)
     resource = ConfigResource(ResourceType.BROKER, str(cluster.controller.id))
     (future,) = admin.describe_configs([resource], request_timeout=timeout).values()
@@ -235,7 +226,6 @@ def end_offsets(
 
     Args:
         partitions: The topics, with the number of partitions of each.
-        timeout: Seconds for the one request.
         stable: The last stable offset instead, up to which a read_committed reader sees everything.
     """
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
@@ -260,12 +250,7 @@ def end_offset(
 
 
 def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = REQUEST_TIMEOUT) -> bool:
-    """Return whether a partition of a topic can take a record now: its leader answers, and enough replicas are in sync.
-
-    Args:
-        topic: The topic, described a moment ago.
-        timeout: Seconds for the one request.
-    """
+    """Return whether a partition of a topic can take a record now: its leader answers, and enough replicas are in sync."""
     places = [(topic.name, number) for number, is_writable in enumerate(topic.writable) if is_writable]
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     return bool(_offsets(admin, places, latest, timeout, stable=False))
@@ -295,12 +280,7 @@ def _offsets(
 def newest_records(
     admin: AdminClient, places: Collection[tuple[str, int]], timeout: float = REQUEST_TIMEOUT
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return offset and append time (ms) of the newest record of each partition that answers in time.
-
-    Args:
-        admin: Client of the cluster; it needs the right DESCRIBE.
-        timeout: Seconds for the one request.
-    """
+    """Return offset and append time (ms) of the newest record of each partition that answers in time."""
     newest = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     found = _listed(admin, places, newest, timeout, IsolationLevel.READ_UNCOMMITTED)
     return {place: (int(info.offset), int(info.timestamp)) for place, info in found}

@@ -38,7 +38,6 @@ class ChannelDescription:
     partitions: int
 
     def numbers(self) -> range:
-        """Return the partition numbers."""
         return range(self.partitions)
 
 

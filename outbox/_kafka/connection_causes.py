@@ -53,7 +53,6 @@ class Causes:
         self._token_failure: KafkaError | None = None
 
     def properties(self) -> dict[str, Any]:
-        """Return the librdkafka properties that the client needs."""
         return {"error_cb": self._errors.append}
 
     def forget(self, client: AdminClient | Consumer) -> None:

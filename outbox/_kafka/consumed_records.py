@@ -102,9 +102,5 @@ def is_unreadable(error: KafkaError) -> bool:
 
 
 def seek_to_end(consumer: Consumer, message: Message) -> None:
-    """Go on at the log end of a partition of the check topic. The relay repeats the requests that are passed by.
-
-    Args:
-        message: The error of that partition.
-    """
+    """Go on at the log end of a partition of the check topic. The relay repeats the requests that are passed by."""
     consumer.seek(TopicPartition(message.topic() or "", message.partition() or 0, OFFSET_END))

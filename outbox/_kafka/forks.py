@@ -32,11 +32,7 @@ def follow(follower: Forked) -> None:
 
 
 def abandon(*clients: object) -> None:
-    """Keep clients of the parent for the rest of the child's life, so that nothing destroys them.
-
-    Args:
-        clients: Clients of librdkafka; None is passed over.
-    """
+    """Keep clients of the parent for the rest of the child's life, so that nothing destroys them."""
     for client in clients:
         if client is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))

@@ -169,11 +169,7 @@ def group_of(channel: Channel, service: str) -> str:
 
 
 def count_members(admin: AdminClient, channel: Channel) -> dict[str, int | None]:
-    """Return how many members the groups of relays and checkers have, by service; None: that cannot be seen.
-
-    Args:
-        admin: Client of the cluster; it needs DESCRIBE on the groups.
-    """
+    """Return how many members the groups of relays and checkers have, by service; None: that cannot be seen."""
     groups = {service: group_of(channel, service) for service in (RELAY, CHECKER)}
     answers = admin.describe_consumer_groups([*groups.values()], request_timeout=FIRST_ANSWER_SECONDS)
     found: dict[str, int | None] = {}

@@ -53,7 +53,6 @@ class Refusals:
         self._errors: list[KafkaError] = []
 
     def properties(self) -> dict[str, Any]:
-        """Return the librdkafka properties that the producer needs."""
         return {"on_delivery": self._report}
 
     @contextmanager

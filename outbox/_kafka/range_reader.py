@@ -36,7 +36,6 @@ class Span:
     stop: int
 
     def __len__(self) -> int:
-        """How many offsets it has."""
         return max(self.stop - self.start, 0)
 
 
@@ -65,13 +64,11 @@ class SpanReader:
             )
 
     def __enter__(self) -> Self:
-        """Use the reader as a context manager."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let the connection go."""
         self._consumer.close()
 
     def partitions(self, topic: str) -> range:

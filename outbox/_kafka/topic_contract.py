@@ -69,7 +69,6 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        """One sentence."""
         return f"{self.what}: {self.fix}"
 
 
@@ -113,11 +112,7 @@ def topic_settings(channel: Channel) -> dict[str, dict[str, str]]:
 
 
 def channel_problems(channel: Channel, topics: Mapping[str, TopicDescription]) -> list[Problem]:
-    """Return what the protocol cannot work with.
-
-    Args:
-        topics: Those of its topics that exist.
-    """
+    """Return what the protocol cannot work with."""
     missing = [name for name in channel.topics if name not in topics]
     if missing:
         names = ", ".join(missing)
@@ -156,11 +151,7 @@ def _sizes(channel: Channel, topics: Mapping[str, TopicDescription]) -> Iterator
 def contract_problems(
     channel: Channel, topics: Mapping[str, TopicDescription], contract: Contract
 ) -> Iterator[Problem]:
-    """Yield what the site's contract forbids.
-
-    Args:
-        topics: Those of its topics, and of Kafka's own, that exist.
-    """
+    """Yield what the site's contract forbids."""
     for name in (channel.half_topic, channel.op_topic, channel.verdict_topic):
         if name in topics:
             yield from _retention(topics[name], contract)

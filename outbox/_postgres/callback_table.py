@@ -190,7 +190,6 @@ class CallbackTable:
 
     @property
     def places(self) -> Places:
-        """Return where the tables are, for their contract."""
         names = self.names
         tables = {Table.CALLBACK: names.transaction, Table.META: names.meta, Table.FENCE: names.fence}
         return {table: (names.schema, name) for table, name in tables.items()}
@@ -217,16 +216,12 @@ class CallbackTable:
     ) -> list[tuple[str, str]]:
         """Privileges that the present role lacks.
 
-        Args:
-            needed: Privileges by table name.
-
         Returns:
             Privilege and full table name of each.
         """
         return missing_rights(connection, self.names.schema, needed)
 
     def verify(self, connection: psycopg.Connection[Any]) -> None:
-        """Check the tables."""
         problems = self.problems(connection)
         if problems:
             raise TableError("; ".join(problems))

@@ -29,12 +29,7 @@ _CREATE_SCHEMA: LiteralString = (
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights that a role gets on tables of one schema, and no more.
-
-    Args:
-        role: The role; it must exist.
-        rights: Its privileges by table name.
-    """
+    """The rights that a role gets on tables of one schema, and no more."""
 
     schema: str
     role: str
@@ -48,7 +43,6 @@ class Grant:
             )
 
     def statements(self) -> list[sql.Composed]:
-        """Return the statements that give the rights."""
         schema, role = sql.Identifier(self.schema), sql.Identifier(self.role)
         return [
             sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(schema, role),
@@ -69,7 +63,6 @@ def written(*names: str) -> str:
 
 
 def all_statements(grants: Iterable[Grant]) -> list[sql.Composed]:
-    """Return the statements that give the rights of several roles."""
     return [statement for grant in grants for statement in grant.statements()]
 
 
@@ -100,11 +93,7 @@ def run(
     grants: Sequence[Grant],
     command: LiteralString,
 ) -> None:
-    """Create tables and grant privileges on them, in one transaction.
-
-    Args:
-        command: The command group that makes these tables, for the error.
-    """
+    """Create tables and grant privileges on them, in one transaction."""
     try:
         with connection.transaction():
             for statement in (*statements, *all_statements(grants)):
@@ -139,9 +128,6 @@ def missing_rights(
     connection: psycopg.Connection[Any], schema: str, rights: Mapping[str, Sequence[str]]
 ) -> list[tuple[str, str]]:
     """Privileges on tables that the connection's role lacks.
-
-    Args:
-        rights: Privileges by table name; the tables exist.
 
     Returns:
         Privilege and full table name of each.

@@ -77,9 +77,6 @@ def connect_dsn(text: str, *, options: str = "", **parameters: Any) -> psycopg.C
     Args:
         options: Startup options of the session; they come after those of the string.
         parameters: Further arguments of `psycopg.connect`.
-
-    Raises:
-        psycopg.Error: The server cannot be reached, or refuses.
     """
     dsn = libpq_dsn(text)
     given = f"{_parsed(dsn).get('options', '')} {options}"
@@ -94,7 +91,6 @@ def _session_parameters(options: str) -> dict[str, str]:
 
 
 def database_name(text: str) -> str:
-    """Return the name of the database of a connection string."""
     given = _parsed(libpq_dsn(text))
     return str(given.get("dbname") or given.get("user") or "")
 
@@ -126,11 +122,7 @@ def connection_problem(error: psycopg.Error, text: str) -> str:
 
 
 def connection_remedy(text: str, where: str) -> str:
-    """Return what helps where a connection failed: to start the server is no remedy if it answers.
-
-    Args:
-        where: Where the user wrote it.
-    """
+    """Return what helps where a connection failed: to start the server is no remedy if it answers."""
     found = PGconn.ping(conninfo.make_conninfo(libpq_dsn(text), connect_timeout=PING_SECONDS).encode())
     if found == Ping.OK:
         return f"the server answers: correct user, password, database or pg_hba.conf, or name the primary in {where}"

@@ -78,7 +78,6 @@ class ForeignSource:
 
     @property
     def places(self) -> Places:
-        """Return where the tables are, for their contract."""
         names = self.names
         return {
             Table.FOREIGN: (self.table.schema, self.table.table),
@@ -127,9 +126,5 @@ class ForeignSource:
     def create(
         self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
     ) -> None:
-        """Make both tables in one transaction, and the schema if there is none.
-
-        Args:
-            notify: See `statements()`.
-        """
+        """Make both tables in one transaction, and the schema if there is none."""
         run(connection, self.statements(notify=notify), list(grants), "table")

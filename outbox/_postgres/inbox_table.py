@@ -41,11 +41,7 @@ PURGE_BATCH = 5_000
 
 
 class InboxTable:
-    """DDL, insertion and clean-up of the inbox table.
-
-    Args:
-        names: Where it is: beside the callback tables, or where they would be.
-    """
+    """DDL, insertion and clean-up of the inbox table."""
 
     def __init__(self, names: TableNames) -> None:
         self.schema = names.schema
@@ -62,7 +58,6 @@ class InboxTable:
 
     @property
     def places(self) -> Places:
-        """Return where the table is, for its contract."""
         return {Table.INBOX: (self.schema, self.name)}
 
     def insert_statement(self, group: sql.Composable, id_: sql.Composable) -> str:
@@ -78,11 +73,9 @@ class InboxTable:
         return [drop_tables(self.schema, (self.name,))]
 
     def consumer_grant(self, role: str) -> Grant:
-        """Return what a consumer needs."""
         return Grant(self.schema, role, {self.name: ("SELECT", "INSERT")})
 
     def purger_grant(self, role: str) -> Grant:
-        """Return what the clean-up needs."""
         return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
 
     def ddl(self, grants: Iterable[Grant] = ()) -> str:

@@ -202,7 +202,6 @@ class MessageTable:
 
     @property
     def places(self) -> Places:
-        """Return where the tables are, for their contract."""
         names = self.names
         tables = {
             Table.MESSAGE: names.message,
@@ -257,7 +256,6 @@ class MessageTable:
         )
 
     def relay_grant(self, role: str) -> Grant:
-        """Return what the relay needs."""
         names = self.names
         return Grant(
             names.schema,
@@ -299,9 +297,5 @@ class MessageTable:
     def create(
         self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
     ) -> None:
-        """Make all of it in one transaction, and the schema if there is none.
-
-        Args:
-            notify: See `statements()`.
-        """
+        """Make all of it in one transaction, and the schema if there is none."""
         run(connection, self.statements(notify=notify), list(grants), "table")

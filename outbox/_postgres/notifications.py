@@ -63,11 +63,7 @@ def notify_statements(table: sql.Identifier, function: sql.Identifier, *, notify
 
 
 def has_trigger(connection: psycopg.Connection[Any], table: str) -> bool:
-    """Return whether a table has the trigger, enabled.
-
-    Args:
-        table: Its schema and name as `regclass` takes them.
-    """
+    """Return whether a table has the trigger, enabled."""
     return connection.execute(_EXISTS, (table,)).fetchone() == (True,)
 
 
@@ -76,7 +72,6 @@ class Notifications:
 
     Args:
         connection: In autocommit, without a pooler in transaction mode.
-        table: The table's schema and name as `regclass` takes them.
     """
 
     def __init__(self, connection: psycopg.Connection[Any], table: str) -> None:

@@ -153,7 +153,6 @@ class Breach(NamedTuple):
     fix: str
 
     def __str__(self) -> str:
-        """Return one sentence."""
         return f"{self.what}: {self.harm}; {self.fix}"
 
 
@@ -284,7 +283,6 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
 
 
 def require_contract(connection: psycopg.Connection[Any], places: Places) -> None:
-    """Refuse tables that break their contract."""
     if found := breaches(connection, places):
         raise TableError("; ".join(map(str, found)))
 

@@ -32,11 +32,7 @@ NoticeHandler = Callable[[psycopg.errors.Diagnostic], None]
 
 
 class Result(NamedTuple):
-    """The result of a statement.
-
-    Args:
-        row: First row; None if there is none.
-    """
+    """The result of a statement."""
 
     row: tuple[Any, ...] | None
     tag: str | None
@@ -152,25 +148,20 @@ class _PsycopgConnection(LocalConnection, Generic[C]):
 
     @property
     def driver(self) -> C:
-        """The connection."""
         return self._connection
 
     @property
     def closed(self) -> bool:
-        """Whether the connection is closed."""
         return self._connection.closed
 
     @property
     def status(self) -> TransactionStatus:
-        """Status of the connection's transaction."""
         return self._connection.info.transaction_status
 
     def listen(self, handler: NoticeHandler) -> None:
-        """Add a notice handler."""
         self._connection.add_notice_handler(handler)
 
     def unlisten(self, handler: NoticeHandler) -> None:
-        """Remove a notice handler."""
         self._connection.remove_notice_handler(handler)
 
 
@@ -180,17 +171,14 @@ class BlockingConnection(_PsycopgConnection[psycopg.Connection[Any]]):
     waiting = BLOCKING
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        """Run a statement."""
         cursor = psycopg.Cursor(self._connection, row_factory=tuple_row)
         cursor.execute(statement, parameters)
         return Result(None if cursor.rownumber is None else cursor.fetchone(), cursor.statusmessage)
 
     def rollback(self) -> None:
-        """Send ROLLBACK."""
         self._connection.rollback()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     @contextmanager
@@ -212,7 +200,6 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
     waiting = EVENT_LOOP
 
     def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        """Run a statement."""
         return await_only(self._execute(statement, parameters))
 
     async def _execute(self, statement: Statement, parameters: Sequence[object]) -> Result:
@@ -221,7 +208,6 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
         return Result(None if cursor.rownumber is None else await cursor.fetchone(), cursor.statusmessage)
 
     def rollback(self) -> None:
-        """Send ROLLBACK."""
         await_only(self._connection.rollback())
 
     def close(self) -> None:
@@ -242,7 +228,6 @@ class AwaitingConnection(_PsycopgConnection[psycopg.AsyncConnection[Any]]):
 
 
 def local_connection(driver: object) -> LocalConnection:
-    """Wrap a connection of psycopg."""
     if isinstance(driver, psycopg.Connection):
         return BlockingConnection(driver)
     if isinstance(driver, psycopg.AsyncConnection):

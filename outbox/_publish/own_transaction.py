@@ -30,11 +30,7 @@ T = TypeVar("T", bound=Transaction)
 
 
 class Savepoints:
-    """The SAVEPOINTs of a transaction on psycopg.
-
-    Args:
-        part: The outbox's part in the transaction.
-    """
+    """The SAVEPOINTs of a transaction on psycopg."""
 
     def __init__(self, connection: LocalConnection, part: Participant) -> None:
         self.are_open = 0
@@ -68,8 +64,6 @@ def own_transaction(
     """Run a transaction on a psycopg connection: BEGIN, the caller's block, the seal, COMMIT, the participant's end.
 
     Args:
-        part: The outbox's part in the transaction.
-        transaction: What the caller publishes with.
         begin: Begins it; None: the first statement does.
     """
     _require_idle(connection)
@@ -94,11 +88,7 @@ def own_transaction(
 
 @contextmanager
 def core_transaction(connection: Connection, transaction_of: Callable[[], T]) -> Iterator[T]:
-    """Run a transaction on a Core connection of SQLAlchemy, which is handled as a session is.
-
-    Args:
-        transaction_of: Returns what the caller publishes with, once the transaction has begun.
-    """
+    """Run a transaction on a Core connection of SQLAlchemy, which is handled as a session is."""
     if connection.in_transaction():
         raise UsageError(_IN_TRANSACTION)
     with connection.begin():

@@ -97,7 +97,6 @@ class Publishing(Generic[P]):
     _publisher: P
 
     def close(self) -> None:
-        """Refuse further publications."""
         self._publisher.close()
 
     def __enter__(self) -> Self:
@@ -107,5 +106,4 @@ class Publishing(Generic[P]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the outbox."""
         self.close()

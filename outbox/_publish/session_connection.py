@@ -47,9 +47,6 @@ def writing_connection(session: Session, bind_arguments: BindArguments | None = 
 
     That is the only open one that can write; else the session's choice for an UPDATE; else the one for its pending
     objects.
-
-    Args:
-        bind_arguments: How to choose instead.
     """
     writers = _writers(session)
     if len(writers) == 1 and bind_arguments is None:

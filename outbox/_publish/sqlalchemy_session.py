@@ -80,9 +80,6 @@ class PublishedTransaction:
             starter: The outbox's starter; it creates the participant at the first message.
             savepoint: Number of the innermost open SAVEPOINT, 0 if none is open; inside one, nothing is eager.
             eager: Send the halves now, not at COMMIT.
-
-        Raises:
-            MessageRefused: A message cannot be published.
         """
         if self.is_sealed:
             raise UsageError("This transaction is already being committed. Publish before session.commit().")
@@ -101,7 +98,6 @@ class PublishedTransaction:
 
     @property
     def has_messages(self) -> bool:
-        """Whether messages will be sent with COMMIT."""
         return any(len(part) for part in self._parts.values())
 
     def roll_back_to(self, savepoint: int) -> None:
@@ -204,9 +200,6 @@ def publish(
     Args:
         eager: Send the halves now, not at COMMIT.
         bind_arguments: How a session chooses the connection; None: see `writing_connection`.
-
-    Raises:
-        MessageRefused: A message cannot be published.
     """
     if isinstance(session, Connection):
         return _publish_on_connection(session, starter, messages, eager=eager)
@@ -248,14 +241,7 @@ def publish_on(
 def observed_transaction(
     connection: Connection, starter: Starter[Any], transaction_of: Callable[[PublishedTransaction], T]
 ) -> Iterator[T]:
-    """Run a transaction on a Core connection, which is handled as a session is.
-
-    Args:
-        transaction_of: Returns what the caller publishes with, once the transaction has begun.
-
-    Raises:
-        CommitOutcomeUnknown: COMMIT was sent and its outcome is unknown.
-    """
+    """Run a transaction on a Core connection, which is handled as a session is."""
     with core_transaction(
         connection, lambda: transaction_of(published_transaction(connection, starter))
     ) as transaction:
@@ -309,9 +295,6 @@ def _listen(connection: Connection) -> None:
     """Register listeners on a connection, under a lock: SQLAlchemy's registry is not thread-safe.
 
     Registering a listener twice has no effect. So after an interruption by a signal handler all are registered again.
-
-    Raises:
-        UsageError: An interruption inside SQLAlchemy left a listener unregistered.
     """
     with _lock.free:
         if connection not in _connections:

@@ -40,14 +40,12 @@ class BlockingWaiting:
     """Blocks the calling thread."""
 
     def until(self, register: Callable[[Notify], None], seconds: float) -> bool:
-        """Wait for the notification."""
         happened = threading.Lock()  # cheaper than an Event, which is four objects and a second lock
         happened.acquire()
         register(happened.release)
         return happened.acquire(timeout=max(0.0, seconds))
 
     def pause(self, seconds: float) -> None:
-        """Sleep."""
         threading.Event().wait(seconds)
 
 
@@ -55,11 +53,9 @@ class EventLoopWaiting:
     """Suspends the calling task, not the event loop; only inside SQLAlchemy's greenlet."""
 
     def until(self, register: Callable[[Notify], None], seconds: float) -> bool:
-        """Wait for the notification."""
         return await_only(_notified(register, seconds))
 
     def pause(self, seconds: float) -> None:
-        """Sleep."""
         await_only(asyncio.sleep(seconds))
 
 
@@ -96,7 +92,6 @@ class Budget:
 
     @property
     def is_spent(self) -> bool:
-        """Whether no time is left."""
         return self._left <= 0
 
     def until(self, register: Callable[[Notify], None], seconds: float = math.inf) -> bool:
@@ -113,7 +108,6 @@ class Budget:
         self._left -= seconds
 
     def result(self, future: Future[T]) -> T:
-        """Wait for a future; return its result or raise its exception."""
         if not future.done() and not self.until(lambda notify: future.add_done_callback(lambda _: notify())):
             raise TimeoutError
         return future.result()

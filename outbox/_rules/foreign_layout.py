@@ -45,7 +45,6 @@ class Layout:
     id_header: str = ""
 
     def column(self, role: str) -> str:
-        """Return the name of a column, empty if there is none."""
         return self.columns.get(role, "")
 
     @property
@@ -54,11 +53,7 @@ class Layout:
         return self.columns.get("order", self.columns["id"])
 
     def routed(self, value: str | None) -> str:
-        """Return the real topic of a row.
-
-        Args:
-            value: Of its column `topic`.
-        """
+        """Return the real topic of a row."""
         if ROUTED not in self.topic:
             return self.topic
         if value is None:

@@ -8,7 +8,6 @@ from outbox.protocol.names import PLATFORM_PREFIXES, PLATFORM_SUFFIXES
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a pattern matches a name."""
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
 
 

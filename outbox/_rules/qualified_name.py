@@ -16,7 +16,6 @@ class QualifiedName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `schema.table`."""
         schema, dot, table = text.partition(".")
         if not dot:
             raise ValueError(f"{text!r} has no schema. Write it as schema.table, such as public.{text or 'outbox'}.")

@@ -236,7 +236,6 @@ class Right:
         return self.kind, self.name, self.prefixed
 
     def __str__(self) -> str:
-        """Return it for people."""
         return f"{self.operation} on {self.kind} {self.name}{'*' if self.prefixed else ''}"
 
 
@@ -261,12 +260,10 @@ def names_missing(roles: Iterable[Role], scope: Scope) -> list[str]:
 
 
 def take_topics(roles: Iterable[Role]) -> bool:
-    """Return whether a role needs rights for each real topic."""
     return any("{topic}" in need.name for role in roles for need in NEEDS[role])
 
 
 def takes_sources(roles: Iterable[Role]) -> bool:
-    """Return whether a role needs rights for each table source."""
     return any("{source}" in need.name for role in roles for need in NEEDS[role])
 
 

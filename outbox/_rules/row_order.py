@@ -17,9 +17,6 @@ def behind_those(window: Collection[Some], stopped: Iterable[Some], keyed_rows: 
     """Return local transactions that cannot go, and all that have a row behind one of theirs with its ordering key.
 
     Rows of transactions interleave: a transaction that begins earlier may have a later row.
-
-    Args:
-        keyed_rows: Returns the rows of a transaction that have a key.
     """
     found = set(stopped)
     first: dict[OrderingKey, int] = {}  # the lowest id of a row that stays

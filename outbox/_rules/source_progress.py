@@ -87,13 +87,11 @@ class Committed(NamedTuple):
 
     @classmethod
     def parse(cls, offset: int, metadata: str | None) -> Self:
-        """Return what a committed offset and its metadata mean."""
         incarnation, _, nonce = (metadata or "").partition(" ")
         return cls(offset, incarnation, nonce)
 
     @property
     def metadata(self) -> str:
-        """Return the metadata of the offset."""
         return f"{self.incarnation} {self.nonce}"
 
 

@@ -15,7 +15,6 @@ def security_protocol(kafka: Mapping[str, Any]) -> str:
 
 
 def is_encrypted(kafka: Mapping[str, Any]) -> bool:
-    """Return whether connections to Kafka use TLS."""
     return security_protocol(kafka).endswith("ssl")
 
 
@@ -31,7 +30,6 @@ def remote_brokers(kafka: Mapping[str, Any]) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or an address is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

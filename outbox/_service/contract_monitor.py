@@ -34,11 +34,7 @@ log = structlog.get_logger()
 
 
 def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_TIMEOUT) -> dict[str, TopicDescription]:
-    """Return the channel's topics, and Kafka's own as far as this client may see them.
-
-    Args:
-        timeout: Seconds for each request about the channel's topics.
-    """
+    """Return the channel's topics, and Kafka's own as far as this client may see them."""
     topics = describe_topics(admin, channel.topics, timeout)
     try:
         return topics | describe_topics(admin, KAFKAS_OWN)
@@ -50,12 +46,7 @@ def describe_all(admin: AdminClient, channel: Channel, timeout: float = REQUEST_
 
 
 class ContractWatch:
-    """Looks at the topics when it is made, then in a thread of its own.
-
-    Args:
-        gauge: The metric, by rule.
-        seconds: Pause between two looks.
-    """
+    """Looks at the topics when it is made, then in a thread of its own."""
 
     def __init__(
         self, admin: AdminClient, channel: Channel, contract: Contract, gauge: ChannelGauge, seconds: float
@@ -74,7 +65,6 @@ class ContractWatch:
         self._periodic = Periodic("contract", self._look, seconds)
 
     def start(self) -> None:
-        """Begin to watch."""
         self._periodic.start()
 
     def not_ready(self) -> str | None:
@@ -92,11 +82,7 @@ class ContractWatch:
         self._periodic.soon()
 
     def check(self) -> None:
-        """Whether the service may go on.
-
-        Raises:
-            UnsafeError: A rule is broken that stops it.
-        """
+        """Whether the service may go on."""
         self._periodic.check()
 
     def cause_of(self, error: UnsafeError) -> UnsafeError:
@@ -108,7 +94,6 @@ class ContractWatch:
         return UnsafeError("; ".join(map(str, problems))) if problems else error
 
     def stop(self) -> None:
-        """Watch no longer."""
         self._periodic.stop()
 
     def _look(self) -> None:

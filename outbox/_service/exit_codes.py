@@ -30,7 +30,6 @@ class Exit(enum.IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> Self:
-        """Return a code with its meaning."""
         made = int.__new__(cls, code)
         made._value_ = code
         made.meaning = meaning

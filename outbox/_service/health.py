@@ -32,11 +32,7 @@ STALE_SECONDS = 30.0
 
 
 class Answer(NamedTuple):
-    """What a probe is answered.
-
-    Args:
-        is_fine: Whether its status is 200.
-    """
+    """What a probe is answered."""
 
     is_fine: bool
     text: str
@@ -77,11 +73,9 @@ class Health:
         self.not_ready = f"stopped: {reason}"
 
     def live(self) -> Answer:
-        """See `Probed`."""
         return _answer(self.not_live())
 
     def ready(self, channel: str = "") -> Answer | None:
-        """See `Probed`."""
         return None if channel else _answer(self.not_ready)
 
 
@@ -101,7 +95,6 @@ class ChannelsHealth:
         self._own.turned()
 
     def live(self) -> Answer:
-        """See `Probed`."""
         return self._own.live()
 
     def ready(self, channel: str = "") -> Answer | None:
@@ -157,7 +150,6 @@ class HealthServer(ThreadingMixIn, WSGIServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         with self._counting:
             self._open.pop(id(request), None)
         super().shutdown_request(request)

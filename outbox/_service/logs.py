@@ -27,7 +27,6 @@ class _Above(logging.Handler):
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
         self._console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
 
 
@@ -35,7 +34,6 @@ class _TextFormatter(structlog.stdlib.ProcessorFormatter):
     """Formats text, with the connection strings of tracebacks removed."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one record as text."""
         return redact(super().format(record))
 
 

@@ -76,9 +76,6 @@ class Membership:
 
         It leaves its group, so that others need not wait for its session to expire. If Kafka does not answer within
         `LEAVE_SECONDS`, the process ends all the same, and the session expires.
-
-        Raises:
-            BaseException: What a callback of the consumer raised.
         """
         self._leaving = True
         left: Future[None] = Future()

@@ -150,11 +150,7 @@ def may_ask(*, yes: bool, as_json: bool) -> None:
 
 
 def signed(operator: str, comment: str) -> str:
-    """Return what an op record has of the decider and the reason.
-
-    Args:
-        comment: The reason; empty: none was given.
-    """
+    """Return what an op record has of the decider and the reason."""
     return f"{operator}: {comment or 'no comment'}"
 
 

@@ -32,9 +32,6 @@ class Periodic:
     A cluster that does not answer, or refuses, ends nothing: the next look follows soon. After an unforeseen error
     the next one follows after the pause (R81). Only what makes going on unsafe ends the thread, and is raised
     by `check()`.
-
-    Args:
-        seconds: Pause between two calls.
     """
 
     def __init__(self, name: str, look: Callable[[], None], seconds: float) -> None:
@@ -58,11 +55,7 @@ class Periodic:
         self._wanted.set()
 
     def check(self) -> None:
-        """Whether all is well here.
-
-        Raises:
-            BaseException: What ended the thread.
-        """
+        """Whether all is well here."""
         if self._failure is not None:
             raise self._failure
 

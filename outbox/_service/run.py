@@ -34,11 +34,7 @@ def run_service(
     make: Make[S],
     progress: Callable[[], Figures] | None = None,
 ) -> None:
-    """Run a service until SIGTERM or SIGINT, for one channel or for several (R66).
-
-    Args:
-        given: Settings from the command line; None is not given.
-    """
+    """Run a service until SIGTERM or SIGINT, for one channel or for several (R66)."""
     guarded(partial(_serve, settings_type, given, metrics, make, progress))
 
 

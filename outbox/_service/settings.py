@@ -18,7 +18,6 @@ class ContractProfile(ProfileSettings):
     """What a site asks of its topics."""
 
     def contract(self) -> Contract:
-        """Return the required topic configuration."""
         return contract_of(self.profile)
 
 

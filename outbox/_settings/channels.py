@@ -14,11 +14,7 @@ S = TypeVar("S", bound=LayeredSettings)
 
 
 def load_all(settings_type: type[S], given: Mapping[str, Any]) -> dict[str, S]:
-    """Return the settings of all channels that a command works for, by name; of a single one under an empty name.
-
-    Args:
-        given: Settings from the command line; None is not given.
-    """
+    """Return the settings of all channels that a command works for, by name; of a single one under an empty name."""
     names = served_channels(given)
     if not names:
         return {"": settings_type(**given)}

@@ -55,7 +55,6 @@ class ChannelName(LayeredSettings):
     channel: str = setting(DEFAULT_CHANNEL, "Name of the channel: prefix of its internal topics.")
 
     def channel_names(self) -> Channel:
-        """Return the channel's names."""
         return channel_names(self.channel)
 
 
@@ -77,11 +76,7 @@ class ChannelSettings(ChannelName):
         return {"log_level": "0", **self.client_properties()}
 
     def client_properties(self) -> dict[str, Any]:
-        """Return librdkafka properties for any client, with the secrets of files as they are at this moment.
-
-        Raises:
-            ConfigurationError: No servers are named, a file cannot be read, or the token provider cannot be loaded.
-        """
+        """Return librdkafka properties for any client, with the secrets of files as they are at this moment."""
         if not self.bootstrap_servers:
             raise ConfigurationError(NO_KAFKA)
         # A client finds a broker again within about a second; librdkafka's limit is 10 s.
@@ -93,7 +88,6 @@ class KafkaSettings(ChannelSettings):
     """Which channel of which cluster, for what cannot do without."""
 
     def check(self) -> None:
-        """Require a cluster."""
         super().check()
         if not self.bootstrap_servers:
             raise ConfigurationError(NO_KAFKA)
@@ -124,7 +118,6 @@ class TablePlace(SettingsTable):
     table_prefix: str = setting("outbox", "Prefix of the names of these tables; each foreign table needs its own.")
 
     def table_names(self) -> TableNames:
-        """Return schema and prefix of the tables."""
         return TableNames(self.schema, self.table_prefix)
 
 
@@ -159,7 +152,6 @@ class Database(TablePlace):
     dsn_file: Path | None = setting(None, "File that contains the connection string; read at each connect.")
 
     def check(self) -> None:
-        """Require one connection string."""
         super().check()
         if (self.dsn is None) == (self.dsn_file is None):
             raise ValueError("give either dsn or dsn_file")
@@ -208,13 +200,11 @@ class DatabasesSettings(LayeredSettings):
     )
 
     def exclusive_tables(self) -> Iterable[tuple[str, Hashable]]:
-        """See `LayeredSettings`: the callback tables."""
         yield from super().exclusive_tables()
         for name, database in self.all_databases().items():
             yield f"database {name}", database.place()
 
     def all_databases(self) -> dict[str, CheckerDatabase]:
-        """Return the databases by name."""
         return self.databases
 
 
@@ -277,7 +267,6 @@ class TableSettings(KeptSettings, Service, Database, reader="a table source"):
         return self.layout != "outbox"
 
     def foreign_name(self) -> QualifiedName:
-        """Return the name of the foreign table."""
         if not self.message_table:
             raise ValueError(f"layout is {self.layout} and message_table is missing. Name the table as schema.table.")
         return QualifiedName.parse(self.message_table)
@@ -376,7 +365,6 @@ class LibrarySettings(Service, TablePlace, ChannelName, reader="the library"):
     reject_transactions: bool = setting(default=False, text="Refuse every publication.")
 
     def check(self) -> None:
-        """Require a service."""
         super().check()
         if not self.service:
             raise ValueError("The service is not set. Set OUTBOX_SERVICE, or `service` in the TOML file.")

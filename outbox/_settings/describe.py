@@ -39,7 +39,6 @@ def describe_settings(table: type[SettingsTable]) -> Iterator[DescribedSetting]:
 
 
 def describe(one: Setting, *, has_option: bool) -> DescribedSetting:
-    """Return one setting as a row."""
     option = one.option if has_option else ""
     return DescribedSetting(one.name, option, one.variable, _default(one), _unit(one), one.text)
 

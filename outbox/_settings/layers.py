@@ -69,7 +69,6 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_channel(table: type[LayeredSettings], values: dict[str, Any], name: object) -> Mapping[str, Any]:
-    """Return what a file has for one channel."""
     if not table.OF_ONE_CHANNEL or not (tables := channel_tables(values)):
         return values
     if name is None:

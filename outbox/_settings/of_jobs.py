@@ -120,7 +120,6 @@ class CheckpointSettings(OutputSettings):
 
     @property
     def checkpoint_path(self) -> str:
-        """The job's own checkpoint."""
         return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
 
 
@@ -131,7 +130,6 @@ class RetireSettings(CheckpointSettings, reader="land retire"):
 
     @property
     def name(self) -> str:
-        """Name of the application."""
         return f"outbox-{self.job_id}-retire"
 
 
@@ -143,7 +141,6 @@ class MaintainSettings(OutputSettings, reader="land maintain"):
 
     @property
     def name(self) -> str:
-        """Name of the application."""
         return f"outbox-{self.job_id}-maintain"
 
 
@@ -174,7 +171,6 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
     )
 
     def check(self) -> None:
-        """Refuse topics that are not landed."""
         super().check()
         if not self.topic_names():
             raise ValueError("no topic is named. Name at least one in topics.")
@@ -184,7 +180,6 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
             )
 
     def internal_names(self) -> tuple[str, ...]:
-        """Those of them that are the channel's own."""
         own = {f"{self.channel_names().name}.{name}" for name in INTERNAL}
         return tuple(sorted(own & set(self.topic_names())))
 

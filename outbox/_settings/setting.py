@@ -63,11 +63,7 @@ class _Problems(list[tuple[tuple[str, ...], str]]):
             self.append(((name,), str(error)))
 
     def refuse(self) -> None:
-        """Raise what is wrong.
-
-        Raises:
-            WrongSettingsError: Something is.
-        """
+        """Raise what is wrong."""
         if self:
             raise WrongSettingsError(self)
 
@@ -101,7 +97,6 @@ class Setting:
     kind: Any = None
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Take the name of the attribute."""
         self.name = name
         self.option = self.option or f"--{name.replace('_', '-')}"
         self.unit = self.unit or _UNITS.get(name.rpartition("_")[2], "")
@@ -112,12 +107,7 @@ class Setting:
         return f"OUTBOX_{self.name.upper()}"
 
     def value(self, given: Any) -> Any:
-        """Return a value of its type.
-
-        Raises:
-            ValueError: What is given is none.
-            WrongSettingsError: Part of it is wrong.
-        """
+        """Return a value of its type."""
         made = _converted(self.kind, given)
         if self.least is not None and made is not None and not made >= self.least:
             raise ValueError(f"it is {made}, and must be at least {self.least:.10g}")
@@ -150,9 +140,6 @@ class SettingsTable:
 
     Args:
         values: Values by name, of any type from which those of the settings can be made.
-
-    Raises:
-        WrongSettingsError: One is wrong, missing or unknown.
     """
 
     given: frozenset[str]
@@ -183,17 +170,14 @@ class SettingsTable:
         """Raise `ValueError` or `ConfigurationError` if settings do not go together."""
 
     def replaced(self, **values: Any) -> Self:
-        """Return the settings with other values."""
         made = copy(self)
         vars(made).update(values)
         return made
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Refuse a change."""
         raise AttributeError(f"{name} is a setting of {type(self).__name__}, and settings do not change")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether all settings are equal, given or not."""
         names = settings_of(type(self))
         return type(self) is type(other) and all(getattr(self, name) == getattr(other, name) for name in names)
 

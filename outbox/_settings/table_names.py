@@ -20,16 +20,12 @@ class TableNames:
     Args:
         schema: Schema: lower-case letters, digits, `_` and `-`, at most 63 characters. It is quoted in all SQL.
         prefix: Prefix of the table names: lower-case letters, digits and `_`, at most 50 characters.
-
-    Raises:
-        ConfigurationError: A name is not allowed.
     """
 
     schema: str = "public"
     prefix: str = "outbox"
 
     def __post_init__(self) -> None:
-        """Check the names."""
         if not _SCHEMA.fullmatch(self.schema):
             raise ConfigurationError(
                 f"Schema name {self.schema!r} is not valid. Use at most 63 lower-case letters, digits, '_' and '-'."
@@ -56,7 +52,6 @@ class TableNames:
 
     @property
     def message(self) -> str:
-        """Name of the message table of table mode."""
         return f"{self.prefix}_message"
 
     @property
@@ -81,7 +76,6 @@ class TableNames:
 
     @property
     def inbox(self) -> str:
-        """Name of the inbox table."""
         return f"{self.prefix}_inbox"
 
     @property
@@ -95,7 +89,6 @@ class TableNames:
         return f"{self.prefix}_notify"
 
     def owns(self, schema: str, table: str) -> bool:
-        """Return whether a table with these names is the outbox's own."""
         callback = (self.transaction, self.meta, self.fence)
         messages = (self.message, self.discarded, self.delivered, self.source)
         return schema == self.schema and table in {*callback, *messages, self.inbox}

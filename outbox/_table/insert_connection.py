@@ -88,7 +88,6 @@ class CoreConnection:
 
     @cached_property
     def driver(self) -> object:
-        """The driver's own connection."""
         found: object = driver_of(self._connection.connection.dbapi_connection)
         return found
 
@@ -120,7 +119,6 @@ class CoreConnection:
         return self._connection.in_transaction() and PsycopgConnection(driver).in_transaction
 
     def roll_back(self) -> None:
-        """Roll the transaction back."""
         self._connection.rollback()
 
 
@@ -134,12 +132,10 @@ class PsycopgConnection:
 
     @property
     def autocommits(self) -> bool:
-        """Whether the connection is in autocommit."""
         return self.driver.autocommit
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
         return self.driver.info.transaction_status is not TransactionStatus.IDLE
 
     def run(self, statement: Statement) -> Rows:
@@ -155,7 +151,6 @@ class PsycopgConnection:
         return await cursor.fetchall()
 
     def roll_back(self) -> None:
-        """Roll the transaction back."""
         if isinstance(self.driver, psycopg.AsyncConnection):
             awaited(self.driver.rollback())
         else:
@@ -178,11 +173,9 @@ class AsyncpgConnection:
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
         return bool(self._connection.is_in_transaction())
 
     def run(self, statement: Statement) -> Rows:
-        """Run a statement."""
         rows: Rows = awaited(self._connection.fetch(statement.text, *statement.parameters))
         return rows
 
@@ -200,13 +193,11 @@ class AnyDbapiConnection:
 
     @property
     def driver(self) -> object:
-        """The connection."""
         found: object = self._connection
         return found
 
     @property
     def autocommits(self) -> bool:
-        """Whether the connection is in autocommit."""
         return getattr(self._connection, "autocommit", False) is True
 
     @property
@@ -244,7 +235,6 @@ class DjangoConnection(AnyDbapiConnection):
 
     @property
     def autocommits(self) -> bool:
-        """Whether Django is in autocommit."""
         return bool(self._connection.get_autocommit())
 
     @property
@@ -253,7 +243,6 @@ class DjangoConnection(AnyDbapiConnection):
         return bool(self._connection.in_atomic_block) or insert_connection(self.driver).in_transaction
 
     def roll_back(self) -> None:
-        """Roll the transaction back."""
         self._connection.rollback()
 
 

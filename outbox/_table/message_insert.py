@@ -82,7 +82,6 @@ class MessageInsert:
 
 
 def _columns(messages: Sequence[Message]) -> Iterator[object]:
-    """Yield the parameters of `_MANY`."""
     yield ",".join([message.topic for message in messages])
     yield ",".join([str(int(message.partition)) for message in messages])
     yield ",".join(["-" if message.timestamp is None else str(int(message.timestamp)) for message in messages])

@@ -69,7 +69,6 @@ class RowCopy:
         return Statement(self._after.format(more=more and f", {more}"), (last,))
 
     def pieces(self, messages: Iterable[Message]) -> Iterator[bytes]:
-        """Yield what COPY reads for messages, in pieces."""
         piece, size = [_SIGNATURE], 0
         for message in messages:
             row = _row(self._service, message)

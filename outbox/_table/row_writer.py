@@ -5,15 +5,68 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import psycopg
+from psycopg.pq import PipelineStatus
+
 from outbox._postgres.ddl import written
-from outbox._table.copy_connection import CopyConnection, copy_connection
-from outbox._table.insert_connection import InsertConnection
+from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited, core_error
 from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_copy import RowCopy
 from outbox.errors import TableError
 from outbox.message import Message
 from outbox.settings import TableNames
+
+
+class CopyConnection:
+    """A connection of psycopg; an async one inside SQLAlchemy's greenlet."""
+
+    def __init__(self, driver: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+        self._driver = driver
+
+    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
+        """Run COPY FROM STDIN; return how many rows it has written."""
+        if isinstance(self._driver, psycopg.AsyncConnection):
+            return awaited(self._copy(self._driver, text, pieces))
+        cursor = psycopg.Cursor(self._driver)
+        with cursor.copy(text.encode()) as copy:
+            for piece in pieces:
+                copy.write(piece)
+        return cursor.rowcount
+
+    async def _copy(self, driver: psycopg.AsyncConnection[Any], text: str, pieces: Iterable[bytes]) -> int:
+        cursor = psycopg.AsyncCursor(driver)
+        async with cursor.copy(text.encode()) as copy:
+            for piece in pieces:
+                await copy.write(piece)
+        return cursor.rowcount
+
+
+class CoreCopyConnection(CopyConnection):
+    """A connection of psycopg that SQLAlchemy opened; its errors are SQLAlchemy's."""
+
+    def copy(self, text: str, pieces: Iterable[bytes]) -> int:
+        """Run COPY FROM STDIN; return how many rows it has written."""
+        try:
+            return super().copy(text, pieces)
+        except psycopg.Error as error:
+            raise core_error(text, error) from error
+
+
+def copy_connection(connection: InsertConnection) -> CopyConnection | None:
+    """Return the same connection for COPY; None if it cannot.
+
+    Django's own errors are made by its cursors, which cannot COPY; nor can a connection in a pipeline.
+    """
+    driver = connection.driver
+    if not isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
+        return None
+    if driver.pgconn.pipeline_status != PipelineStatus.OFF:
+        return None
+    if isinstance(connection, CoreConnection):
+        return CoreCopyConnection(driver)
+    return CopyConnection(driver) if isinstance(connection, PsycopgConnection) else None
+
 
 COPY_ROWS = 100
 """From so many rows on, COPY costs less than an INSERT, although it takes three more round trips."""
@@ -47,9 +100,6 @@ class RowWriter:
         Args:
             connection: The connection; a transaction begins if none is open.
             messages: From 1 to `MAX_ROWS` messages.
-
-        Raises:
-            TableError: Another number of rows was written (R78). The transaction has failed.
         """
         if len(messages) >= COPY_ROWS and (copying := copy_connection(connection)) is not None:
             # Also begins the transaction, of which SQLAlchemy would not be aware otherwise.

@@ -23,12 +23,7 @@ _CURRENT = Statement("SELECT CAST(pg_current_xact_id_if_assigned() AS text)", ()
 
 @dataclass(slots=True)
 class Published:
-    """What was published in the latest transaction of a connection.
-
-    Args:
-        messages: Number of its messages.
-        size: Size of its messages, bytes.
-    """
+    """What was published in the latest transaction of a connection."""
 
     xid: str
     transaction_id: str
@@ -44,11 +39,7 @@ MAX_HEADER_BYTES = 1_000_000
 
 
 def require_fit(connection: InsertConnection, messages: Sequence[Message]) -> None:
-    """Refuse messages with which the transaction would have too many, or too large ones.
-
-    Raises:
-        MessageRefused: One does not fit.
-    """
+    """Refuse messages with which the transaction would have too many, or too large ones."""
     published = _latest.get(connection.driver)
     count, size = (published.messages, published.size) if published is not None else (0, 0)
     problem = why_not(messages, count, size)
@@ -59,12 +50,7 @@ def require_fit(connection: InsertConnection, messages: Sequence[Message]) -> No
 
 
 def why_not(messages: Sequence[Message], count: int = 0, size: int = 0) -> str:
-    """Return why a transaction does not take messages; an empty text if it does.
-
-    Args:
-        count: Number of those that it has.
-        size: Their size, bytes.
-    """
+    """Return why a transaction does not take messages; an empty text if it does."""
     if count + len(messages) > MAX_MESSAGES:
         return too_many_messages()
     if size + sum(message.size() for message in messages) > MAX_BYTES:

@@ -50,7 +50,6 @@ class OperatorContext:
         return count_members(self._admin, self.channel.channel)
 
     def by_hand(self, reason: str) -> str:
-        """Return what the record of a decision has of the operator, the reason and the time."""
         now = utc(time.time_ns() // 1_000_000)
         return f"{signed(recorded_name(self.kafka, self._operator), reason)} ({now}, by hand)"
 

@@ -80,11 +80,7 @@ Given = dict[str, Any]
 
 
 def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
-    """Connect in autocommit.
-
-    Raises:
-        ConfigurationError: No database is given, or it cannot be reached; the message holds no password.
-    """
+    """Connect in autocommit."""
     url = settings.connection_string()
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")

@@ -46,7 +46,6 @@ class CheckRequest:
     message: Final[Envelope | None] = None
 
     def encode(self) -> bytes:
-        """Return the record's value: JSON."""
         return to_json(
             {
                 "version": names.FORMAT_VERSION,
@@ -66,7 +65,6 @@ class CheckRequest:
 
 
 def parse_check(value: bytes | None) -> CheckRequest:
-    """Read a check request."""
     fields = parse_json(value, "a check request")
     check_version(fields, "a check request")
     incarnation = get_optional_text(fields, "incarnation")

@@ -119,16 +119,11 @@ class OpCheckpoint:
     head: int
 
     def encode(self, topic_id: str, partition: int) -> str:
-        """Return the metadata string for an op partition."""
         return _seal(f"{FORMAT_VERSION};o;{topic_id};{self.head - self.offset}", self.offset, partition)
 
 
 def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int) -> HalfCheckpoint:
-    """Read the string that was committed with an offset of a half partition.
-
-    Args:
-        topic_id: Id of the half topic as it is now.
-    """
+    """Read the string that was committed with an offset of a half partition."""
     data = _open(text, offset, topic_id, partition, "h")
     if data == "-":
         return HalfCheckpoint(offset, offset)
@@ -142,11 +137,7 @@ def parse_half_checkpoint(text: str, offset: int, topic_id: str, partition: int)
 
 
 def parse_op_checkpoint(text: str, offset: int, topic_id: str, partition: int) -> OpCheckpoint:
-    """Read the string that was committed with an offset of an op partition.
-
-    Args:
-        topic_id: Id of the op topic as it is now.
-    """
+    """Read the string that was committed with an offset of an op partition."""
     data = _open(text, offset, topic_id, partition, "o")
     try:
         return OpCheckpoint(offset, offset + parse_number(data, "the head of a checkpoint"))

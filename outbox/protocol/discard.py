@@ -79,7 +79,6 @@ class Manifest:
     incarnation: str | None = None
 
     def encode(self) -> bytes:
-        """Return the record's value: JSON."""
         return to_json(
             {
                 "version": names.FORMAT_VERSION,
@@ -103,7 +102,6 @@ class Manifest:
 
 
 def message_key(transaction_id: str, position: int) -> bytes:
-    """Key of a discarded message."""
     return message_id(transaction_id, position).encode()
 
 
@@ -113,17 +111,14 @@ def copy_key(transaction_id: str, position: int, offset: int) -> bytes:
 
 
 def manifest_key(transaction_id: str) -> bytes:
-    """Key of a discarded transaction's manifest."""
     return f"{transaction_id}{MANIFEST_SUFFIX}".encode()
 
 
 def is_manifest_key(key: bytes) -> bool:
-    """Return whether a key of the discard topic is that of a manifest."""
     return key.endswith(_MANIFEST_END)
 
 
 def parse_manifest(value: bytes | None) -> Manifest:
-    """Read a manifest."""
     fields = parse_json(value, "a manifest")
     check_version(fields, "a manifest")
     decision = get_optional_text(fields, "decision")

@@ -45,7 +45,6 @@ class Envelope:
 
     @classmethod
     def from_json(cls, fields: object) -> Envelope:
-        """Read the JSON object."""
         if not isinstance(fields, dict) or not isinstance(fields.get("headers"), list):
             raise ProtocolError("an envelope is not a JSON object with a list of headers")
         return cls(
@@ -57,12 +56,10 @@ class Envelope:
         )
 
     def encode(self) -> bytes:
-        """Return the envelope as a record's value."""
         return to_json(self.as_json())
 
 
 def parse_envelope(value: bytes | None) -> Envelope:
-    """Read an envelope that is a record's value."""
     return Envelope.from_json(parse_json(value, "an envelope"))
 
 
@@ -72,7 +69,6 @@ def to_json(fields: Mapping[str, Any]) -> bytes:
 
 
 def parse_json(value: bytes | None, what: str) -> dict[str, Any]:
-    """Read a JSON object."""
     try:
         fields = json.loads(value or b"")
     except (ValueError, RecursionError) as error:

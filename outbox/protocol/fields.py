@@ -32,7 +32,6 @@ def get_number(fields: Mapping[str, Any], name: str, minimum: int = 0, maximum: 
 
 
 def get_text(fields: Mapping[str, Any], name: str) -> str:
-    """Return a text of a JSON object."""
     value = fields.get(name)
     if not isinstance(value, str) or not is_utf8(value):
         raise ProtocolError(f"field {name!r} is not a string")
@@ -40,7 +39,6 @@ def get_text(fields: Mapping[str, Any], name: str) -> str:
 
 
 def get_optional_text(fields: Mapping[str, Any], name: str) -> str | None:
-    """Return a text of a JSON object, or None for `null`."""
     return None if name in fields and fields[name] is None else get_text(fields, name)
 
 
@@ -54,14 +52,7 @@ def is_utf8(text: str) -> bool:
 
 
 def refuse_newer(version: str, what: str) -> None:
-    """Refuse a version of the format that is newer than this process.
-
-    Args:
-        what: Where it was found, for the message.
-
-    Raises:
-        NewerFormatError: It is; whatever follows the version may mean anything.
-    """
+    """Refuse a version of the format that is newer than this process."""
     if not (version.isascii() and version.isdigit()):
         return
     number = version.lstrip("0") or "0"

@@ -163,7 +163,6 @@ def parse_truth(text: str) -> Truth:
 
 
 def parse_key(text: str) -> bytes:
-    """Read a percent-encoded key."""
     if not _KEY.fullmatch(text):
         raise ProtocolError("a key is not percent-encoded")
     return unquote_to_bytes(text)

@@ -69,7 +69,6 @@ class Channel:
     name: str = DEFAULT_CHANNEL
 
     def __post_init__(self) -> None:
-        """Check the name."""
         if not _CHANNEL.fullmatch(self.name):
             raise ProtocolError(
                 f"channel name {self.name!r} is not allowed: use lower-case letters, digits, '_' and '-', "
@@ -113,12 +112,10 @@ class Channel:
 
     @property
     def relay_group(self) -> str:
-        """Consumer group of the relay."""
         return f"{self.name}-relay"
 
     @property
     def checker_group(self) -> str:
-        """Consumer group of the checker."""
         return f"{self.name}-checker"
 
     def listener_group(self, service: str) -> str:
@@ -168,7 +165,6 @@ def is_topic_name(topic: str) -> bool:
 
 
 def is_kafka_topic(topic: str) -> bool:
-    """Return whether a topic belongs to Kafka itself."""
     return topic.startswith("__")
 
 

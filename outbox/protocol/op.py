@@ -108,7 +108,6 @@ def _one_line(reason: str) -> str:
 
 
 def encode_op(entries: Iterable[OpEntry], source: OpSource) -> tuple[bytes, OutgoingHeaders]:
-    """Value and headers of an op record with these entries."""
     value = "\n".join(entry.encode() for entry in entries).encode()
     return value, [(names.OP_HEADER, f"{names.FORMAT_VERSION};{source}".encode())]
 
@@ -156,7 +155,6 @@ def refuse_misplaced(source: OpSource, *, verdict: bool) -> None:
 
 
 def parse_kind(text: str) -> OpKind:
-    """Read the kind of an entry."""
     try:
         return OpKind(text)
     except ValueError:

@@ -37,9 +37,6 @@ def half_partition(service: str, ordering_key: bytes | None, transaction_id: byt
     """Return the half partition of a transaction: one for each (service, ordering key).
 
     Transactions without an ordering key are spread by their id.
-
-    Args:
-        transaction_id: The 16 bytes of the transaction id.
     """
     if ordering_key is None:
         return partition_for_key(transaction_id, partitions)

@@ -61,18 +61,15 @@ class Positions:
         return cls(runs)
 
     def __str__(self) -> str:
-        """Return the written form."""
         return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in self.runs) or "-"
 
     def __len__(self) -> int:
-        """How many positions count."""
         count = 0
         for first, last in self.runs:
             count += last - first + 1
         return count
 
     def __iter__(self) -> Iterator[int]:
-        """Yield the positions in ascending order."""
         for first, last in self.runs:
             yield from range(first, last + 1)
 

@@ -54,20 +54,12 @@ def real_record_size(key: bytes | None, value: bytes | None, user_headers: Heade
 
 
 def discard_record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the largest size that a half can have in the discard topic, bytes.
-
-    Args:
-        headers: All its headers.
-    """
+    """Return the largest size that a half can have in the discard topic, bytes."""
     return _batch(_field(len(_LONGEST_KEY)) + _field(_envelope(key, value, headers)), 0)
 
 
 def check_record_size(key: bytes | None, value: bytes | None, headers: Headers, service: str) -> int:
-    """Return the largest size of a check request that carries a half: that of a listener's transaction, bytes.
-
-    Args:
-        headers: All its headers.
-    """
+    """Return the largest size of a check request that carries a half: that of a listener's transaction, bytes."""
     return _batch(_field(len(service)) + _field(_check_frame(service) + _envelope(key, value, headers)), 0)
 
 
@@ -82,7 +74,6 @@ def largest_size(content: int, headers: int, ordering_key: bytes | None, message
 
     Args:
         content: Bytes of the message's key, value, header names and header values.
-        headers: Number of its headers.
     """
     ordering = 0 if ordering_key is None else len(ordering_key)
     return _FRAMES + 6 * content + 16 * headers + 4 * ordering + (_PAIR + _POSITION) * messages

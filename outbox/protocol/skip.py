@@ -20,11 +20,7 @@ PREFIX = b"skip/"
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """One skip.
-
-    Args:
-        topic_id: Id of the half or op topic.
-    """
+    """One skip."""
 
     topic_id: str
     partition: int
@@ -33,11 +29,9 @@ class Skip:
     reason: str
 
     def key(self) -> bytes:
-        """Return the record's key."""
         return PREFIX + f"{self.topic_id}/{self.partition}/{self.offset}".encode()
 
     def encode(self) -> bytes:
-        """Return the record's value: JSON."""
         return to_json(
             {
                 "version": names.FORMAT_VERSION,
@@ -55,7 +49,6 @@ class Skip:
 
 
 def parse_skip(value: bytes | None) -> Skip:
-    """Read a skip."""
     fields = parse_json(value, "a skip")
     check_version(fields, "a skip")
     return Skip(

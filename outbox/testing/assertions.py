@@ -130,7 +130,6 @@ class _Expected:
     count: int | None
 
     def check(self, records: Sequence[Record], hint: str) -> list[Record]:
-        """Return the matching records."""
         found = self._found(records)
         if (len(found) == self.count) if self.count is not None else found:
             return found
@@ -153,7 +152,6 @@ class _Expected:
         return [record for record in records if not self._differences(record)]
 
     def _differences(self, record: Record) -> list[str]:
-        """Return the parts in which a record differs."""
         if record.topic != self.topic:
             return ["topic"]
         different = []

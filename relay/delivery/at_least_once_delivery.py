@@ -48,7 +48,6 @@ class PlainDelivery:
         """See `Delivery`: this producer needs no coordinator."""
 
     def limit_batches(self, max_message_bytes: int) -> None:
-        """See `Delivery`."""
         size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
         if size != int(self._config["batch.size"]):
             self._config["batch.size"] = size
@@ -83,7 +82,6 @@ class PlainDelivery:
         return is_last
 
     def close(self) -> None:
-        """See `Delivery`."""
         self._producer.close()
 
 
@@ -105,10 +103,8 @@ class PlainRows(PlainDelivery):
         self._progress.commit((), offsets, self._metadata)
 
     def renew(self) -> None:
-        """See `Delivery`."""
         self._progress.renew()
 
     def close(self) -> None:
-        """See `Delivery`."""
         super().close()
         self._progress.close()

@@ -56,7 +56,6 @@ def at_gate(news: Sequence[TopicStatusChange], **owner: int | str) -> None:
 
 
 def refused(transaction_id: str, service: str, finding: Finding) -> None:
-    """Report a transaction that cannot be delivered."""
     say = log.error if finding.reason is DiscardReason.INCOMPLETE else log.warning
     reason = str(finding.reason)
     say("Transaction discarded", transaction=transaction_id, service=service, reason=reason, detail=finding.detail)

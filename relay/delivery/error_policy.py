@@ -46,7 +46,6 @@ class Fault(NamedTuple):
 
     @classmethod
     def of(cls, error: KafkaError) -> Fault:
-        """Return the flags of an error."""
         return cls(error.code(), error.fatal(), error.retriable(), error.txn_requires_abort())
 
 

@@ -73,7 +73,6 @@ class DeliveryError(Exception):
 
     @property
     def timed_out(self) -> bool:
-        """Whether records were not acknowledged in time."""
         return any(found.error.code() in TIME_OUTS for found in self.undelivered)
 
     @property
@@ -157,7 +156,6 @@ class BatchProducer:
             self._undelivered.append(Undelivered(message.topic() or "", error))
 
     def produce(self, records: Iterable[Record]) -> None:
-        """Hand records to librdkafka."""
         first = True
         for record in records:
             try:
@@ -205,7 +203,6 @@ class BatchProducer:
         return self._fatal_error() if is_silent else delivery_error(step, cause, self._undelivered)
 
     def _fatal_error(self) -> DeliveryError:
-        """Return the producer's fatal error, which it returns once more."""
         try:
             self.client.begin_transaction()
         except KafkaException as error:

@@ -117,7 +117,6 @@ class TransactionalDelivery:
         self._producer = take_over(self._config)
 
     def renew(self) -> None:
-        """See `Delivery`."""
         with self._producer.fatal_errors():
             is_stale = self._producer.saw_broker_leave()
         if is_stale:
@@ -125,14 +124,12 @@ class TransactionalDelivery:
             self._replace()
 
     def limit_batches(self, max_message_bytes: int) -> None:
-        """See `Delivery`."""
         size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
         if size != int(self._config["batch.size"]):
             self._config["batch.size"] = size
             self._replace()
 
     def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """See `Delivery`."""
         try:
             with self._producer.fatal_errors():
                 seconds = self._commit(records, offsets, group_metadata)
@@ -253,7 +250,6 @@ class TransactionalDelivery:
         self._producer = take_over(self._config)
 
     def close(self) -> None:
-        """See `Delivery`."""
         self._producer.close()
 
 

@@ -110,7 +110,6 @@ class OffsetReader:
             self.close()
 
     def close(self) -> None:
-        """Let the connection go."""
         if self._consumer is not None:
             with calling(f"closing a reader of {self._topic}/{self._partition}"):
                 self._consumer.close()

@@ -60,12 +60,10 @@ def partition_of(transactional_id: str, partitions: int) -> int:
 
 
 def key_of(transactional_id: str) -> bytes:
-    """Return the key of the records of a transactional id."""
     return _KEY.pack(_KEY_VERSION, len(transactional_id)) + transactional_id.encode("ascii")
 
 
 def parse_state(value: bytes) -> TransactionalIdState:
-    """Read the value of a record."""
     try:
         return _state(value)
     except (struct.error, ValueError) as error:

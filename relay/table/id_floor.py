@@ -54,7 +54,6 @@ class IdFloor:
         """Learn which transactions may have inserted rows that are not visible yet.
 
         Args:
-            writers: The transactions that hold a lock on the table now.
             now: Monotonic seconds.
         """
         self._look_at = now + LOOK_SECONDS

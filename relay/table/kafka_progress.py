@@ -52,11 +52,9 @@ class KafkaProgress:
         return None if committed is None else Committed.parse(committed.offset, committed.metadata)
 
     def offsets(self, committed: Committed) -> list[TopicPartition]:
-        """Return the offsets that commit the progress."""
         return [TopicPartition(*self.owner.place, committed.batch, committed.metadata)]
 
     def close(self) -> None:
-        """Close the connection."""
         self._consumer.close()
 
 

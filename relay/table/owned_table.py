@@ -76,7 +76,6 @@ class Window(NamedTuple):
     """Committed rows that wait.
 
     Args:
-        rows: In the order of their ids.
         beyond: Local transactions of these rows that have further rows behind the window.
         now: The database's time, ms since 1970: no process decides by its own clock (R25).
     """
@@ -87,12 +86,7 @@ class Window(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """A row that cannot be delivered.
-
-    Args:
-        reason: Why, one word.
-        detail: Why, one sentence.
-    """
+    """A row that cannot be delivered."""
 
     local: Local
     id: int
@@ -143,7 +137,6 @@ class OwnedTable(ABC):
     """A table whose rows a table source delivers, with its source table.
 
     Args:
-        connection: See `open_session`.
         places: Where the tables are; the first is the one whose rows are delivered.
     """
 
@@ -166,7 +159,6 @@ class OwnedTable(ABC):
         return self.name
 
     def close(self) -> None:
-        """Close the connection, which ends the ownership."""
         self._connection.close()
 
     def _explained(self) -> Any:
@@ -238,9 +230,6 @@ class OwnedTable(ABC):
         """Take a step in one durable transaction: settle what was delivered, name the next batch (R71).
 
         If the newest batch so far is delivered after the step, the rows that the database names are settled.
-
-        Args:
-            ready: The rows of the batch in delivery from now on.
 
         Raises:
             UnsafeError: Another process changed the progress, or a row stays where it was. Nothing was written.
@@ -316,11 +305,7 @@ class OwnedTable(ABC):
 
 
 def refusals(refused: Sequence[Refusal], array: Callable[[Iterable[Any]], str]) -> dict[str, object]:
-    """Return the parameters of a statement that moves rows to the table of discarded messages.
-
-    Args:
-        array: Returns ids as an array literal.
-    """
+    """Return the parameters of a statement that moves rows to the table of discarded messages."""
     return {
         "refused": array(refusal.id for refusal in refused),
         "reasons": [refusal.reason for refusal in refused],

@@ -70,11 +70,7 @@ def _are_small(rows: Sequence[Row], most: int) -> bool:
 
 
 def _largest_headers(rows: Sequence[Row]) -> tuple[int, int]:
-    """Return how many headers a row has at most, and how many bytes they have together at most.
-
-    Raises:
-        ProtocolError: Those of one row make no headers.
-    """
+    """Return how many headers a row has at most, and how many bytes they have together at most."""
     count = size = 0
     heads: set[tuple[Any, Any]] = {(row[9] or b"", (row[10] or b"")[:ARRAY_HEAD]) for row in rows}  # all bytes
     for names, values in heads:

@@ -26,11 +26,9 @@ class RowMessage:
 
     @property
     def key(self) -> bytes | None:
-        """Return its key."""
         return self.row.key
 
     def target(self) -> Target | None:
-        """Return where it shall go; None: it is no message."""
         return None if self.error else Target(self.row.topic, self.row.partition)
 
     def timestamp(self) -> int:
@@ -67,12 +65,10 @@ class RowTransaction:
 
     @property
     def service(self) -> str:
-        """Return the service."""
         return self.of[2]
 
     @property
     def local(self) -> Local:
-        """Return the local transaction."""
         return local_of(self.of)
 
     def may_wait(self) -> bool:
@@ -80,11 +76,9 @@ class RowTransaction:
         return True
 
     def counted(self) -> list[RowMessage]:
-        """Return all of its messages."""
         return self.messages
 
     def ids(self) -> list[int]:
-        """Return the ids of its rows."""
         return [message.row.id for message in self.messages]
 
     def keyed_ids(self) -> Iterator[tuple[OrderingKey, int]]:
@@ -94,7 +88,6 @@ class RowTransaction:
         )
 
     def ordering_keys(self) -> set[OrderingKey]:
-        """Return the ordering keys of all its messages."""
         return {key for key, _ in self.keyed_ids()}
 
 
@@ -102,9 +95,6 @@ def transactions(rows: Iterable[Row]) -> list[RowTransaction]:
     """Return the transactions of rows, in the order of their first rows.
 
     Rows of several services in one local transaction become one transaction for each service.
-
-    Args:
-        rows: In the order of their ids.
     """
     grouped: defaultdict[Which, list[RowMessage]] = defaultdict(list)
     for row in rows:
@@ -126,11 +116,7 @@ def _message(row: Row) -> RowMessage:
 
 @lru_cache(maxsize=4_096)
 def check_target(topic: str, partition: int, service: str) -> None:
-    """Check what very many rows have in common; an error is not cached.
-
-    Raises:
-        ProtocolError: No message can have such a target or service.
-    """
+    """Check what very many rows have in common; an error is not cached."""
     if not is_topic_name(topic):
         raise ProtocolError(f"topic {topic[:80]!r} is not a topic name")
     if partition < ANY_PARTITION:

@@ -69,13 +69,11 @@ class RowId(int):
     error: str
 
     def __new__(cls, place: int, text: str, message: str = "", error: str = "") -> Self:
-        """Make one."""
         made = super().__new__(cls, place)
         made.text, made.message, made.error = text, message, error
         return made
 
     def __str__(self) -> str:
-        """Return the id."""
         return self.text
 
 
@@ -95,7 +93,6 @@ def transactions_of(rows: Iterable[Row]) -> Counter[Which]:
 
 
 def local_of(of: Which) -> Local:
-    """Return the local transaction of some rows."""
     return of[0], of[1] + EPOCH_US
 
 
@@ -105,7 +102,6 @@ def whole(rows: Sequence[Row], cut: Collection[Local]) -> int:
     It is a prefix: where only the rows of the others were taken out, a later row of one key could pass an earlier one.
 
     Args:
-        rows: In the order of their ids.
         cut: Local transactions that go on behind these rows.
     """
     places = [(row[0], row[2] + EPOCH_US) for row in rows]
@@ -163,11 +159,7 @@ def records(rows: Iterable[Row], messages: Counter[Which], origin: str) -> Itera
 
 
 def headers_of(names: Headers, values: Headers) -> Iterable[Header]:
-    """Return the user's headers of a row.
-
-    Raises:
-        ProtocolError: They make no headers.
-    """
+    """Return the user's headers of a row."""
     known = _names(names) if isinstance(names, bytes) else _checked(names or ())
     given = elements(values) if isinstance(values, bytes) else values or ()
     _compare(len(known), len(given))
@@ -178,11 +170,7 @@ def counted_names(names: bytes, values: bytes) -> int:
     """Return how many headers a row has, by the heads of its arrays.
 
     Args:
-        names: Of its headers.
         values: The first `ARRAY_HEAD` bytes of their values.
-
-    Raises:
-        ProtocolError: They make no headers.
     """
     count = len(_names(names))
     _compare(count, _length(values))
@@ -227,11 +215,7 @@ def _checked(found: Sequence[object]) -> tuple[str, ...]:
 
 
 def elements(array: bytes) -> list[bytes | None]:
-    """Return the elements of an array as Postgres sends it.
-
-    Raises:
-        ProtocolError: It has more than one dimension.
-    """
+    """Return the elements of an array as Postgres sends it."""
     count, at = _length(array), ARRAY_HEAD + 4
     if count == 1 and array[at - 4 : at] != _NULL:  # most have one header
         return [array[at:]]

@@ -112,7 +112,6 @@ class SourceTable(OwnedTable):
         return explained(self._names.schema, self._names.message)
 
     def check(self) -> None:
-        """See `OwnedTable`."""
         names, role = self._names, str(self._connection.info.user)
         with self._explained():
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
@@ -125,7 +124,6 @@ class SourceTable(OwnedTable):
             )
 
     def progress(self) -> Progress:
-        """See `OwnedTable`."""
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
@@ -141,7 +139,6 @@ class SourceTable(OwnedTable):
             )
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """See `OwnedTable`."""
         self._look_at_writers()
         cursor = self._connection.cursor(binary=True)
         for type_ in _AS_NUMBERS:
@@ -191,7 +188,6 @@ class SourceTable(OwnedTable):
         return self._take(self._move, before, after, rows | refusals(refused, _array))
 
     def _purge(self) -> bool:
-        """See `OwnedTable`."""
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
         row = self._connection.execute(self._table.compose(_PURGE), parameters).fetchone()
         return row == (PURGE_ROWS,)

@@ -221,12 +221,10 @@ class TableSources:
         }
 
     def start(self) -> None:
-        """Start all."""
         for thread in self._threads.values():
             thread.start()
 
     def check(self) -> None:
-        """Look whether all threads run."""
         for name, thread in self._threads.items():
             if thread.failure is not None:
                 raise RuntimeError(f"table source {name} failed: {thread.failure!r}") from thread.failure

@@ -107,11 +107,7 @@ class TableSource:
         return progress if progress.delivered == progress.batch else self._table.move(progress, progress.settled())
 
     def serve(self, turned: Callable[[], None]) -> None:
-        """Deliver until asked to stop.
-
-        Raises:
-            DeliveryError: A Kafka transaction failed: take over again.
-        """
+        """Deliver until asked to stop."""
         pauses = Pauses(self._name, self._table.notifications, self._stopping)
         stop = pauses.first()
         while not stop:

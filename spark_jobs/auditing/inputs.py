@@ -40,9 +40,6 @@ class InputPlan:
         now: ms since 1970.
         clock_skew: ms by which the clocks of two brokers may differ.
         patience: ms that open Kafka transactions are waited for.
-
-    Raises:
-        SourceError: Kafka does not answer, or the channel does not exist. Every method raises it.
     """
 
     def __init__(

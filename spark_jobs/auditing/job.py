@@ -58,9 +58,6 @@ log = structlog.get_logger()
 def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
     """Audit a window and write its findings, its summary and its report.
 
-    Args:
-        spark: Session with Spark's Kafka source.
-
     Returns:
         OK if all is proven, FINDINGS if something is wrong, UNPROVABLE if only something cannot be known.
 

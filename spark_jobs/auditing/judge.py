@@ -74,9 +74,6 @@ class Circumstances:
 def judge(evidence: DataFrame, circumstances: Circumstances) -> DataFrame:
     """Return a verdict for each message.
 
-    Args:
-        evidence: As `spark_jobs.records.evidence.evidence` makes it.
-
     Returns:
         A frame with `COLUMNS`.
     """

@@ -111,7 +111,6 @@ class _Latency(NamedTuple):
 
 
 def report(summary: Summary, samples: Mapping[Verdict, Sequence[Row]]) -> str:
-    """Return the page."""
     window, counts = summary.inputs.window, summary.counts()
     return _template().render(
         summary=summary,
@@ -187,7 +186,6 @@ def _database(one: Database) -> tuple[Any, ...]:
 
 
 def _shown(value: object) -> str:
-    """Return the text of a cell."""
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, datetime):

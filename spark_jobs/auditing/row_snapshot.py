@@ -69,10 +69,6 @@ def take_snapshot(
     """Write the rows of a window to a Parquet file, and return the database's state in the same snapshot.
 
     Rows, incarnation and purge watermarks are of one moment: what was purged before it is below a watermark.
-
-    Args:
-        connection: In a snapshot of the database.
-        window: Spans of half offsets.
     """
     table = CallbackTable(database.table_names())
     table.verify(connection)
@@ -88,11 +84,7 @@ def take_snapshot(
 
 @contextmanager
 def open_snapshot(name: str, database: CheckerDatabase) -> Iterator[psycopg.Connection[Any]]:
-    """Connect to a database's primary, and read one snapshot of it in the block.
-
-    Raises:
-        ConfigurationError: The database does not answer, or refuses, also in the block.
-    """
+    """Connect to a database's primary, and read one snapshot of it in the block."""
     dsn = database.connection_string()
     try:
         with connect_dsn(
@@ -120,11 +112,7 @@ def write_rows(
     schema: pa.Schema,
     file: Path,
 ) -> None:
-    """Write what a query returns to a Parquet file.
-
-    Args:
-        connection: In a transaction.
-    """
+    """Write what a query returns to a Parquet file."""
     with connection.cursor(name="outbox_audit") as cursor, parquet.ParquetWriter(file, schema) as writer:
         cursor.execute(query, parameters)
         while rows := cursor.fetchmany(AT_ONCE):

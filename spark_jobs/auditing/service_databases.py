@@ -48,7 +48,6 @@ class Database:
 
 
 def database_of(databases: Sequence[Database], service: Column) -> Column:
-    """Name of the database of a service; null if there is none."""
     patterns = [(pattern, database.name) for database in databases for pattern in database.services]
     found = f.lit(None).cast("string")
     for pattern, name in sorted(patterns, key=lambda pair: rank(pair[0])):  # the highest rank is asked first
@@ -61,7 +60,6 @@ def _matches(service: Column, pattern: str) -> Column:
 
 
 def incarnation_of(databases: Sequence[Database], name: Column) -> Column:
-    """Incarnation of a database."""
     return lookup({database.name: database.incarnation for database in databases}, name)
 
 

@@ -30,7 +30,6 @@ class AuditSettings(AuditFields):
         return Window(parse_time(self.window_start), parse_time(self.window_end), self.grace_ms)
 
     def all_databases(self) -> dict[str, CheckerDatabase]:
-        """Return the databases by name."""
         if not (found := super().all_databases()):
             raise ConfigurationError(
                 "No database is configured. Give OUTBOX_POSTGRES_URL or OUTBOX_POSTGRES_URL_FILE, "

@@ -58,7 +58,6 @@ class Summary:
         return {verdict: total[verdict] for verdict in Verdict if total[verdict]}
 
     def weighs(self, weight: Proof) -> int:
-        """Messages whose verdicts have a weight."""
         return sum(count for verdict, count in self.counts().items() if Verdict[verdict].weight is weight)
 
     def exit_code(self) -> Exit:
@@ -70,7 +69,6 @@ class Summary:
         return Exit.OK
 
     def document(self) -> dict[str, Any]:
-        """Return the summary as a JSON object."""
         window = self.inputs.window
         return {
             "format": FORMAT_VERSION,
@@ -89,11 +87,7 @@ class Summary:
 
 
 def summarize(judged: DataFrame, inputs: Inputs, databases: Sequence[Database]) -> Summary:
-    """Count verdicts and measure latencies, in one pass.
-
-    Args:
-        judged: As `spark_jobs.auditing.judge.judge` gives it.
-    """
+    """Count verdicts and measure latencies, in one pass."""
     counts = [f.count_if(f.col("verdict") == str(verdict)).alias(verdict) for verdict in Verdict]
     levels = f.array(*map(f.lit, PERCENTILES))
     latencies = [f.percentile_approx(name, levels, _ACCURACY).alias(name) for name in LATENCIES]

@@ -77,9 +77,6 @@ def read_progress(
 ) -> tuple[TableProgress, list[Search]] | None:
     """Return how far a message table is delivered, and the real topics that its rows of the window name.
 
-    Args:
-        connection: In a snapshot of the database.
-
     Returns:
         None if the database has no message table.
     """
@@ -97,7 +94,6 @@ def write_table_rows(
     """Write the rows of a window to a Parquet file, and return the tables' state in the same snapshot.
 
     Args:
-        connection: In a snapshot of the database.
         progress: How far it was delivered before the ends of the real topics were taken.
     """
     with _explained(table):

@@ -146,7 +146,6 @@ class Inputs:
         return tuple(run for run in cut if run)
 
     def encode(self) -> str:
-        """Return the inputs as JSON, to be given to `--spans`."""
         return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, indent=2) + "\n"
 
     @classmethod

@@ -26,9 +26,6 @@ log = structlog.get_logger()
 class BatchWriter:
     """Writes the batches of one query; to be called by `foreachBatch`.
 
-    Args:
-        topic_ids: Returns the ids of the topics by name, as they are now.
-
     Attributes:
         failure: The error that ended the last batch; Spark shows only its own.
         gone: Whether that was because Kafka does not have the records any more.
@@ -51,11 +48,7 @@ class BatchWriter:
         self._pair.output.prepare()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Land a batch.
-
-        Args:
-            batch: Its rows, with the columns of the table of records.
-        """
+        """Land a batch."""
         try:
             self._land(batch, batch_id)
         except JAVA_ERRORS as error:

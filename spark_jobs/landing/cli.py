@@ -21,7 +21,7 @@ from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
 from spark_jobs.runtime.source import check_topics
-from spark_jobs.tables.maintenance import maintain
+from spark_jobs.tables.delta_output import maintain
 
 _JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"
 

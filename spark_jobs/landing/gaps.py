@@ -26,12 +26,7 @@ log = structlog.get_logger()
 
 
 def accept(pair: Pair, job_id: str, gaps: tuple[Gap, ...], topics: Mapping[str, str]) -> None:
-    """Record gaps, so that the next batch begins behind them; no query may run on the checkpoint meanwhile.
-
-    Args:
-        gaps: The gaps; not empty.
-        topics: Ids of the job's topics.
-    """
+    """Record gaps, so that the next batch begins behind them; no query may run on the checkpoint meanwhile."""
     batch_id = _record(pair, job_id, behind(pair.needed(), gaps), topics, gaps=gaps)
     for topic in sorted({gap.topic for gap in gaps}):
         found = [gap for gap in gaps if gap.topic == topic]
@@ -40,14 +35,7 @@ def accept(pair: Pair, job_id: str, gaps: tuple[Gap, ...], topics: Mapping[str, 
 
 
 def retire(spark: SparkSession, settings: RetireSettings, topic: str) -> None:
-    """Record that a topic is not landed any more. Its rows stay; the job must be stopped, and no Kafka is needed.
-
-    Args:
-        spark: Session with Delta.
-
-    Raises:
-        OutputError: Output and checkpoint do not belong together, the topic is not landed there, or is the only one.
-    """
+    """Record that a topic is not landed any more. Its rows stay; the job must be stopped, and no Kafka is needed."""
     output = Output(spark, settings.output)
     pair = Pair(output, Checkpoint(Folder(spark, settings.checkpoint_path)))
     last = pair.last

@@ -40,10 +40,6 @@ def if_deleted(topics: Sequence[str]) -> str:
 def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> None:
     """Land topics until asked to stop, or until what was there at the start is landed.
 
-    Args:
-        spark: Session with Spark's Kafka source and Delta.
-        stop: Set when the job is asked to stop.
-
     Raises:
         OutputError: Output or checkpoint cannot be used, or do not belong together.
         SourceError: Kafka does not answer, or a topic is missing.
@@ -86,9 +82,6 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
 def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[str]) -> None:
     """Record what Kafka removed from the beginning of topics, so that the job goes on behind it.
 
-    Args:
-        topics: Topics of which a gap is accepted.
-
     Raises:
         LostRecordsError: More than that is gone; nothing was recorded.
     """
@@ -102,7 +95,6 @@ def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[st
 
 
 def refuse_lost(kafka: KafkaView, pair: Pair) -> None:
-    """Check that Kafka still has all that is not landed."""
     if needed := pair.needed():
         beginnings, ends = kafka.offsets()
         _refuse(with_added(needed, beginnings), beginnings, ends, pair.way_without)
@@ -125,11 +117,7 @@ def read(spark: SparkSession, settings: LandSettings) -> DataFrame:
 
 
 def start(rows: DataFrame, settings: LandSettings, writer: BatchWriter) -> StreamingQuery:
-    """Start to write a stream.
-
-    Args:
-        rows: A stream with the columns of the table of records.
-    """
+    """Start to write a stream."""
     sink = rows.writeStream.foreachBatch(writer).queryName(settings.name)
     sink = sink.option("checkpointLocation", settings.checkpoint_path)
     if settings.available_now:

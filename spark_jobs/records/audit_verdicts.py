@@ -64,7 +64,6 @@ class Verdict(enum.StrEnum):
     meaning: str
 
     def __new__(cls, name: str, weight: Proof, meaning: str) -> Self:
-        """Return a verdict with its weight and meaning."""
         made = str.__new__(cls, name)
         made._value_ = name
         made.weight = weight

@@ -23,11 +23,7 @@ _POSITIONS = rf"\A(?:-|{_RUN}(?:,{_RUN})*)\z"
 
 
 def row_evidence(rows: DataFrame, half_topic_id: str, window: Mapping[int, Span]) -> DataFrame:
-    """Rows, one for each message that a committed one lists whose halves would all are in the window.
-
-    Args:
-        window: Spans of half offsets.
-    """
+    """Rows, one for each message that a committed one lists whose halves would all are in the window."""
     here = f.col("half_topic_id") == half_topic_id
     partition = f.col("half_partition")
     contained = inside(window, partition, f.col("first_offset")) & inside(window, partition, f.col("last_offset"))
@@ -68,7 +64,6 @@ def positions_of(text: Column) -> Column:
 
 
 def is_readable(text: Column) -> Column:
-    """Whether a text has the form of positions."""
     return text.rlike(_POSITIONS)
 
 
@@ -99,11 +94,7 @@ TABLE_COLUMNS = (
 
 
 def table_evidence(rows: DataFrame) -> DataFrame:
-    """Return a side of each message that has a row: the same side as a half, because it is all committed.
-
-    Args:
-        rows: A frame of `TABLE_COLUMNS`.
-    """
+    """Return a side of each message that has a row: the same side as a half, because it is all committed."""
     return rows.select("*", f.explode(f.sequence("first", "last")).alias("id")).select(
         "transaction_id",
         message(

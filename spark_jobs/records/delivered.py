@@ -44,7 +44,6 @@ def real_evidence(
 
     Args:
         records: Records of real topics as Spark's Kafka source gives them.
-        window: Spans of half offsets.
         half_ends: Ends of the half partitions, taken later than those of the real topics.
         began: The window of table mode; None leaves its records out.
     """

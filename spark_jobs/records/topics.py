@@ -36,7 +36,6 @@ def header(name: str) -> Column:
 
 
 def has_header(name: str) -> Column:
-    """Whether there is a header of this name."""
     return f.coalesce(f.array_contains(f.col("headers.key"), name), f.lit(False))
 
 
@@ -81,7 +80,6 @@ def half_evidence(records: DataFrame, unsettled: Mapping[int, Sequence[range]]) 
     """Halves, each as a side of its message.
 
     Args:
-        records: Records of the half topic as Spark's Kafka source gives them.
         unsettled: Offsets that the relay has not settled, by half partition.
     """
     texts = records.select(
@@ -197,10 +195,6 @@ def op_evidence(records: DataFrame, half_topic_id: str, window: Mapping[int, Spa
 
     A record with one malformed entry counts for nothing, nor does one whose source does not write to its topic
     (R65), nor an entry of another half topic or partition.
-
-    Args:
-        records: Records of the op and verdict topic as Spark's Kafka source gives them.
-        window: Spans of half offsets.
     """
     texts = records.select(
         f.col("partition").alias("_at"),
@@ -244,11 +238,7 @@ _MANIFEST = (
 
 
 def discard_evidence(records: DataFrame, half_topic_id: str) -> DataFrame:
-    """Manifests of what is in the discard topic: the newest record of a key counts, and a tombstone removes it.
-
-    Args:
-        records: Records of the discard topic, from its beginning, as Spark's Kafka source gives them.
-    """
+    """Manifests of what is in the discard topic: the newest record of a key counts, and a tombstone removes it."""
     key = f.try_validate_utf8(f.col("key").cast("string"))
     newest = (
         records.select("partition", key.alias("key"), "offset", f.col("value").cast("string").alias("value"))

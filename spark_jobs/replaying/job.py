@@ -52,11 +52,7 @@ class Prepared:
 
 
 class ReplayJob:
-    """One run of a replay.
-
-    Args:
-        spark: Session with Delta; it needs no Kafka source.
-    """
+    """One run of a replay."""
 
     def __init__(self, spark: SparkSession, settings: ReplaySettings) -> None:
         self._spark = spark
@@ -247,7 +243,6 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
     """Write the selected records; those that this replay has written already, it passes over.
 
     Args:
-        spark: Session with Delta; it needs no Kafka source.
         terminal: Where the progress is shown; None: a log line every minute.
 
     Returns:

@@ -73,7 +73,6 @@ class KafkaTransaction:
     """A producer for one Kafka transaction; a context manager.
 
     Args:
-        transactional_id: The id that it takes over.
         max_message_bytes: The largest record batch that the topics take.
 
     Raises:
@@ -89,7 +88,6 @@ class KafkaTransaction:
         self._again("taking a transactional id over", lambda: self._producer.init_transactions(_CALL_SECONDS))
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
@@ -103,12 +101,10 @@ class KafkaTransaction:
             self._producer.purge()
 
     def begin(self) -> None:
-        """Begin the transaction."""
         with self._told("beginning a Kafka transaction"):
             self._producer.begin_transaction()
 
     def write(self, records: Iterable[Record]) -> None:
-        """Write records, and wait until all are stored."""
         with self._told("writing records"):
             for record in records:
                 produce(self._producer, record)

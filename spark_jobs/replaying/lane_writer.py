@@ -81,9 +81,6 @@ class LaneWriter:
     def write(self, records: Iterable[LandedRecord]) -> int:
         """Write what the ledger does not show.
 
-        Args:
-            records: All of the lane, in their order.
-
         Returns:
             How many were written now.
         """

@@ -37,7 +37,6 @@ class Checksum:
 
     @classmethod
     def parse(cls, text: str) -> Checksum:
-        """Read the written form."""
         return cls(int(text, 16))
 
     def __add__(self, other: Checksum) -> Checksum:
@@ -45,7 +44,6 @@ class Checksum:
         return self.of(self.total + other.total)
 
     def __str__(self) -> str:
-        """Return the written form."""
         return f"{self.total:016x}"
 
 
@@ -133,7 +131,6 @@ class Plan:
 
     @classmethod
     def of(cls, parts: Iterable[Part], targets: Mapping[str, Target]) -> Plan:
-        """Return the plan for what was selected."""
         lasts: dict[tuple[str, int], int] = {}
         lanes: dict[Lane, LaneTarget] = {}
         for part in parts:
@@ -146,11 +143,9 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """All records."""
         return sum(share.rows for share in self.lanes.values())
 
     def encode(self) -> bytes:
-        """As the ledger keeps it."""
         return _to_json(
             {
                 "version": FORMAT_VERSION,
@@ -162,7 +157,6 @@ class Plan:
 
     @classmethod
     def parse(cls, value: bytes) -> Plan:
-        """Read what the ledger keeps."""
         fields = _from_json(value, "a plan")
         try:
             return cls(
@@ -188,13 +182,11 @@ class LaneProgress:
     last: LandedPlace
 
     def encode(self) -> bytes:
-        """As the ledger keeps it."""
         fields = {"rows": self.rows, "checksum": str(self.checksum), "last": list(self.last)}
         return _to_json({"version": FORMAT_VERSION, **fields})
 
     @classmethod
     def parse(cls, value: bytes) -> LaneProgress:
-        """Read what the ledger keeps."""
         fields = _from_json(value, "the progress of a lane")
         try:
             return cls(int(fields["rows"]), Checksum.parse(fields["checksum"]), LandedPlace(*fields["last"]))

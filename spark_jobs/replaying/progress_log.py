@@ -38,7 +38,6 @@ _PLAN = "plan"
 
 
 def plan_key(replay_id: str) -> bytes:
-    """Key of a replay's plan."""
     return f"{replay_id}/{_PLAN}".encode()
 
 
@@ -81,7 +80,6 @@ class Entries:
 
     @property
     def rows(self) -> int:
-        """Records that are written."""
         return sum(lane.rows for lane in self.progress.values())
 
 
@@ -98,17 +96,14 @@ class Ledger:
 
     @property
     def seen(self) -> Entries:
-        """What was read so far."""
         return self._entries
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let the connections go."""
         self._reader.__exit__(kind, error, traceback)
 
     def read(self) -> Entries:

@@ -32,11 +32,7 @@ class Selection:
 
 
 def select(records: DataFrame, selection: Selection, findings: DataFrame | None = None) -> DataFrame:
-    """Return the records that are selected.
-
-    Args:
-        findings: The findings of an audit, if verdicts select.
-    """
+    """Return the records that are selected."""
     chosen = records if selection.include_replays else records.where(header_value(REPLAY_HEADER).isNull())
     if selection.ids:
         chosen = chosen.where(_named(selection.ids))
@@ -66,7 +62,6 @@ def _where(records: DataFrame, condition: str) -> DataFrame:
 
 
 def absent_ids(chosen: DataFrame, ids: Collection[str]) -> list[str]:
-    """Those of the ids that select nothing."""
     both = chosen.select(f.explode(f.array("message_id", "transaction_id")).alias("id"))
     found = {row.id for row in both.where(f.col("id").isin(sorted(ids))).distinct().collect()}
     return sorted(set(ids) - found)

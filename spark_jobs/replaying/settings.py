@@ -21,7 +21,6 @@ class ReplaySettings(ReplayFields):
     """Settings of `replay`."""
 
     def check(self) -> None:
-        """Refuse an unclear replay."""
         super().check()
         refuse_properties(self.kafka, OURS)
         _check_ids(names_in(self.ids))
@@ -37,11 +36,9 @@ class ReplaySettings(ReplayFields):
 
     @property
     def name(self) -> str:
-        """Name of the application."""
         return f"outbox-{self.job_id}-{self.replay_id}"
 
     def selection(self) -> Selection:
-        """Which records are selected."""
         return Selection(names_in(self.ids), self.where, names_in(self.verdicts), self.include_replays)
 
 

@@ -17,10 +17,6 @@ from spark_jobs.runtime.jvm import JAVA_ERRORS, hadoop_configuration, jvm
 class Folder:
     """A folder and what is below it; names are relative to it, with `/` between parts.
 
-    Args:
-        spark: Session whose file systems and credentials are used.
-        path: The folder; it need not exist.
-
     Raises:
         OutputError: The path names no file system that Spark supports. Every method raises it when the file system
             refuses.
@@ -35,15 +31,12 @@ class Folder:
             self._root = self._files.makeQualified(root)
 
     def __str__(self) -> str:
-        """Return the folder as it was named."""
         return self._path
 
     def path(self, name: str = "") -> str:
-        """Return the full path of something in the folder."""
         return str(self._at(name).toString())
 
     def names(self, name: str = "") -> list[str]:
-        """Names of what is in a folder below; empty if there is none."""
         with self._told("read"):
             at = self._at(name)
             if not self._files.exists(at):
@@ -105,7 +98,6 @@ class Folder:
             self._files.delete(self._at(name), True)
 
     def make(self, name: str) -> None:
-        """Make a folder and those above it."""
         with self._told("written"):
             if not self._files.mkdirs(self._at(name)):
                 raise OutputError(f"{self.path(name)} cannot be made. Check the rights on its folder.")

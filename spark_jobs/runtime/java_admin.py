@@ -41,11 +41,9 @@ class JavaAdmin:
             self._admin = client.create(properties)
 
     def __enter__(self) -> Self:
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the client."""
         with suppress(*JVM_GONE):
             self._admin.close(self._java.java.time.Duration.ZERO)
 
@@ -71,7 +69,6 @@ class JavaAdmin:
         return self._listed(places, self._kafka.clients.admin.OffsetSpec.latest(), committed=committed)
 
     def _listed(self, places: Iterable[Place], spec: Any, *, committed: bool = False) -> dict[Place, int]:
-        """Return the offsets of partitions that fit a Java `OffsetSpec`."""
         wanted = list(places)
         with self._told():
             levels = self._kafka.common.IsolationLevel
@@ -85,11 +82,7 @@ class JavaAdmin:
         return self._kafka.common.TopicPartition(*place)
 
     def _awaited(self, future: Any, needed: str = "") -> Any:
-        """Return what a Java future returns.
-
-        Args:
-            needed: The right that the request needs, with its resource.
-        """
+        """Return what a Java future returns."""
         try:
             return future.get(ANSWER_SECONDS, self._java.java.util.concurrent.TimeUnit.SECONDS)
         except JAVA_ERRORS as error:
@@ -99,7 +92,6 @@ class JavaAdmin:
 
     @staticmethod
     def _reading(topic: str) -> str:
-        """Return the right to read a topic, as errors name it."""
         return f"READ on topic {topic}"
 
     @contextmanager

@@ -31,7 +31,6 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Return whether Spark has stopped: its context, or the whole JVM."""
     try:
         return bool(spark.sparkContext._jsc.sc().isStopped())  # noqa: SLF001 - as above
     except (Py4JError, ConnectionError):

@@ -26,7 +26,6 @@ class Topic:
     partitions: int
 
     def places(self) -> list[Place]:
-        """Its partitions."""
         return [(self.name, number) for number in range(self.partitions)]
 
 
@@ -55,7 +54,6 @@ class KafkaOffsets(JavaAdmin):
             return {name: Topic(*_identity(name, one)) for name, one in found.items()}
 
     def kept_topics(self, names: Iterable[str]) -> dict[str, KeptTopic]:
-        """Those of the topics that exist, with their settings."""
         found = self._described(names)
         with self._told():
             return {name: self._kept_topic(name, one) for name, one in found.items()}
@@ -72,7 +70,6 @@ class KafkaOffsets(JavaAdmin):
         return KeptTopic(*_identity(name, found), compacted, retention, deletes and size >= 0)
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        """Return the first offsets that Kafka still has."""
         return self._earliest(places)
 
     def ends(self, places: Iterable[Place]) -> dict[Place, int]:
@@ -114,7 +111,6 @@ def source_properties(options: Mapping[str, str], spans: Mapping[str, Mapping[in
     """Options of Spark's Kafka source for a batch that reads spans of offsets and nothing else.
 
     Args:
-        options: Those of any source of the job.
         spans: First offset and first offset behind, by topic and partition.
     """
     starts = {topic: {str(key): start for key, (start, _) in parts.items()} for topic, parts in spans.items()}

@@ -83,10 +83,6 @@ def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (
     Args:
         spark: More settings (`spark.…`), over the defaults.
         locks: The jars that the job needs, if it is to bring them itself.
-
-    Raises:
-        ConfigurationError: This PySpark and the locked jars do not fit each other.
-        SetupError: There is no Java, jars are missing and cannot be fetched, or Spark does not start.
     """
     session = _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
     try:
@@ -185,9 +181,6 @@ def asked_to_stop(spark: SparkSession) -> Iterator[threading.Event]:
     A service manager sends SIGTERM to all processes of a job. Spark's Java process then ends by itself. If this process
     was asked to stop as well, the block ends without an error. Spark commits no batch that is not complete, so the next
     start does it again.
-
-    Args:
-        spark: Session of the job. PySpark sets a handler for Ctrl-C when it starts it.
     """
     stop = stop_on_signals()
     try:

@@ -46,11 +46,7 @@ def nothing_more(_: Sequence[str]) -> str:
 
 
 def refuse_missing(wanted: Iterable[str], found: Container[str], more: More = nothing_more) -> None:
-    """Name the topics that do not exist.
-
-    Args:
-        more: What else to do about them.
-    """
+    """Name the topics that do not exist."""
     if missing := [name for name in wanted if name not in found]:
         raise SourceError(f"Topic {', '.join(missing)} does not exist. Create it, or correct its name{more(missing)}.")
 
@@ -67,7 +63,6 @@ class KafkaView(JavaAdmin):
         return {name: str(topic.topicId().toString()) for name, topic in self._described(self._topics).items()}
 
     def check_topics(self, more: More) -> None:
-        """Check that all topics exist."""
         refuse_missing(self._topics, self.topic_ids(), more)
 
     def offsets(self) -> tuple[Offsets, Offsets]:

@@ -49,7 +49,6 @@ class Checkpoint:
     metadata: str
 
     def parse(self, topic_id: str, partition: int) -> HalfCheckpoint | None:
-        """Return its content; None if its string cannot be trusted."""
         try:
             return parse_half_checkpoint(self.metadata, self.offset, topic_id, partition)
         except CheckpointError:

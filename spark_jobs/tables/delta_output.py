@@ -9,11 +9,14 @@ a transaction whose name it has with the same or a higher number, so the rows of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
+import structlog
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from outbox._settings.of_jobs import MaintainSettings
 from outbox.errors import ConfigurationError
 from spark_jobs.columns import DAY_COLUMN, OUTBOX_COLUMNS, PROBLEM_COLUMN, RAW_COLUMNS
 from spark_jobs.runtime.errors import OutputError, reason
@@ -21,6 +24,28 @@ from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JavaPackage, jvm
 from spark_jobs.runtime.session import DELTA_SETTINGS
 from spark_jobs.tables.progress import Progress, newest
+
+log = structlog.get_logger()
+
+
+def maintain(spark: SparkSession, settings: MaintainSettings, stop: Callable[[], bool]) -> None:
+    """Optimize and vacuum the tables of an output; `land` may run meanwhile.
+
+    Args:
+        stop: Returns whether the job is asked to stop; it is asked before each table.
+    """
+    output = Output(spark, settings.output)
+    progress = output.progress()
+    if progress is None:
+        raise OutputError(f"{output} has no table that land has written. Name the output of a job that has landed.")
+    for table in output.tables():
+        if stop():
+            break
+        began = time.monotonic()
+        replaced, written = output.optimize(table, progress)
+        seconds = round(time.monotonic() - began, 2)
+        log.info("Table maintained", table=table, replaced=replaced, written=written, seconds=seconds)
+
 
 FORMAT = "delta"
 RECORDS = "records"
@@ -41,12 +66,7 @@ _COMMITTED_BY_SQL = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class Output:
-    """The tables of one output.
-
-    Args:
-        spark: Session with `DELTA_SETTINGS` and Delta's jars.
-        path: Their folder; it need not exist.
-    """
+    """The tables of one output."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         _require_delta(spark)
@@ -54,7 +74,6 @@ class Output:
         self._folder = Folder(spark, path)
 
     def __str__(self) -> str:
-        """Return the folder as it was named."""
         return str(self._folder)
 
     def prepare(self) -> None:
@@ -62,7 +81,6 @@ class Output:
         self._folder.make("")
 
     def tables(self) -> Iterator[str]:
-        """Yield the tables that are there."""
         yield from filter(self.has, (RECORDS, QUARANTINE))
 
     def has(self, table: str) -> bool:
@@ -70,7 +88,6 @@ class Output:
         return self._folder.holds(f"{table}/{_LOG}", _is_version)
 
     def read(self, table: str = RECORDS) -> DataFrame:
-        """Return the rows of a table that is there."""
         if not self.has(table):
             raise OutputError(f"{self} has no Delta table {table}. Name the output of a job that has landed something.")
         return self._spark.read.format(FORMAT).load(self._folder.path(table))

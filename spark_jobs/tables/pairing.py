@@ -26,11 +26,7 @@ class Pair:
         self.last = output.progress()
 
     def check(self, topics: Mapping[str, str]) -> None:
-        """Refuse an output and a checkpoint of which one has not what the other has done, and topics that changed.
-
-        Args:
-            topics: Ids of the topics of the job, as they are now.
-        """
+        """Refuse an output and a checkpoint of which one has not what the other has done, and topics that changed."""
         self.check_owner()
         landed = -1 if self.last is None else self.last.batch_id
         if self.last is not None:

@@ -46,7 +46,6 @@ class Progress:
     by_operator: bool = False
 
     def encode(self) -> str:
-        """Return the progress as one line of JSON."""
         return json.dumps({_FORMAT: FORMAT_VERSION, **asdict(self)})
 
     @classmethod

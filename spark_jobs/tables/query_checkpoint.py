@@ -18,17 +18,12 @@ _COMMITTED = '{"nextBatchWatermarkMs":0}'
 
 
 class Checkpoint:
-    """A query's checkpoint.
-
-    Args:
-        folder: Where it is; it need not exist yet.
-    """
+    """A query's checkpoint."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
 
     def __str__(self) -> str:
-        """Return the checkpoint's place."""
         return str(self._folder)
 
     def query_id(self) -> str | None:
@@ -46,7 +41,6 @@ class Checkpoint:
         return max((int(name) for name in self._folder.names("commits") if name.isdigit()), default=None)
 
     def end(self, batch_id: int) -> Offsets:
-        """First offsets that a batch does not read any more."""
         offsets = self.planned(batch_id)
         if offsets is None:
             raise OutputError(f"{self} has no plan of batch {batch_id}. Name a new checkpoint and another output.")

@@ -37,11 +37,7 @@ _TYPES = {
 
 
 def printed_rights(user: str, channel: str, roles: Iterable[Role], names: Mapping[str, Iterable[str]]) -> list[Rule]:
-    """Return the rights that `outbox acl print --format json` prints for a user.
-
-    Args:
-        names: Topics, groups and sources: the options of the command, with several values each.
-    """
+    """Return the rights that `outbox acl print --format json` prints for a user."""
     words = [word for role in roles for word in ("--role", role)]
     words += [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
     words += ["--principal", f"User:{user}", "--channel", channel, "--format", "json"]
@@ -52,11 +48,7 @@ def printed_rights(user: str, channel: str, roles: Iterable[Role], names: Mappin
 
 
 class Acls:
-    """The ACLs of one Kafka.
-
-    Args:
-        admin: Client that may change them.
-    """
+    """The ACLs of one Kafka."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin

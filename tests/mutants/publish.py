@@ -11,10 +11,9 @@ from psycopg import sql
 from sqlalchemy.engine import Connection
 from sqlalchemy.pool import PoolResetState
 
-from outbox._half.acks import Acks
-from outbox._half.circuit import Circuit
+from outbox._half.cluster_connection import Circuit
 from outbox._half.seal import Seal
-from outbox._half.sender import Sender
+from outbox._half.sender import Acks, Sender
 from outbox._publish import sqlalchemy_session
 from outbox._publish.local_connection import LocalConnection
 from outbox._publish.own_transaction import _abandon

@@ -13,9 +13,8 @@ import pytest
 from sqlalchemy.util import greenlet_spawn
 
 from outbox import AsyncHalfOutbox
-from outbox._half.acks import Acks
-from outbox._half.circuit import Circuit
-from outbox._half.sender import Sender
+from outbox._half.cluster_connection import Circuit
+from outbox._half.sender import Acks, Sender
 from outbox._publish.waiting import BLOCKING, EVENT_LOOP, Budget
 from outbox.errors import PublishFailed
 from outbox.recorder import NoRecorder

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from outbox._jars import java, trust_store
+from outbox._jars import java
 from outbox._jars.errors import NoJavaError
-from outbox._jars.java import Java, find_java, spark_java_home
-from outbox._jars.trust_store import java_key_store, system_trust_store
+from outbox._jars.java import Java, find_java, java_key_store, spark_java_home, system_trust_store
 
 
 def fake_java(home: Path, version: str, *, modules: str = "") -> Path:
@@ -92,7 +91,7 @@ def test_only_the_wheels_java_is_told_what_to_trust(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_trust_store_is_made_of_what_openssl_trusts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust_store, "SYSTEM_STORES", ())
+    monkeypatch.setattr(java, "SYSTEM_STORES", ())
     store = system_trust_store()
     assert store is not None
     assert system_trust_store() == store

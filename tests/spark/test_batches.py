@@ -16,8 +16,7 @@ from spark_jobs.columns import landed_columns
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.runtime.errors import LostRecordsError, OutputError
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.tables.delta_output import RECORDS, Output, _is_version
-from spark_jobs.tables.maintenance import maintain
+from spark_jobs.tables.delta_output import RECORDS, Output, _is_version, maintain
 from tests.support.landing import TOPICS, Landing, span
 from tests.support.spark import Record, records, session
 

@@ -13,8 +13,8 @@ from typing import Any
 from outbox._rules.role_rights import Role
 from stack import Stack
 from stack.security.acls import Acls, Rule, printed_rights
-from stack.security.certificates import Certificate
 from stack.security.logins import PasswordLogin, with_secret_files
+from stack.security.site_security import Certificate
 from tests.support import token_file
 from tests.support.harness import Site
 

@@ -43,5 +43,4 @@ def current_channel() -> str:
 
 
 def thread_pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool whose threads work for the channel of this thread."""
     return ThreadPoolExecutor(threads, initializer=enter_channel, initargs=(current_channel(),))

@@ -55,11 +55,7 @@ class ChannelHistogram(_OfChannel, Histogram):
     """A histogram with a series for each channel."""
 
     def observe_each(self, amounts: Mapping[float, int]) -> None:
-        """Observe amounts so many times each, with one step for each bucket.
-
-        Args:
-            amounts: How many times, by amount.
-        """
+        """Observe amounts so many times each, with one step for each bucket."""
         self._sum.inc(sum(amount * times for amount, times in amounts.items()))
         buckets = defaultdict[int, int](int)
         for amount, times in amounts.items():
@@ -72,9 +68,6 @@ class MetricTable:
     """The metrics of a service, a row each: its name, what it is, and its labels beside the channel.
 
     A label has the values that it may have; none, if they are found only while the service runs.
-
-    Args:
-        service: relay or checker.
     """
 
     def __init__(self, service: str) -> None:
@@ -103,7 +96,6 @@ class MetricTable:
         return self._add(ChannelCounter(name, text, (CHANNEL, *labels), registry=self.registry), labels)
 
     def gauge(self, name: str, text: str, **labels: Iterable[str]) -> ChannelGauge:
-        """Add a gauge."""
         return self._add(ChannelGauge(name, text, (CHANNEL, *labels), registry=self.registry), labels)
 
     def histogram(self, name: str, text: str, buckets: Sequence[float], **labels: Iterable[str]) -> ChannelHistogram:
@@ -128,11 +120,9 @@ class MetricTable:
         self._restarts.labels(self._service).inc(times)
 
     def of(self, label: str) -> list[_OfChannel]:
-        """Return the metrics that have a label."""
         return [metric for metric, labels in self._rows if label in labels]
 
     def metrics(self) -> list[MetricWrapperBase]:
-        """Return all of them."""
         return [metric for metric, _ in self._rows]
 
     def show_ready(self, health: Health) -> None:

@@ -48,9 +48,6 @@ class ChannelThread(threading.Thread):
     """Serves one channel until the process stops.
 
     An error ends nothing but this channel, and not for good: the cause may be mended while the process runs.
-
-    Args:
-        metrics: Of the service: they count how often the channel stopped.
     """
 
     def __init__(

@@ -77,7 +77,6 @@ def examine_checker_database(
     database: CheckerDatabase,
     more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]],
 ) -> Iterator[Finding]:
-    """Yield whether a database of the checker answers, and has the callback tables."""
     what, table = f"database {name}", CallbackTable(database.table_names())
     try:
         url = database.connection_string()
@@ -102,7 +101,6 @@ def examine_checker_database(
 
 
 def _grants(connection: psycopg.Connection[Any], table: CallbackTable) -> Iterator[Finding]:
-    """Yield what an application needs."""
     user = connection.info.user
     for privilege, name in table.missing_grants(connection, table.application_grant(user).rights):
         yield Finding(

@@ -27,17 +27,14 @@ class Finding:
 
     @property
     def fine(self) -> bool:
-        """Whether nothing is wrong."""
         return not self.problem
 
     def document(self) -> dict[str, object]:
-        """Return it for programs."""
         finding, fix = (self.fix, None) if self.fine else (self.problem, self.fix)
         return {"what": self.what, "fine": self.fine, "finding": finding, "fix": fix}
 
 
 def show_findings(findings: Iterable[Finding], *, as_json: bool = False) -> None:
-    """Print one line and one fix for each finding."""
     found = list(findings)
     if as_json:
         print_json({"fine": all(finding.fine for finding in found), "findings": [one.document() for one in found]})

@@ -80,7 +80,6 @@ class RightsDoctor:
         return None
 
     def _described(self, topics: list[str]) -> dict[str, Future[Any]]:
-        """Ask for the topics."""
         if not topics:
             return {}
         asked = self._admin.describe_topics(

@@ -63,7 +63,6 @@ _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0
 def examine_sources(
     tables: Mapping[str, TableSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
 ) -> Iterator[Finding]:
-    """Yield what is found of the table sources, each in its database and in Kafka."""
     reporter = SourceReporter(kafka, channel, is_unreachable=is_silent)
     for source, table in tables.items():
         if table.is_foreign:

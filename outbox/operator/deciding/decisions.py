@@ -32,7 +32,6 @@ def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entrie
 
 
 def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
-    """Return a decision on what a manifest lists."""
     counted = set(manifest.positions)
     offsets = [offset for position, offset in manifest.offsets if position in counted]
     return OpEntry(

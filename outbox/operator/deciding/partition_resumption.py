@@ -114,7 +114,6 @@ class ChannelResumption:
     def _conclude(
         self, described: ChannelDescription, one: ResumedPartition, halves: Sequence[StoredHalf], delivered: set[str]
     ) -> None:
-        """Make the checkpoints of a partition number."""
         one.halves, one.halves_found_delivered = len(halves), sum(half.transaction_id in delivered for half in halves)
         half = first_checkpoint(halves, delivered)
         try:
@@ -131,7 +130,6 @@ class ChannelResumption:
 
     @property
     def is_provable(self) -> bool:
-        """Whether it is known of each half whether it was delivered."""
         return not self.gaps and not any(one.why for one in self.partitions)
 
     @property
@@ -144,7 +142,6 @@ class ChannelResumption:
         return "possible" if self.is_provable else "refused"
 
     def document(self) -> dict[str, Any]:
-        """Return all of it for programs."""
         return {
             "channel": self.channel.name,
             "outcome": self.outcome,
@@ -153,7 +150,6 @@ class ChannelResumption:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield all of it for people."""
         yield f"channel {self.channel.name}: {self.outcome}"
         for one in self.partitions:
             if one.why:
@@ -164,11 +160,7 @@ class ChannelResumption:
         yield from (f"not searched: {gap}" for gap in self.gaps)
 
     def resume(self) -> None:
-        """Commit the checkpoints, where there is none yet.
-
-        Raises:
-            UsageError: A half partition has got one meanwhile.
-        """
+        """Commit the checkpoints, where there is none yet."""
         committed = commit_missing(self.kafka, self.channel.relay_group, self._checkpoints)
         half = {place for place in self._checkpoints if place[0] == self.channel.half_topic}
         if late := sorted(half - committed):

@@ -59,7 +59,6 @@ class Case:
         return self.ruling.step is DecisionStep.REFUSE
 
     def document(self, kind: OpKind) -> dict[str, Any]:
-        """Return all of it, under stable names."""
         found, request, seen = self.found, self.request, self.seen
         return {
             "transaction": found.id,

@@ -215,7 +215,6 @@ class Resumption:
         return "" if self.rows else "decide on the rows: --skip-delivered or --deliver-again"
 
     def document(self) -> dict[str, Any]:
-        """Return all of it for programs."""
         return {
             "source": self.source.name,
             "outcome": self.outcome,
@@ -234,7 +233,6 @@ class Resumption:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield all of it for people."""
         kafka = self.committed.batch if self.committed else "none"
         yield f"table source {self.source.name}: {self.outcome}"
         yield f"newest batch {self.progress.batch}, delivered {self.progress.delivered}, batch in Kafka {kafka}"

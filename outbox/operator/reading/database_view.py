@@ -211,7 +211,6 @@ class DatabaseView:
 
     @contextmanager
     def _connect(self, *, writes: bool) -> Iterator[psycopg.Connection[Any]]:
-        """Connect to the database, and verify it."""
         try:
             connection = operator_session(self._settings.connection_string(), writes=writes)
         except psycopg.Error as error:

@@ -77,7 +77,6 @@ class DiscardedTable:
             )
 
     def messages(self, transaction: DiscardedTransaction) -> list[RowMessage]:
-        """Return the rows of a transaction."""
         found = self._connection.execute(self._table.compose(_SHOW), _which(transaction)).fetchall()
         return [
             RowMessage(id_, topic if partition < 0 else f"{topic}:{partition}", has_key, size)

@@ -40,7 +40,6 @@ class DiscardedTransaction:
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
-        """Return the transaction of a manifest."""
         return cls(
             manifest.transaction_id,
             manifest.service,

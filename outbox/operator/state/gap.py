@@ -22,5 +22,4 @@ class Gap:
     is_fault: bool = field(default=False, repr=False)
 
     def __str__(self) -> str:
-        """Return it for people."""
         return f"{self.place}: {self.why}"

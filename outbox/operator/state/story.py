@@ -116,7 +116,6 @@ class Findings:
         return self.outcomes.get(next(iter(candidates))) if len(candidates) == 1 else None
 
     def of(self, *kinds: EventKind) -> list[TimelineEvent]:
-        """Return the events of some kinds, in the order in which they were found."""
         return [event for event in self.events if event.what in kinds]
 
     def ids(self, *kinds: EventKind) -> Counter[int]:

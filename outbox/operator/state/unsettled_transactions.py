@@ -73,17 +73,14 @@ class UnsettledTransaction:
 
     @property
     def first_offset(self) -> int:
-        """Offset of the first half."""
         return min(self.offsets.values())
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last half."""
         return max(self.offsets.values())
 
     @property
     def positions(self) -> Positions:
-        """Positions of the halves that were found."""
         return Positions.of(self.offsets)
 
     @property
@@ -125,7 +122,6 @@ class Choice(NamedTuple):
     appended_until: int = sys.maxsize
 
     def takes(self, id_: str, service: str, append_time: int) -> bool:
-        """Return whether a transaction is of interest."""
         return self.id in {None, id_} and self.service in {None, service} and append_time <= self.appended_until
 
 
@@ -193,7 +189,6 @@ class Gathering:
         return self._taken[partition] >= self._most
 
     def add_half(self, half: Half) -> None:
-        """Take a half that is not settled."""
         control, id_ = half.control, half.control.transaction_id
         if not self._knows(id_):
             if not self._choice.takes(id_, control.service, half.append_time):
@@ -296,7 +291,6 @@ class Gathering:
             transaction.checks = max(transaction.checks, entry.checks)
 
     def add_check(self, request: CheckRequest, append_time: int) -> None:
-        """Take a check request."""
         transaction = self.found.get(request.transaction_id)
         if transaction is not None:
             transaction.checks = max(transaction.checks, request.check)

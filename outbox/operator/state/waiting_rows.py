@@ -50,11 +50,7 @@ class TopicRows(NamedTuple):
 
 
 class WaitingRow(NamedTuple):
-    """A row without its value.
-
-    Args:
-        partition: Partition that it names, or -1.
-    """
+    """A row without its value."""
 
     xid: int
     id: int
@@ -94,7 +90,6 @@ class SourceWaits:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the topic itself refuses the rows."""
         return self.reason in REFUSALS
 
 

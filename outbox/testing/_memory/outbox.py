@@ -2,20 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.orm import Session, scoped_session
+
 from outbox._half.check_server import CheckServer
 from outbox._half.half_publisher import HalfPublisher
+from outbox._half.seal import begin
+from outbox._publish.acceptance import MAX_MESSAGES, closed
+from outbox._publish.local_connection import LocalConnection
+from outbox._publish.own_transaction import Savepoints, core_savepoint, own_transaction
+from outbox._publish.session_connection import BindArguments
+from outbox._publish.sqlalchemy_session import PublishedTransaction, observed_transaction, publish, publish_on
 from outbox.errors import UsageError
 from outbox.half_outbox import HalfOutbox
 from outbox.listener import TransactionListener
+from outbox.message import Message
 from outbox.outbox import Outbox
-from outbox.recorder import Recorder
+from outbox.recorder import Recorder, guarded
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.memory_publisher import MemoryPublisher
-from outbox.testing._memory.participant import MemoryStarter
+from outbox.testing._memory.participant import MemoryStarter, RowParticipant, memory_connection
 from outbox.testing._memory.sender import DeclaredTopics, MemorySender, Topics
 from outbox.testing._memory.state import CommitFailure, Memory
 from outbox.testing.published import PublishedMessage
-from outbox.transaction import Outcome, check_transaction_id
+from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
+
+
+class MemoryPublisher:
+    """Keeps the messages of one outbox until COMMIT, which SQLAlchemy's events report."""
+
+    def __init__(self, settings: Settings, recorder: Recorder | None, topics: DeclaredTopics, memory: Memory) -> None:
+        self._settings = settings
+        self._recorder = guarded(recorder)
+        self._topics = topics
+        self._memory = memory
+        self._is_closed = False
+
+    def connection(self, driver: object) -> LocalConnection:
+        return memory_connection(driver)
+
+    def start(self, connection: LocalConnection) -> RowParticipant:
+        """Create a participant in the connection's transaction, with a new transaction id."""
+        return RowParticipant(self._settings, self._topics, self._memory, self._recorder, connection)
+
+    def publish(self, target: Any, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
+        (receipt,) = self.publish_many(target, [message], bind_arguments)
+        return receipt
+
+    def publish_many(
+        self, target: Any, messages: Iterable[Message], bind_arguments: BindArguments | None = None
+    ) -> list[Receipt]:
+        """Publish messages; as `Outbox.publish_many()`."""
+        if self._is_closed:
+            raise closed()
+        if not isinstance(target, Session | scoped_session | Connection):
+            raise UsageError(
+                f"InMemoryOutbox cannot follow the transaction of {type(target).__module__}.{type(target).__name__}, "
+                "which a real outbox takes. Give it a Session or a Connection of SQLAlchemy, or test against a real "
+                "Postgres with the fixture outbox_stack."
+            )
+        given = list(islice(messages, MAX_MESSAGES + 1))
+        return publish(target, self, given, bind_arguments=bind_arguments) if given else []
+
+    def transaction(self, connection: object) -> AbstractContextManager[Transaction]:
+        """Run a local transaction on a connection; an async one only in SQLAlchemy's greenlet."""
+        if isinstance(connection, Connection):
+            return observed_transaction(connection, self, partial(self._observed, connection))
+        local = memory_connection(connection)
+        part = self.start(local)
+        transaction = Transaction(
+            lambda message: part.publish([message])[0], Savepoints(local, part).one, lambda: _id(part)
+        )
+        return own_transaction(local, part, transaction, partial(begin, local, part.transaction_id))
+
+    def _observed(self, connection: Connection, published: PublishedTransaction) -> Transaction:
+        def publish_one(message: Message) -> Receipt:
+            (receipt,) = publish_on(connection, published, self, [message], eager=False)
+            return receipt
+
+        part = published.part(self)
+        return Transaction(publish_one, partial(core_savepoint, connection), lambda: _id(part))
+
+    def outcome(self, transaction_id: str, database: object) -> Outcome:
+        del database
+        check_transaction_id(transaction_id)
+        return self._memory.outcome(transaction_id)
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+def _id(part: RowParticipant) -> str:
+    """Return the id of a transaction, which has none before its first message."""
+    return part.transaction_id if len(part) else ""
+
 
 _NO_KAFKA = {"bootstrap.servers": "localhost:0"}
 
@@ -57,10 +142,8 @@ class InMemoryOutbox(_Shown, Outbox):
     connections of drivers: no event reports their COMMIT.
 
     Args:
-        name: Name of the service.
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
             refused. None: any topic exists.
-        recorder: Receives the outbox's events.
 
     Example:
         outbox = InMemoryOutbox(topics=["orders"])
@@ -97,11 +180,6 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
     From `publish()` to COMMIT it runs the code of the real outbox; only the writes to Kafka and the callback table are
     replaced. So it works on every database that SQLAlchemy supports, sync or async (`AsyncHalfOutbox.over(outbox)`),
     and on psycopg's connections. Eager sending has no effect: no half is sent, and no lock is taken.
-
-    Args:
-        name: Name of the service.
-        topics: As for `InMemoryOutbox`.
-        recorder: Receives the outbox's events.
     """
 
     _sender: MemorySender
@@ -139,10 +217,6 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
         self._memory.fail_commit(CommitFailure.LOST_AND_COMMITTED if committed else CommitFailure.LOST_AND_ROLLED_BACK)
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
-        """Refuse to serve checks, because there is no checker.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuse to serve checks, because there is no checker."""
         del listener
         raise UsageError("An in-memory outbox receives no checks. Call check_local_transaction() of the listener.")

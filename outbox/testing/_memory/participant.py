@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sqlite3
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.pq import TransactionStatus
+from sqlalchemy.util import await_only
 
 from outbox._half.draft import Draft
 from outbox._half.validation import refuse, why_not_for
 from outbox._publish.acceptance import refuse_internal, require_accepted
-from outbox._publish.local_connection import LocalConnection, local_connection
+from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement, local_connection
 from outbox._publish.tracing import with_traces
+from outbox._publish.waiting import BLOCKING
 from outbox._table.transaction_limits import why_not
 from outbox.errors import (
     CommitOutcomeUnknown,
@@ -29,11 +36,97 @@ from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
 from outbox.recorder import CommitOutcome, Recorder
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.any_connection import AnyConnection, commit_now
 from outbox.testing._memory.sender import DeclaredTopics, MemorySender
 from outbox.testing._memory.state import CommitFailure, Memory
 from outbox.testing.published import PublishedMessage
 from outbox.transaction import Receipt
+
+
+class AnyConnection(LocalConnection):
+    """A connection of any driver that SQLAlchemy supports, sync or async.
+
+    SQLAlchemy's events report the state of its transaction. Drivers report less: sqlite3 reports no transaction until
+    the first change of a row.
+    """
+
+    waiting = BLOCKING
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+        self._closed = False
+
+    @property
+    def driver(self) -> object:
+        return self._driver
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def status(self) -> TransactionStatus:
+        """Always IDLE: SQLAlchemy's events report the state."""
+        return TransactionStatus.IDLE
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is certainly in a transaction.
+
+        Only sqlite3 in its default mode can report that. With a BEGIN of the application, which SQLAlchemy's manual
+        recommends for SAVEPOINTs, and in sqlite3's newer autocommit mode, the next transaction may have begun.
+        """
+        driver = self._driver
+        return (
+            isinstance(driver, sqlite3.Connection)
+            and driver.in_transaction
+            and driver.isolation_level is not None
+            and getattr(driver, "autocommit", None) is not False
+        )
+
+    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
+        del statement, parameters
+        raise UsageError(
+            f"The library runs no statements on a connection of {type(self._driver).__module__}. Use psycopg 3."
+        )
+
+    def commit_definitely_failed(self, error: BaseException) -> bool:
+        """Return whether COMMIT failed for certain: no reply is lost here, so each error is an answer."""
+        return isinstance(error, Exception)
+
+    def commit(self) -> None:
+        self._call("commit")
+
+    def rollback(self) -> None:
+        self._call("rollback")
+
+    def close(self) -> None:
+        self._closed = True
+        self._call("close")
+
+    def _call(self, method: str) -> None:
+        result = getattr(self._driver, method)()
+        if inspect.isawaitable(result):
+            await_only(result)
+
+    def listen(self, handler: NoticeHandler) -> None:
+        """Do nothing: other drivers provide no notices."""
+
+    def unlisten(self, handler: NoticeHandler) -> None:
+        """Do nothing: other drivers provide no notices."""
+
+    def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
+        """Leave the mode unchanged."""
+        del on
+        return nullcontext()
+
+
+def commit_now(connection: LocalConnection) -> None:
+    """Send COMMIT without SQLAlchemy's events, to simulate that its reply is lost."""
+    if isinstance(connection, AnyConnection):
+        connection.commit()
+    else:
+        connection.execute(sql.SQL("COMMIT"))
+
 
 _MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
 
@@ -46,13 +139,7 @@ def memory_connection(driver: object) -> LocalConnection:
 
 
 class MemoryParticipant(ABC):
-    """An in-memory outbox's participant in one local transaction.
-
-    Args:
-        service: Name of the service.
-        recorder: Receives the outbox's events.
-        connection: Connection on which COMMIT will run.
-    """
+    """An in-memory outbox's participant in one local transaction."""
 
     def __init__(
         self, transaction_id: str, service: str, memory: Memory, recorder: Recorder, connection: LocalConnection
@@ -78,9 +165,6 @@ class MemoryParticipant(ABC):
 
         Args:
             marked: Whether `begin()` began the transaction, so that its mark must still be set.
-
-        Raises:
-            UsageError: It was.
         """
         if marked and self._connection.execute(_MARK).row != (self.transaction_id,):
             raise UsageError(
@@ -97,17 +181,12 @@ class MemoryParticipant(ABC):
         return presumed and not (isinstance(self._connection, AnyConnection) and self._connection.is_open)
 
     def committed(self) -> bool:
-        """Publish the messages.
-
-        Returns:
-            Always True: the commit is as durable as configured.
-        """
+        """Publish the messages; return always True: the commit is as durable as configured."""
         self._memory.ended(self.transaction_id, self.messages())
         self.has_ended = True
         return True
 
     def rolled_back(self) -> None:
-        """Drop the messages."""
         self._memory.ended(self.transaction_id, None)
         self.has_ended = True
 
@@ -121,10 +200,7 @@ class RowParticipant(MemoryParticipant):
     """A participant in table mode: messages have the ids of rows.
 
     Args:
-        topics: The existing topics.
         memory: Stores the messages of committed transactions, and gives ids to rows.
-        recorder: Receives the outbox's events.
-        connection: Connection on which COMMIT will run.
     """
 
     def __init__(
@@ -151,15 +227,10 @@ class RowParticipant(MemoryParticipant):
         del self._rows[keep:]
 
     def messages(self) -> list[PublishedMessage]:
-        """Return the messages, without removed ones."""
         return [PublishedMessage.of(message, self.transaction_id, row) for row, message in self._rows]
 
     def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
-        """Add messages, all or none.
-
-        Raises:
-            MessageRefused: A message cannot be published.
-        """
+        """Add messages, all or none."""
         del eager
         require_accepted(self._settings)
         messages = with_traces(messages)
@@ -179,7 +250,6 @@ class MemoryDraft(Draft):
     """A draft with readable messages."""
 
     def messages(self) -> list[PublishedMessage]:
-        """Return the messages, without removed ones."""
         return [PublishedMessage.of(message, self.transaction_id, position) for position, message in self._messages]
 
 
@@ -192,7 +262,6 @@ class MemoryStarter:
     memory: Memory
 
     def connection(self, driver: object) -> LocalConnection:
-        """Wrap a driver's connection."""
         return memory_connection(driver)
 
     def start(self, connection: LocalConnection) -> HalfParticipant:
@@ -201,11 +270,7 @@ class MemoryStarter:
 
 
 class HalfParticipant(MemoryParticipant):
-    """A participant in half mode, which fails as the test requested.
-
-    Args:
-        connection: Connection on which COMMIT will run.
-    """
+    """A participant in half mode, which fails as the test requested."""
 
     def __init__(self, starter: MemoryStarter, connection: LocalConnection) -> None:
         self._draft = MemoryDraft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
@@ -225,18 +290,10 @@ class HalfParticipant(MemoryParticipant):
         self._draft.strike(keep)
 
     def messages(self) -> list[PublishedMessage]:
-        """Return the messages, without removed ones."""
         return self._draft.messages()
 
     def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
-        """Add messages, all or none.
-
-        Args:
-            eager: Ignored.
-
-        Raises:
-            MessageRefused: A message cannot be published.
-        """
+        """Add messages, all or none."""
         del eager
         require_accepted(self._settings)
         messages = with_traces(messages)
@@ -288,7 +345,6 @@ class HalfParticipant(MemoryParticipant):
         )
 
     def committed(self) -> bool:
-        """Publish the messages."""
         self._end(CommitOutcome.COMMITTED)
         return super().committed()
 

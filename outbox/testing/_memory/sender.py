@@ -46,12 +46,7 @@ class DeclaredTopics:
 
 
 class MemorySender(Sender):
-    """A sender with declared topics that refuses to connect.
-
-    Args:
-        recorder: Receives its events.
-        topics: The existing topics.
-    """
+    """A sender with declared topics that refuses to connect."""
 
     def __init__(self, settings: HalfSettings, recorder: Recorder | None, topics: DeclaredTopics) -> None:
         super().__init__(settings, recorder)
@@ -67,7 +62,6 @@ class MemorySender(Sender):
         return ChannelDescription(names, half, op, verdict, check, discard, 1)
 
     def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Return the description of a real topic; None if topics are declared and this one is not."""
         del budget
         self.require_open()
         return self._declared.topic(name)

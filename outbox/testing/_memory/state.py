@@ -46,7 +46,6 @@ class Memory:
     # --- transactions -------------------------------------------------------------------------------------------
 
     def opened(self, transaction_id: str, part: OpenPart) -> None:
-        """Add a participant that has started."""
         with self._lock:
             self._open[transaction_id] = part
 
@@ -67,13 +66,11 @@ class Memory:
             self._open.pop(transaction_id, None)
 
     def row_ids(self, count: int) -> tuple[int, Sequence[int]]:
-        """Return the xid of a transaction, and the ids of its rows."""
         with self._lock:
             first, self._next_row = self._next_row, self._next_row + count
         return _FIRST_XID + first, range(first, first + count)
 
     def outcome(self, transaction_id: str) -> Outcome:
-        """Return the outcome of a transaction."""
         with self._lock:
             part = self._open.get(transaction_id)
             if part is not None and part.messages():
@@ -86,7 +83,6 @@ class Memory:
             return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
 
     def is_fenced(self, transaction_id: str) -> bool:
-        """Return whether `outcome()` was called for an open transaction."""
         return self._outcomes.get(transaction_id) is Outcome.ROLLED_BACK
 
     # --- published messages -------------------------------------------------------------------------------------
@@ -111,17 +107,14 @@ class Memory:
     # --- failures -----------------------------------------------------------------------------------------------
 
     def fail_publication(self) -> None:
-        """Request that one more publication fails."""
         with self._lock:
             self._failing_publications += 1
 
     def fail_commit(self, failure: CommitFailure) -> None:
-        """Request that one more COMMIT fails."""
         with self._lock:
             self._commit_failures.append(failure)
 
     def publication_fails(self) -> bool:
-        """Return whether this publication must fail, and count it."""
         with self._lock:
             if not self._failing_publications:
                 return False

@@ -89,7 +89,6 @@ def real_topic(description: TopicDescription, unavailable: str = "", lost: Abstr
 
 
 def topics_of(transaction: OutgoingTransaction) -> set[str]:
-    """Return the real topics of a transaction."""
     return {target.topic for message in transaction.counted() if (target := message.target())}
 
 

@@ -90,11 +90,7 @@ class RowReader:
         self._codec = codec_of(encoding)
 
     def rows(self, found: Iterable[ForeignRow]) -> Iterator[Row]:
-        """Yield rows in their order.
-
-        Args:
-            found: In the order of the table.
-        """
+        """Yield rows in their order."""
         return (self._row(place, row) for place, row in enumerate(found))
 
     def _row(self, place: int, found: ForeignRow) -> Row:

@@ -71,7 +71,6 @@ class ForeignTable(OwnedTable):
 
     @property
     def origin(self) -> str:
-        """See `OwnedTable`: the name of a foreign source."""
         return f"{FOREIGN_ORIGIN}{self.name}"
 
     def try_own(self) -> bool:
@@ -86,7 +85,6 @@ class ForeignTable(OwnedTable):
         """Check nothing: the owner examines a foreign table when it takes it over."""
 
     def progress(self) -> Progress:
-        """See `OwnedTable`."""
         facts = self._check()
         name, table, incarnation, batch, delivered, ids, *nonces = self._begin()
         if (name, table) != (self.name, self._source.full_name):
@@ -144,7 +142,6 @@ class ForeignTable(OwnedTable):
         return TableFacts(types, unique, indexed, encoding, precisions, enums)
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        """See `OwnedTable`."""
         cursor = self._connection.cursor(binary=True)
         left_out = [*skip, *self._left]
         parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}
@@ -164,7 +161,6 @@ class ForeignTable(OwnedTable):
         return Window(made, beyond, found[0].read_ms)
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
-        """See `OwnedTable`."""
         rows = self._connection.execute(self._ready().there, {"ids": _array(id_ for id_ in ids if self._is_id(id_))})
         return {id_: {self._reader.message(id_)} for (id_,) in rows} if self._reader else {}
 
@@ -204,6 +200,5 @@ class ForeignTable(OwnedTable):
 
 
 def _array(ids: Iterable[object]) -> str:
-    """Return ids as an array literal."""
     quoted = (str(id_).replace("\\", "\\\\").replace('"', '\\"') for id_ in ids)
     return "{" + ",".join(f'"{id_}"' for id_ in quoted) + "}"

@@ -9,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox._half.acks import Acks
+from outbox._half.sender import Acks
 from outbox.errors import TableError, TransactionFenced
 from outbox.protocol.identifiers import lock_number
 from tests.support.harness import wait_until

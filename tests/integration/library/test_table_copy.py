@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 
 from outbox import AsyncOutbox, Message, Outbox, Receipt, TableNames
 from outbox._postgres.message_table import MessageTable
-from outbox._table.copy_connection import CopyConnection
-from outbox._table.row_writer import COPY_ROWS
+from outbox._table.row_writer import COPY_ROWS, CopyConnection
 from outbox.errors import TableError
 from tests.support.doors import sqlalchemy_url
 from tests.support.harness import Site

@@ -23,7 +23,7 @@ def folder() -> Iterator[Path]:
 
 def test_secured_stack_without_cryptography_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "stack.security.site_security", raising=False)
-    monkeypatch.setitem(sys.modules, "stack.security.certificates", None)
+    monkeypatch.setitem(sys.modules, "stack.security.site_security", None)
     with pytest.raises(StartError, match=r"pip install '.*\[secured-stack\]'"):
         Stack(secured=True, data_dir=folder).start()
 

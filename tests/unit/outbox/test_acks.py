@@ -7,7 +7,7 @@ import time
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from outbox._half.acks import Acks
+from outbox._half.sender import Acks
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox.errors import PublishFailed
 

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from outbox._rules.acl_formats import AclFormat, formatted
 from outbox._rules.role_rights import Kind, Operation, Right, Role
-from outbox.operator.commands.acl import app
+from outbox.operator.commands.acl import AclFormat, app, formatted
 
 WHO = "User:orders"
 RIGHTS = [

@@ -250,7 +250,7 @@ def end_offset(
 
 
 def takes_records(admin: AdminClient, topic: TopicDescription, timeout: float = REQUEST_TIMEOUT) -> bool:
-    """Return whether a partition of a topic can take a record now: its leader answers, and enough replicas are in sync."""
+    """Return whether a partition of a topic takes a record now: its leader answers, and enough replicas are in sync."""
     places = [(topic.name, number) for number, is_writable in enumerate(topic.writable) if is_writable]
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka does not type it
     return bool(_offsets(admin, places, latest, timeout, stable=False))

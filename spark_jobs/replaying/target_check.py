@@ -16,7 +16,7 @@ _BROKERS_TIME = "LogAppendTime"
 
 
 def internal_topics(topics: Iterable[str], described: Mapping[str, TopicDescription], channel: Channel) -> list[str]:
-    """Return those of some topics that belong to Kafka or to a channel, or perhaps do: their records are no messages."""
+    """Return those of some topics that belong to Kafka or a channel, or perhaps do: their records are no messages."""
     others = {name for name, topic in described.items() if topic.of_channel or _is_sibling_hidden(topic)}
     return sorted(name for name in set(topics) if name in others or is_internal_topic(name, channel))
 

@@ -194,27 +194,27 @@ class TableDoctor:
 
     # --- Kafka
 
-    def _kafka(self, kafka: Mapping[str, str], service: str) -> Iterator[Finding]:
+    def _kafka(self, kafka: Mapping[str, str], group: str) -> Iterator[Finding]:
         admin = admin_client(kafka)
-        yield self._service(admin, service)
-        yield self._transactional_id(admin, service)
+        yield self._group(admin, group)
+        yield self._transactional_id(admin, group)
 
-    def _service(self, admin: AdminClient, service: str) -> Finding:
+    def _group(self, admin: AdminClient, group: str) -> Finding:
         future = admin.describe_consumer_groups(
-            [service], include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
-        )[service]
+            [group], include_authorized_operations=True, request_timeout=REQUEST_TIMEOUT
+        )[group]
         try:
             allowed = future.result().authorized_operations
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-                return self._lacks_group(service)
-            return Finding(self._what, "", f"READ on group {service} is not checked: {error.args[0].str()}")
+                return self._lacks_group(group)
+            return Finding(self._what, "", f"READ on group {group} is not checked: {error.args[0].str()}")
         if allowed is not None and AclOperation.READ not in allowed:
-            return self._lacks_group(service)
-        return Finding(self._what, "", f"this client may READ group {service}")
+            return self._lacks_group(group)
+        return Finding(self._what, "", f"this client may READ group {group}")
 
-    def _lacks_group(self, service: str) -> Finding:
-        return Finding(self._what, f"this client may not READ group {service}", "grant it to the relay")
+    def _lacks_group(self, group: str) -> Finding:
+        return Finding(self._what, f"this client may not READ group {group}", "grant it to the relay")
 
     def _transactional_id(self, admin: AdminClient, name: str) -> Finding:
         """Return who may write under the transactional id. Trying it out would fence the owner."""

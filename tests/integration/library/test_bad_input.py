@@ -323,7 +323,7 @@ def test_create_of_existing_channel_refuses_other_numbers(site: Site) -> None:
 
 
 def test_create_beside_members_of_the_relay_group_says_stop_them(site: Site) -> None:
-    """A coordinator refuses the initial checkpoints from outside while the service has members."""
+    """A coordinator refuses the initial checkpoints from outside while the group has members."""
     topic = site.topic("orders")
     site.admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
     relay = Consumer({**site.kafka(), "group.id": site.channel.relay_group})

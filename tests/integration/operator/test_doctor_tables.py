@@ -59,9 +59,9 @@ def test_a_fine_table_is_shown_with_its_rights(shop: Site) -> None:
     assert "may deliver, and decide on discarded rows" in said
     assert "is vacuumed early" in said
     assert "no owner, 0 rows wait" in said
-    service = shop.channel.table_group(SOURCE)
-    assert f"group {service}" in said
-    assert f"no ACL names transactional id {service}" in said
+    group = shop.channel.table_group(SOURCE)
+    assert f"group {group}" in said
+    assert f"no ACL names transactional id {group}" in said
     assert "commits do not notify the relay" in said
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Engine, text
 
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.table_contract import Places, Table
 from outbox.errors import UsageError
 from outbox.settings import TableNames
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine  # half of what the start of a command would cost
 
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {inbox} (
@@ -113,7 +115,9 @@ class InboxTable:
         return deleted + count
 
     def _purge_batch(self, database: Engine | psycopg.Connection[Any], parameters: dict[str, Any]) -> int:
-        if isinstance(database, Engine):
+        if not isinstance(database, psycopg.Connection):
+            from sqlalchemy import text  # noqa: PLC0415 - the caller has it already
+
             bound = {name: sql.SQL(f":{name}") for name in parameters}
             with database.begin() as connection:
                 return connection.execute(text(self._purge_statement(bound)), parameters).rowcount

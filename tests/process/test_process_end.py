@@ -153,3 +153,11 @@ run_and_end({act})
 def test_a_process_without_standard_output_ends_with_its_exit_code() -> None:
     ended = _run(f"{_END}import sys\nsys.stdout = sys.stderr = None\nrun_and_end(lambda: sys.exit(Exit.UNSAFE))")
     assert ended.returncode == Exit.UNSAFE
+
+
+@pytest.mark.parametrize("service", ["relay", "checker"])
+def test_a_service_starts_without_what_only_its_check_needs(service: str) -> None:
+    """SQLAlchemy and the operator's checks are half of a start, and 30 MiB of memory."""
+    code = f"import sys, {service}.cli; print([name for name in sys.modules if name in UNNEEDED])"
+    found = f"UNNEEDED = {{'sqlalchemy', 'outbox.operator'}}; {code}"
+    assert subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -15,6 +15,7 @@ from typer import Typer
 from typer.testing import CliRunner
 
 import checker.cli
+import checker.self_check
 import relay.cli
 from outbox._postgres.dsn import unverified_hosts
 from outbox.errors import ConfigurationError, KafkaUnreachable
@@ -147,7 +148,7 @@ def test_commands_warn_of_remote_servers(
     monkeypatch.setattr(checks, "database", _dead)
     monkeypatch.setattr(checks, "examine_sources", _nothing)
     monkeypatch.setattr(checks, "examine_checker_database", _nothing)
-    monkeypatch.setattr(checker.cli, "_database", lambda *_: Finding("database", "", "fine"))
+    monkeypatch.setattr(checker.self_check, "_database", lambda *_: Finding("database", "", "fine"))
     said = CliRunner().invoke(app, words, env=VARIABLES).output
     assert re.findall(r"warning: (.+?) is reached", said) == ["Kafka on kafka-1", *(f"{name} on db" for name in names)]
     assert "secret" not in said

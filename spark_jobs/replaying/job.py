@@ -10,7 +10,8 @@ from itertools import groupby
 
 import structlog
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
 from rich.console import Console
 
@@ -19,20 +20,187 @@ from outbox._kafka.admin import admin_client, describe_targets
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.output import Figures, show_progress
+from outbox._settings.of_jobs import PartitionBy
 from outbox.errors import ConfigurationError, KafkaUnreachable
+from outbox.protocol.fields import MAX_INT64
+from outbox.protocol.names import Channel, is_internal_topic, sibling_topic
+from outbox.protocol.partitioner import partition_for_key
 from outbox.protocol.record import Record
 from spark_jobs.replaying.kafka_transaction import FencedError, KafkaTransaction, TransactionFailedError
 from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter, Replay
-from spark_jobs.replaying.lanes import in_order, parts_of, with_lanes
-from spark_jobs.replaying.plan import LandedPlace, Lane, Part, Plan, Target
+from spark_jobs.replaying.plan import Checksum, LandedPlace, Lane, Part, Plan, Target
 from spark_jobs.replaying.progress_log import PARTITION, Entries, Ledger, make_ledger, plan_key
 from spark_jobs.replaying.selection import absent_ids, select, up_to
 from spark_jobs.replaying.settings import ReplaySettings
-from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
 from spark_jobs.runtime.errors import JobFailedError, OutputError, reason
 from spark_jobs.runtime.jvm import JAVA_ERRORS, JVM_GONE
 from spark_jobs.runtime.source import refuse_missing
 from spark_jobs.tables.delta_output import Output
+
+MOST_TASKS = 200
+"""Tasks that write; a lane belongs to one of them."""
+
+ORDER = ("_target", "_lane", "topic", "partition", "offset")
+
+OUTGOING = (*ORDER, "_timestamp", "_size", "_hash", "key", "value", "headers")
+"""What a task that writes is given of each record."""
+
+
+def with_lanes(records: DataFrame, target: str, partitions: Mapping[str, int], by: PartitionBy) -> DataFrame:
+    """Add where each record goes, and what is counted of it.
+
+    Args:
+        target: The topic that all go to; empty: each goes to its own.
+        partitions: How many partitions each target topic has.
+        by: Whether the key chooses the partition, as in a Java producer, or it is the original one. A record without
+            a key goes by its original partition.
+    """
+    topic = f.lit(target) if target else f.col("topic")
+    count = f.create_map(
+        *(part for name, number in sorted(partitions.items()) for part in (f.lit(name), f.lit(number)))
+    )
+    return records.select(
+        "*",
+        topic.alias("_target"),
+        _lane(count[topic], by).alias("_lane"),
+        f.unix_millis("timestamp").alias("_timestamp"),
+        _size().alias("_size"),
+        f.xxhash64("topic", "partition", "offset").alias("_hash"),
+    )
+
+
+def _lane(count: Column, by: PartitionBy) -> Column:
+    if by is PartitionBy.ORIGINAL:
+        return f.col("partition")
+    # A lambda, because Spark makes an Arrow function of type hints, which needs pandas. It is called for all rows,
+    # whatever the condition around it is.
+    of_key = f.udf(lambda key, partitions: None if key is None else partition_for_key(bytes(key), partitions), "int")
+    return f.when(f.col("key").isNull(), f.col("partition") % count).otherwise(of_key(f.col("key"), count))
+
+
+def _size() -> Column:
+    def and_one(total: Column, header: Column) -> Column:
+        return total + f.octet_length(header["key"]) + f.coalesce(f.octet_length(header["value"]), f.lit(0))
+
+    parts = [f.coalesce(f.octet_length(name), f.lit(0)) for name in ("key", "value")]
+    return parts[0] + parts[1] + f.coalesce(f.aggregate("headers", f.lit(0), and_one), f.lit(0))
+
+
+def parts_of(laned: DataFrame) -> list[Part]:
+    """Return what goes from where to where, counted."""
+    rows = (
+        laned.groupBy("_target", "_lane", "topic", "partition")
+        .agg(
+            f.count("*").alias("rows"),
+            f.min("offset").alias("first"),
+            f.max("offset").alias("last"),
+            f.min("_timestamp").alias("oldest"),
+            f.max("_timestamp").alias("newest"),
+            f.sum("_size").alias("size"),
+            f.max("_size").alias("largest"),
+            f.count_if(f.col("key").isNull()).alias("keyless"),
+            # In halves: sums of whole hashes would overflow, which Spark refuses.
+            f.sum(f.shiftright("_hash", 32)).alias("high"),
+            f.sum(f.col("_hash").bitwiseAND(f.lit(0xFFFF_FFFF))).alias("low"),
+        )
+        .orderBy("_target", "_lane", "topic", "partition")
+        .collect()
+    )
+    return [_part(row) for row in rows]
+
+
+def _part(row: Row) -> Part:
+    names = ("topic", "partition", "rows", "first", "last", "oldest", "newest", "size", "largest", "keyless")
+    fields = {name: row[name] for name in names}
+    return Part(Lane(row["_target"], row["_lane"]), **fields, checksum=Checksum.of_halves(row["high"], row["low"]))
+
+
+def in_order(laned: DataFrame, lanes: int) -> DataFrame:
+    """Return records as the tasks write them: each lane whole, in one task, in its order."""
+    # The number is given, so that Spark neither joins nor splits partitions on its own.
+    tasks = max(min(lanes, MOST_TASKS), 1)
+    return laned.select(*OUTGOING).repartition(tasks, "_target", "_lane").sortWithinPartitions(*ORDER)
+
+
+OVERHEAD_BYTES = 512
+"""Bytes that are allowed for the headers of a replay, and for what Kafka puts around a record."""
+
+_BROKERS_TIME = "LogAppendTime"
+
+
+def internal_topics(topics: Iterable[str], described: Mapping[str, TopicDescription], channel: Channel) -> list[str]:
+    """Return those topics that belong to Kafka or to a channel, or perhaps do: their records are no messages."""
+    others = {name for name, topic in described.items() if topic.of_channel or _is_sibling_hidden(topic)}
+    return sorted(name for name in set(topics) if name in others or is_internal_topic(name, channel))
+
+
+def _is_sibling_hidden(topic: TopicDescription) -> bool:
+    sibling = sibling_topic(topic.name)
+    return sibling is not None and topic.lacks.endswith(f" {sibling}")
+
+
+def closed_topics(targets: Mapping[str, TopicDescription]) -> list[str]:
+    """Return the rights that this client lacks to write to some of the topics."""
+    return [topic.lacks for _, topic in sorted(targets.items()) if topic.lacks]
+
+
+def problems(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:
+    """Why Kafka would refuse some of it, or keep it otherwise than it was.
+
+    Args:
+        now: ms since 1970.
+    """
+    for part in parts:
+        target = targets[part.lane.topic]
+        if why := next(_problems(part, target, now), ""):
+            yield (
+                f"Records of {part.topic}/{part.partition} cannot go to topic {target.name}: {why}. "
+                "Leave them out with where, or name another target."
+            )
+
+
+def _problems(part: Part, target: TopicDescription, now: int) -> Iterator[str]:
+    settings = target.settings
+    if part.lane.partition >= target.partitions:
+        yield f"it has {target.partitions} partitions, and no partition {part.lane.partition}"
+    if part.largest + OVERHEAD_BYTES > target.max_message_bytes:
+        yield f"the largest has {part.largest} bytes, and the topic takes {target.max_message_bytes} with all around"
+    if part.keyless and "compact" in settings.get("cleanup.policy", ""):
+        yield f"{part.keyless} have no key, and the topic is compacted"
+    if settings.get("message.timestamp.type") != _BROKERS_TIME:
+        yield from _time_problems(part, settings, now)
+
+
+def _time_problems(part: Part, settings: Mapping[str, str], now: int) -> Iterator[str]:
+    if part.oldest <= 0:
+        yield "some have no timestamp, or one before 1970, which librdkafka cannot write"
+    before = int(settings.get("message.timestamp.before.max.ms", MAX_INT64))
+    after = int(settings.get("message.timestamp.after.max.ms", MAX_INT64))
+    if now - part.oldest > before:
+        yield f"some have a timestamp {now - part.oldest} ms ago, and the topic takes {before} ms at most"
+    if part.newest - now > after:
+        yield f"some have a timestamp {part.newest - now} ms ahead, and the topic takes {after} ms at most"
+
+
+def warnings(parts: Iterable[Part], targets: Mapping[str, TopicDescription], now: int) -> Iterator[str]:
+    """Yield what would come as a surprise, by topic."""
+    oldest: dict[str, int] = {}
+    for part in parts:
+        oldest[part.lane.topic] = min(part.oldest, oldest.get(part.lane.topic, part.oldest))
+    for topic, first in sorted(oldest.items()):
+        settings = targets[topic].settings
+        retention = int(settings.get("retention.ms", -1)) if "delete" in settings.get("cleanup.policy", "") else -1
+        if settings.get("message.timestamp.type") != _BROKERS_TIME and 0 <= retention < now - first:
+            yield (
+                f"topic {topic} keeps records for {retention} ms, and some that it is to get are older: Kafka may soon "
+                "delete them"
+            )
+
+
+def changed(planned: Mapping[str, Target], targets: Mapping[str, TopicDescription]) -> list[str]:
+    """Target topics that are others than when the replay was begun, or gone."""
+    return sorted(name for name, target in planned.items() if name not in targets or targets[name].id != target.id)
+
 
 TRANSACTION_BYTES = 16 * 1024 * 1024
 """Most bytes in a Kafka transaction: it bounds memory."""
@@ -216,7 +384,7 @@ def write_lanes(replay: Replay, rows: Iterable[Row]) -> Iterator[int | str]:
     """Yield what one task does: write the lanes that it is given, one after another.
 
     Args:
-        rows: Lane by lane, in the order of `spark_jobs.replaying.lanes.ORDER`.
+        rows: Lane by lane, in the order of `spark_jobs.replaying.job.ORDER`.
 
     Returns:
         Of each lane how many records were written, or why not.

@@ -11,7 +11,7 @@ from outbox._settings.of_jobs import PartitionBy
 from outbox.errors import ConfigurationError
 from outbox.protocol.partitioner import partition_for_key
 from spark_jobs.columns import landed_columns
-from spark_jobs.replaying.lanes import in_order, parts_of, with_lanes
+from spark_jobs.replaying.job import in_order, parts_of, with_lanes
 from spark_jobs.replaying.plan import Checksum, Lane
 from spark_jobs.replaying.selection import Selection, absent_ids, select, up_to
 from tests.support.replaying import landed, landed_row, transaction

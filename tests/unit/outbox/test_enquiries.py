@@ -7,7 +7,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from outbox._half.enquiries import Enquiries
+from outbox._half.cluster_connection import Enquiries
 from outbox.errors import UsageError
 
 _SECONDS = 30.0
@@ -67,7 +67,7 @@ def test_close_fails_open_questions_and_refuses_new_ones() -> None:
 
 
 def test_thread_without_questions_ends_and_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox._half.enquiries._IDLE_SECONDS", 0.01)
+    monkeypatch.setattr("outbox._half.cluster_connection._IDLE_SECONDS", 0.01)
     enquiries = Enquiries()
     enquiries.ask("q", threading.current_thread).result(_SECONDS).join(_SECONDS)
     assert enquiries.ask("q", lambda: 7).result(_SECONDS) == 7

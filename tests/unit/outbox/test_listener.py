@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outbox import HalfOutbox, Message, MessageRefused
-from outbox._half.check_answer import MAX_REASON, Question, read_question
+from outbox._half.check_server import MAX_REASON, Question, read_question
 from outbox.errors import UsageError
 from outbox.listener import HalfMessage, TransactionListener
 from outbox.protocol.check import CheckRequest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outbox import Message, TableNames
-from outbox._table.row_copy import RowCopy
+from outbox._table.row_writer import RowCopy
 
 COPY = RowCopy(TableNames("app-1", "box"), "orders")
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)

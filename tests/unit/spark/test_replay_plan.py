@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
+from spark_jobs.replaying.job import changed, closed_topics, internal_topics, problems, warnings
 from spark_jobs.replaying.lane_writer import split_records
 from spark_jobs.replaying.plan import (
     Checksum,
@@ -21,7 +22,6 @@ from spark_jobs.replaying.plan import (
     Target,
     advanced,
 )
-from spark_jobs.replaying.target_check import changed, closed_topics, internal_topics, problems, warnings
 from tests.support.writing_lanes import landed_records
 
 NOW = 1_795_000_000_000

@@ -96,6 +96,27 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     shop.wait_visible(2, "orders")
 
 
+def test_the_doctor_names_what_halts_a_source_that_was_served(shop: Site) -> None:
+    """It is owned for a moment at each try, and database and Kafka fit."""
+    table = KIND.table(shop)
+    shop.relay(extra=relay_settings(KIND.settings(shop)))
+    _insert(shop, "orders")
+    KIND.wait_empty(shop)
+    _run(shop, f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    _run(shop, f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keep()")
+    assert "served, foreign table" in _call(doctor, shop)[1]
+    _insert(shop, "orders")
+    wait_until(lambda: "Table source halted" in shop.logs(), explain=shop.logs)
+    for _ in range(3):
+        code, printed = _call(doctor, shop)
+        assert code == Exit.FINDINGS
+        assert "no owner: no relay delivers the table; triggers and rules" in printed
+        assert "may keep rows where they are: trigger keep" in printed
+    _run(shop, f"DROP TRIGGER keep ON {table}")
+    KIND.wait_empty(shop)
+    assert "served, foreign table" in _call(doctor, shop)[1]
+
+
 def test_what_is_not_read_is_named(shop: Site) -> None:
     _insert(shop, "orders")
     ((id_,),) = _rows(shop, f"SELECT event_id::text FROM {KIND.table(shop)}")

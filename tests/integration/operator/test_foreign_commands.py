@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -22,11 +24,12 @@ from outbox.operator.commands.trace import app as trace
 from outbox.operator.reading.source_report import SourceReporter
 from outbox.settings import TableNames
 from tests.support.commands import call_command, call_for_json
-from tests.support.foreign_tables import Kind, relay_settings, run
+from tests.support.foreign_tables import Kind, relay_settings, run, variables
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create_numbers, publish
 
 KIND = Kind("mapping", "uuid", "delete")
+PAGE = Path(__file__).parents[3] / "docs" / "foreign_tables.md"
 NOT_READ = "is a foreign table, which this command does not read"
 
 
@@ -93,6 +96,23 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     code, printed = _call(resume, shop, "--source", SOURCE, "--deliver-again", "--yes")
     assert (code, NOT_READ in printed) == (Exit.CONFIGURATION, True)
     _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, {AS_MADE}")
+    shop.wait_visible(2, "orders")
+
+
+def test_a_recreated_table_goes_on_under_another_name_as_the_document_says(shop: Site) -> None:
+    first = shop.relay(extra=relay_settings(KIND.settings(shop)))
+    _insert(shop, "orders")
+    shop.wait_visible(1, "orders")
+    assert first.terminate() == 0
+    _run(shop, f"DROP TABLE {KIND.table(shop)}, {shop.tables.source}")
+    KIND.create(shop)
+    halted = shop.relay(extra=relay_settings(KIND.settings(shop)))
+    _insert(shop, "orders")
+    wait_until(lambda: "belongs to another table" in halted.output(), explain=shop.logs)
+    assert halted.terminate() == 0
+    (delete,) = re.findall(r'psql -c "(DELETE FROM events_source)"', PAGE.read_text())
+    _run(shop, delete.replace("events_source", shop.tables.source))
+    shop.relay(extra=variables({f"{SOURCE}2": KIND.settings(shop)}))
     shop.wait_visible(2, "orders")
 
 

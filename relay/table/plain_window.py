@@ -53,7 +53,7 @@ def _topics(rows: Iterable[Row], judge: Judge) -> list[RealTopic] | None:
 
 def _are_timely(rows: Sequence[Row], topics: Iterable[RealTopic], now: int) -> bool:
     own = {time for time in map(_timestamp, rows) if time is not None}
-    if own and not 0 <= min(own) <= max(own) <= MAX_MILLISECONDS:
+    if own and not 0 < min(own) <= max(own) <= MAX_MILLISECONDS:
         return False
     starts = [min(map(_started, rows)), max(map(_started, rows))]
     times = {*((start + EPOCH_US) // 1_000 for start in starts), *own}

@@ -134,5 +134,5 @@ def is_target(topic: str, partition: int, service: str) -> bool:
 
 
 def _check_timestamp(timestamp: int | None) -> None:
-    if timestamp is not None and not 0 <= timestamp <= MAX_MILLISECONDS:
-        raise ProtocolError(f"timestamp {timestamp} is not in ms since 1970")
+    if timestamp is not None and not 0 < timestamp <= MAX_MILLISECONDS:  # for 0 librdkafka writes the present time
+        raise ProtocolError(f"timestamp {timestamp} is not in ms since 1970, from 1 to {MAX_MILLISECONDS}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, LiteralString
 
@@ -58,6 +59,16 @@ _INDEXED: LiteralString = (
 )
 _MAY_INSERT: LiteralString = "SELECT has_any_column_privilege(to_regclass(%s), 'INSERT')"
 _BELONGS: LiteralString = "SELECT name, message_table FROM {source} WHERE id = 0"
+_KEEPERS: LiteralString = (
+    "SELECT coalesce(string_agg(what, ', ' ORDER BY what), 'none') FROM (SELECT 'trigger ' || tgname FROM pg_trigger"
+    " WHERE tgrelid = to_regclass(%(table)s) AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 24 <> 0"
+    " UNION SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = to_regclass(%(table)s) AND ev_enabled <> 'D')"
+    " AS found (what)"
+)
+"""What the application has made to run when a row is deleted (8) or updated (16)."""
+
+OWNED_SECONDS = 2.0
+"""A halted source is owned for a moment at each try, and then by no session for 5 s."""
 
 
 def examine_sources(
@@ -251,6 +262,7 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
                 return
             owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
             is_notified = has_trigger(connection, source_name(*foreign.table))
+            (keepers,) = connection.execute(_KEEPERS, {"table": source_name(*foreign.table)}).fetchone() or ("none",)
     except ConfigurationError as error:
         yield Finding(what, str(error), remedy(error, dsn))
         return
@@ -260,10 +272,17 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         return
     yield Finding(what, "", NOTIFIED[is_notified])
     report = reporter.report(source, foreign, dsn)
+    if report.condition is Condition.SERVED:
+        time.sleep(OWNED_SECONDS)
+        report = reporter.report(source, foreign, dsn)
     for problem in report.not_read:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")
     if report.condition is Condition.HALTED:
         yield Finding(what, f"halted: {report.why}", "see docs/foreign_tables.md, 'A source that stops'")
+    elif report.condition is not Condition.SERVED and report.batch is not None:
+        may_keep = f"triggers and rules of {report.table} that may keep rows where they are: {keepers}"
+        problem = f"{report.condition}: {report.why or 'no relay delivers the table'}; {may_keep}"
+        yield Finding(what, problem, f"start a relay with {source} in its setting tables; a running one logs the cause")
     else:
         yield Finding(what, "", f"{report.condition}, foreign table {report.table}; its rows are not examined")
     yield from _discarded(what, report)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from outbox._rules.foreign_layout import Layout
 from outbox.errors import ConfigurationError
@@ -163,22 +164,36 @@ def _check_id(id_: str) -> None:
         raise ProtocolError(f"its id has {len(id_.encode())} bytes, more than {MAX_ID_BYTES}")
 
 
+_DECODER = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=int)  # NaN is none
+_BLANKS = re.compile(r"[ \t\n\r]*")
+
+
 def parsed_headers(text: str) -> list[Header]:
-    """Return the headers of a JSON object: text as it is, null without a value, anything else as JSON."""
+    """Return the headers of a JSON object: text as it is, null without a value, anything else as it is written."""
     try:
-        found = json.loads(text)
-        pairs = found.items() if isinstance(found, dict) else None
-        headers = [(name.encode().decode(), _header(value)) for name, value in pairs or ()]
+        is_object = isinstance(_DECODER.decode(text), dict)
+        headers = [(name.encode().decode(), value) for name, value in _members(text)] if is_object else []
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"its headers cannot be read: {error}") from None
-    if pairs is None:
+    if not is_object:
         raise ProtocolError(f"its headers are {text[:80]}, not a JSON object")
     if any("\0" in name for name, _ in headers):
         raise ProtocolError("the name of a header has a NUL, where Kafka's client would cut it")
     return headers
 
 
-def _header(value: Any) -> bytes | None:
-    if value is None:
-        return None
-    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, allow_nan=False)).encode()
+def _members(text: str) -> Iterator[Header]:
+    """Yield the members of a JSON object; no number becomes one of Python, which has fewer digits."""
+    at = _start(text, text.index("{") + 1)
+    while text[at] != "}":
+        name, at = _DECODER.raw_decode(text, at)
+        start = _start(text, text.index(":", at) + 1)
+        value, at = _DECODER.raw_decode(text, start)
+        written = value if text[start] == '"' else text[start:at]
+        yield name, None if value is None else written.encode()
+        at = _start(text, at)
+        at = _start(text, at + 1) if text[at] == "," else at
+
+
+def _start(text: str, at: int) -> int:
+    return _BLANKS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing, too

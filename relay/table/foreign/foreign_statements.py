@@ -21,6 +21,11 @@ from relay.table.foreign.foreign_rows import MAX_BYTES
 _STRINGS = frozenset({"bytea", "text", "varchar"})
 """Types whose values have a length that is known without reading them."""
 
+_KEPT: Mapping[str, LiteralString] = {
+    "json": "json_typeof({}) IS DISTINCT FROM 'null'",
+    "jsonb": "jsonb_typeof({}) IS DISTINCT FROM 'null'",
+}
+
 LOOKAHEAD = 10_000
 """Rows behind a window among which the rest of its local transactions is looked for."""
 
@@ -129,7 +134,7 @@ def make_statements(
             gone_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("gone"), which=named),
             counted=sql.SQL(COUNTED),
             refused_stay=sql.SQL(_STAY).format(**parts, done=sql.SQL("moved"), which=refused),
-            copy=sql.SQL("CAST(NULL AS json)" if mark else "row_to_json(t.*)"),
+            copy=sql.SQL("CAST(NULL AS json)") if mark else _copy(types),
             source=sql.Identifier(names.schema, names.source),
             discarded=discarded,
         ),
@@ -182,6 +187,22 @@ def _contents(
 
 def _column(name: str) -> sql.Composable:
     return sql.SQL(sql.Identifier("t", name).as_string().replace("%", "%%"))
+
+
+def _copy(types: Mapping[str, str]) -> sql.Composable:
+    """Return the row as JSON. A column that has JSON's `null` is left out: it would be taken for NULL."""
+    if not {"json", "jsonb"} & {*types.values()}:
+        return sql.SQL("row_to_json(t.*)")
+    fields = [
+        sql.SQL("({}, to_json({}), {})").format(
+            sql.SQL(sql.Literal(name).as_string().replace("%", "%%")),
+            _column(name),
+            sql.SQL(_KEPT.get(type_, "true")).format(_column(name)),
+        )
+        for name, type_ in types.items()
+    ]
+    text = "(SELECT json_object_agg(f.name, f.value) FILTER (WHERE f.kept) FROM (VALUES {}) AS f (name, value, kept))"
+    return sql.SQL(text).format(sql.SQL(", ").join(fields))
 
 
 def _text(column: str, forms: Mapping[str, LiteralString]) -> sql.Composable:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -22,11 +24,12 @@ from outbox.operator.commands.trace import app as trace
 from outbox.operator.reading.source_report import SourceReporter
 from outbox.settings import TableNames
 from tests.support.commands import call_command, call_for_json
-from tests.support.foreign_tables import Kind, relay_settings, run
+from tests.support.foreign_tables import Kind, relay_settings, run, variables
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE, create_numbers, publish
 
 KIND = Kind("mapping", "uuid", "delete")
+PAGE = Path(__file__).parents[3] / "docs" / "foreign_tables.md"
 NOT_READ = "is a foreign table, which this command does not read"
 
 
@@ -93,6 +96,44 @@ def test_a_source_is_shown_and_resumes_after_a_restore_as_the_document_says(shop
     assert (code, NOT_READ in printed) == (Exit.CONFIGURATION, True)
     _run(shop, f"UPDATE {shop.tables.source} SET batch = 1, delivered = 1, {AS_MADE}")
     shop.wait_visible(2, "orders")
+
+
+def test_a_recreated_table_goes_on_under_another_name_as_the_document_says(shop: Site) -> None:
+    first = shop.relay(extra=relay_settings(KIND.settings(shop)))
+    _insert(shop, "orders")
+    shop.wait_visible(1, "orders")
+    assert first.terminate() == 0
+    _run(shop, f"DROP TABLE {KIND.table(shop)}, {shop.tables.source}")
+    KIND.create(shop)
+    halted = shop.relay(extra=relay_settings(KIND.settings(shop)))
+    _insert(shop, "orders")
+    wait_until(lambda: "belongs to another table" in halted.output(), explain=shop.logs)
+    assert halted.terminate() == 0
+    (delete,) = re.findall(r'psql -c "(DELETE FROM events_source)"', PAGE.read_text())
+    _run(shop, delete.replace("events_source", shop.tables.source))
+    shop.relay(extra=variables({f"{SOURCE}2": KIND.settings(shop)}))
+    shop.wait_visible(2, "orders")
+
+
+def test_the_doctor_names_what_halts_a_source_that_was_served(shop: Site) -> None:
+    """It is owned for a moment at each try, and database and Kafka fit."""
+    table = KIND.table(shop)
+    shop.relay(extra=relay_settings(KIND.settings(shop)))
+    _insert(shop, "orders")
+    KIND.wait_empty(shop)
+    _run(shop, f"CREATE FUNCTION {table}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    _run(shop, f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_keep()")
+    assert "served, foreign table" in _call(doctor, shop)[1]
+    _insert(shop, "orders")
+    wait_until(lambda: "Table source halted" in shop.logs(), explain=shop.logs)
+    for _ in range(3):
+        code, printed = _call(doctor, shop)
+        assert code == Exit.FINDINGS
+        assert "no owner: no relay delivers the table; triggers and rules" in printed
+        assert "may keep rows where they are: trigger keep" in printed
+    _run(shop, f"DROP TRIGGER keep ON {table}")
+    KIND.wait_empty(shop)
+    assert "served, foreign table" in _call(doctor, shop)[1]
 
 
 def test_what_is_not_read_is_named(shop: Site) -> None:

@@ -14,7 +14,7 @@ from outbox.protocol.record import Record
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.table.admission import Admission
-from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
+from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable, parsed_headers
 from relay.table.row_transactions import transactions
 from relay.table.rows import Row, records, transactions_of
 
@@ -97,6 +97,16 @@ def test_mapped_row_has_what_its_columns_have() -> None:
     assert (record.partition, record.timestamp, record.key, record.value) == (2, MS + 1, None, None)
 
 
+def test_headers_have_the_text_that_the_row_has() -> None:
+    """A number of Python has fewer digits: what Postgres writes goes out, as Debezium does it."""
+    numbers = {"long": "0.1000000000000000000001", "large": "1e400", "whole": "1" * 5_000, "zero": "-0.00"}
+    nested = '{"b" : [1.50,  1e400, "}\\\\"]}'
+    text = ", ".join(f'"{name}": {number}' for name, number in {**numbers, "nested": nested}.items())
+    expected = [*((name, number.encode()) for name, number in numbers.items()), ("nested", nested.encode())]
+    assert parsed_headers(f' {{ {text} , "long":true}} ') == [*expected, ("long", b"true")]
+    assert parsed_headers(" { } ") == []
+
+
 def test_row_too_large_stays_with_its_local_transaction() -> None:
     rows = [row("1", 1), row("2", 2, size=MAX_BYTES + 1, value=None), row("3", 1), row("4", 2)]
     found, left = deliverable(rows)
@@ -115,6 +125,8 @@ def test_row_too_large_stays_with_its_local_transaction() -> None:
         (row(service=None), "service '' is not allowed"),
         (row(partition=-2), "partition -2 is negative"),
         (row(timestamp=-1), "timestamp -1 is not in ms since 1970"),
+        (row(timestamp=0), "timestamp 0 is not in ms since 1970, from 1 to"),
+        (row(headers='{"a": NaN}'), "its headers cannot be read"),
         (row(headers="[]"), "its headers are [], not a JSON object"),
         (row(headers='{"a": "\\ud800"}'), "its headers cannot be read"),
         (row(headers='{"\\ud800": 1}'), "its headers cannot be read"),

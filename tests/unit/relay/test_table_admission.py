@@ -287,6 +287,7 @@ def test_what_is_accepted_fits_into_its_topic(source: str, id_: int) -> None:
         ({"topic": "no topic"}, "topic 'no topic' is not a topic name"),
         ({"partition": -2}, "partition -2 is negative"),
         ({"timestamp": -1}, "timestamp -1 is not in ms"),
+        ({"timestamp": 0}, "timestamp 0 is not in ms"),
         ({"names": array("a")}, "1 header names and 0 header values"),
         ({"values": array("a")}, "0 header names and 1 header values"),
         ({"names": array("a", "b"), "values": array(b"")}, "2 header names and 1 header values"),

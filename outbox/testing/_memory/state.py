@@ -58,7 +58,8 @@ class Memory:
         """
         with self._lock:
             self._open.pop(transaction_id, None)
-            self._outcomes[transaction_id] = Outcome.COMMITTED if published else Outcome.ROLLED_BACK
+            without_rows = Outcome.ROLLED_BACK if published is None else Outcome.TOO_OLD
+            self._outcomes[transaction_id] = Outcome.COMMITTED if published else without_rows
             self._published += published or ()
 
     def lost(self, transaction_id: str) -> None:
@@ -83,7 +84,9 @@ class Memory:
     def fence(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; one that has not committed is rolled back from now on."""
         with self._lock:
-            return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
+            if self._outcomes.get(transaction_id) is not Outcome.COMMITTED:
+                self._outcomes[transaction_id] = Outcome.ROLLED_BACK
+            return self._outcomes[transaction_id]
 
     def is_fenced(self, transaction_id: str) -> bool:
         """Return whether `outcome()` was called for an open transaction."""

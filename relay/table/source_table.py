@@ -203,7 +203,7 @@ class SourceTable(OwnedTable):
         refused: Sequence[Refusal] = (),
     ) -> Progress:
         """See `OwnedTable`. The same statement inserts the evidence of each row that it deletes (R61)."""
-        self._highest = max(self._highest, *after.ids, *(refusal.id for refusal in refused))
+        self._highest = max([self._highest, *after.ids, *(refusal.id for refusal in refused)])
         rows = {
             "highest": self._highest,
             "ids": _array(after.ids),

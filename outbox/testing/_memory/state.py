@@ -58,8 +58,8 @@ class Memory:
         """
         with self._lock:
             self._open.pop(transaction_id, None)
-            without_rows = Outcome.ROLLED_BACK if published is None else Outcome.TOO_OLD
-            self._outcomes[transaction_id] = Outcome.COMMITTED if published else without_rows
+            if published is None or published:
+                self._outcomes[transaction_id] = Outcome.COMMITTED if published else Outcome.ROLLED_BACK
             self._published += published or ()
 
     def lost(self, transaction_id: str) -> None:
@@ -79,14 +79,12 @@ class Memory:
             part = self._open.get(transaction_id)
             if part is not None and part.messages():
                 return Outcome.OPEN
-            return self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)
+            return self._outcomes.get(transaction_id, Outcome.TOO_OLD)
 
     def fence(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; one that has not committed is rolled back from now on."""
         with self._lock:
-            if self._outcomes.get(transaction_id) is not Outcome.COMMITTED:
-                self._outcomes[transaction_id] = Outcome.ROLLED_BACK
-            return self._outcomes[transaction_id]
+            return self._outcomes.setdefault(transaction_id, Outcome.ROLLED_BACK)
 
     def is_fenced(self, transaction_id: str) -> bool:
         """Return whether `outcome()` was called for an open transaction."""

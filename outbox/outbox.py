@@ -147,8 +147,8 @@ class Outbox(Publishing[Publisher]):
     def outcome(self, transaction_id: str, database: Engine | DbapiConnection) -> Outcome:
         """Return the outcome of a local transaction. Call it after an error of COMMIT, before a retry.
 
-        It is `COMMITTED` if a row of the transaction is in the tables (R74), `OPEN` while it may still commit, and
-        `TOO_OLD` where evidence of that time is purged.
+        It is `COMMITTED` if a row of the transaction is in the tables (R74), `OPEN` while it may still commit,
+        `ROLLED_BACK` if that is proven, and else `TOO_OLD`.
 
         Args:
             transaction_id: The `transaction_id` of a receipt.

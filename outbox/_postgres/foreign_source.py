@@ -60,6 +60,7 @@ class ForeignSource:
             "index": sql.Identifier(f"{names.discarded}_row"),
             "transactions": sql.SQL("CAST('{}' AS text[])"),
             "missing": sql.SQL("0"),
+            "lost": sql.SQL("false"),
         }
 
     def compose(self, text: LiteralString) -> sql.Composed:

@@ -64,6 +64,15 @@ _MISSING: LiteralString = (
 )
 """Of the rows that a row of the source table names: their transactions, and how many are not in the table."""
 
+_LOST: LiteralString = "(highest = 0 AND EXISTS (SELECT FROM {delivered}))"
+"""Whether rows left the message table of which the row of the source table has nothing."""
+
+_LEFT: LiteralString = (
+    "(SELECT xid, created_at, ids FROM {delivered}"
+    " UNION ALL SELECT xid, created_at, int8multirange(int8range(id, id, '[]')) FROM {discarded})"
+)
+"""What has left the message table: a row of the same xid and id that is there has come back (R72)."""
+
 _HEADER_BYTES: LiteralString = (
     "least(coalesce(pg_column_size(header_names)::bigint"
     " * CASE WHEN pg_column_compression(header_names) IS NULL THEN 1 ELSE 255 END, 0)"
@@ -114,10 +123,12 @@ CREATE TABLE IF NOT EXISTS {source} (
     ids bigint[] NOT NULL DEFAULT '{{}}',
     xids xid8[] NOT NULL DEFAULT '{{}}',
     starts bigint[] NOT NULL DEFAULT '{{}}',
+    highest bigint NOT NULL DEFAULT 0,
     purged_until timestamptz
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE {source} IS
     'The batch in delivery, and its rows by id, xid and created_at (us). delivered: the last known to be delivered.';
+COMMENT ON COLUMN {source}.highest IS 'No higher id has ever left the message table.';
 CREATE TABLE IF NOT EXISTS {delivered} (
     xid xid8 NOT NULL,
     created_at timestamptz NOT NULL,
@@ -189,6 +200,7 @@ class MessageTable:
             "counted": sql.SQL(COUNTED),
         }
         parts = {"evidence": _EVIDENCE, "transactions": _TRANSACTIONS, "missing": _MISSING}
+        parts |= {"lost": _LOST, "left": _LEFT}
         self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
 
     def compose(self, text: LiteralString) -> sql.Composed:

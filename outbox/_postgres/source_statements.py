@@ -36,7 +36,7 @@ Every role of a database may take any advisory lock, also one without rights on 
 
 PROGRESS: LiteralString = (
     "SELECT name, incarnation::text, batch, delivered, ids, nonce::text, delivered_nonce::text, {transactions},"
-    " {missing} FROM {source} WHERE id = 0"
+    " {missing}, {lost} FROM {source} WHERE id = 0"
 )
 """The name of a source, and its `Progress`."""
 

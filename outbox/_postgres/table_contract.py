@@ -51,7 +51,7 @@ _COLUMNS: Mapping[Table, str] = {
     Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz!, batch bigint!,"
     " ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
     Table.SOURCE: "id integer!, name text!, incarnation uuid!, batch bigint!, nonce uuid!, delivered bigint!,"
-    " delivered_nonce uuid!, ids bigint[]!, xids xid8[]!, starts bigint[]!, purged_until timestamptz",
+    " delivered_nonce uuid!, ids bigint[]!, xids xid8[]!, starts bigint[]!, highest bigint!, purged_until timestamptz",
     Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz!",
     Table.FOREIGN_SOURCE: "id integer!, name text!, message_table text!, incarnation uuid!, batch bigint!,"
     " nonce uuid!, delivered bigint!, delivered_nonce uuid!, ids text[]!",

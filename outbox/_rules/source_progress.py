@@ -28,6 +28,7 @@ class Progress(NamedTuple):
         delivered_nonce: Of the last batch that is known to be delivered.
         transactions: Ids of the transactions of these rows, where ids of rows may be given out again.
         missing: How many of these rows are not in the table, where rows that are gone leave evidence.
+        lost: Whether there is evidence of deliveries of which this progress has nothing.
     """
 
     incarnation: str
@@ -38,6 +39,7 @@ class Progress(NamedTuple):
     delivered_nonce: str = FIRST_NONCE
     transactions: frozenset[str] = frozenset()
     missing: int = 0
+    lost: bool = False
 
     @classmethod
     def read(cls, *values: Any) -> Self:
@@ -101,6 +103,11 @@ def contradiction(progress: Progress, committed: Committed | None) -> str:
     Args:
         committed: What Kafka holds; None: nothing.
     """
+    if progress.lost:
+        return (
+            "its table outbox_source has lost its progress, although outbox_delivered has evidence of deliveries. The "
+            "table was truncated, or its row deleted."
+        )
     if committed is None:
         if progress.batch == 0:
             return ""

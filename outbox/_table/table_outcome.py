@@ -1,7 +1,9 @@
 """Determine the outcome of a local transaction in table mode, by a row that belongs to it (R74).
 
 An xid is no proof: Postgres gives it out again if its WAL was not on disk at a crash or failover, and another server
-has its own. A committed transaction has rows of its xid and start that wait, are discarded, or are evidence (R61).
+has its own. A committed transaction has rows of its xid and start that wait, are discarded, or are evidence (R61). With
+none of them, a rollback is proven only if the server never gave the xid out, or has it as aborted: evidence may have
+been deleted by hand.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ _ASK = (
     " WHEN NOT pg_visible_in_snapshot(xid, taken) AND ahead < 0 THEN 'open'"
     " WHEN started <= (SELECT purged_until FROM {source} WHERE id = 0) THEN 'too old'"
     " WHEN ahead > {lost} THEN 'strange'"
+    " WHEN ahead >= 0 THEN 'rolled back'"
+    " WHEN coalesce(pg_xact_status(xid), 'committed') = 'committed' THEN 'too old'"
     " ELSE 'rolled back' END"
     " FROM (SELECT *, CAST(CAST(xid AS text) AS bigint) - CAST(CAST(pg_snapshot_xmax(taken) AS text) AS bigint)"
     " - age(CAST(pg_snapshot_xmax(taken) AS xid)) AS ahead"

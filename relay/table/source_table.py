@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, LiteralString, cast
@@ -16,17 +17,19 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import PROGRESS
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Progress
+from outbox._service.exit_codes import UnsafeError
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.id_floor import IdFloor
-from relay.table.owned_table import OwnedTable, Refusal, TableFigures, Window, is_bigint, may_prepare, refusals
-from relay.table.rows import EPOCH_US, Row
+from relay.table.owned_table import HALTED, OwnedTable, Refusal, TableFigures, Window, is_bigint, may_prepare, refusals
+from relay.table.rows import EPOCH_US, Row, id_of
 
 PURGE_ROWS = 10_000
 """Rows of evidence that one statement purges, about as many as a batch adds."""
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
+_HIGHEST: LiteralString = "SELECT highest FROM {source} WHERE id = 0"
 
 # A row takes about 300 bytes beside what is counted.
 _WINDOW: LiteralString = (
@@ -41,7 +44,9 @@ _WINDOW: LiteralString = (
     " AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id"
 )
 _BEYOND: LiteralString = (
-    "SELECT now, xid, started FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)) AS c (now)"
+    "SELECT now, xid, started, back FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),"
+    " (SELECT min(r.id) FROM unnest(CAST(%(low)s AS bigint[]), CAST(%(low_xids)s AS xid8[])) AS r (id, xid)"
+    " WHERE EXISTS (SELECT FROM {left} AS l WHERE l.xid = r.xid AND l.ids @> r.id))) AS c (now, back)"
     " LEFT JOIN (SELECT DISTINCT xid::text::bigint AS xid, {started} AS started FROM {message}"
     " WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s) AS beyond ON true"
 )
@@ -54,7 +59,7 @@ _MOVE: LiteralString = (
     " FROM {source} WHERE id = 0 AND %(settles)s),"
     " moved AS (UPDATE {source} SET batch = %(batch)s, nonce = CAST(%(nonce)s AS uuid), delivered = %(delivered)s,"
     " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS bigint[]),"
-    " xids = CAST(%(xids)s AS xid8[]), starts = CAST(%(starts)s AS bigint[])"
+    " xids = CAST(%(xids)s AS xid8[]), starts = CAST(%(starts)s AS bigint[]), highest = greatest(highest, %(highest)s)"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
     " RETURNING batch),"
     " gone AS (DELETE FROM {message} AS m USING moved, named AS r WHERE {same} RETURNING {deleted}), {evidence},"
@@ -104,6 +109,7 @@ class SourceTable(OwnedTable):
         self._table = table
         self._keep_ms = settings.keep_settled_ms
         self._floor = IdFloor(time.monotonic())
+        self._highest = 0  # no higher id ever left the table
         self._window = table.compose(_WINDOW)
         self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
@@ -127,6 +133,7 @@ class SourceTable(OwnedTable):
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
+            (self._highest,) = self._connection.execute(self._table.compose(_HIGHEST)).fetchone() or (0,)
         name, *progress = row or (None,)
         self._check_name(name)
         return Progress.read(*progress)
@@ -151,9 +158,25 @@ class SourceTable(OwnedTable):
         failpoint("relay.table_read")
         if not found:
             return Window((), frozenset(), 0)
-        xids = list(map(str, {row[0] for row in found}))
-        beyond = self._connection.execute(self._beyond, {"xids": xids, "last": found[-1][1]}).fetchall()
-        return Window(found, frozenset((xid, us) for _, xid, us in beyond if us is not None), beyond[0][0])
+        return self._look_beyond(found)
+
+    def _look_beyond(self, found: Sequence[Row]) -> Window:
+        """Return the window of some rows, after a look at those that may have come back (R72)."""
+        low = found[: bisect_right(found, self._highest, key=id_of)]
+        parameters = {
+            "xids": list(map(str, {row[0] for row in found})),
+            "last": found[-1][1],
+            "low": _array(row[1] for row in low),
+            "low_xids": _array(row[0] for row in low),
+        }
+        beyond = self._connection.execute(self._beyond, parameters).fetchall()
+        now, _, _, back = beyond[0]
+        if back is not None:
+            raise UnsafeError(
+                f"Table source {self.name}, table {self._table.full_name}: row {back} waits, although the table of "
+                f"delivered or of discarded messages has its xid and id: it has come back, as from a backup. {HALTED}"
+            )
+        return Window(found, frozenset((xid, us) for _, xid, us, _ in beyond if us is not None), now)
 
     def _look_at_writers(self) -> None:
         now = time.monotonic()
@@ -177,7 +200,9 @@ class SourceTable(OwnedTable):
         refused: Sequence[Refusal] = (),
     ) -> Progress:
         """See `OwnedTable`. The same statement inserts the evidence of each row that it deletes (R61)."""
+        self._highest = max([self._highest, *after.ids, *(refusal.id for refusal in refused)])
         rows = {
+            "highest": self._highest,
             "ids": _array(after.ids),
             "xids": _array(row[0] for row in ready),
             "starts": _array(row[2] + EPOCH_US for row in ready),

@@ -39,7 +39,7 @@ class DeliveredSearch:
     """Searches real topics for what some owners delivered: a table source, or half partitions.
 
     Args:
-        origins: What the origin header of the records begins with: name of the source, or half partitions.
+        origins: What the origin header of the records begins with: name of the source, or half partitions; none: any.
         most: Records that are read of a topic at most.
     """
 
@@ -117,7 +117,7 @@ class DeliveredSearch:
         """Yield row id or half offset, and transaction id, of a record of the owners."""
         headers = dict(headers_of(message))
         owner, _, place = (headers.get(ORIGIN_HEADER) or b"").rpartition(b"/")
-        if owner in self._origins and place.isdigit():
+        if (owner in self._origins or not self._origins) and place.isdigit():
             transaction_id, _, _ = (headers.get(MESSAGE_ID_HEADER) or b"").decode(errors="replace").partition("/")
             yield int(place), transaction_id
 

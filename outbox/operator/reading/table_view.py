@@ -23,6 +23,7 @@ _REASONS: LiteralString = (
     "SELECT reason, count(*), CAST(min(extract(epoch FROM discarded_at)) * 1000 AS bigint) FROM {discarded}"
     " GROUP BY reason ORDER BY reason"
 )
+_EVIDENCE: LiteralString = "SELECT FROM {delivered} LIMIT 1"
 _NOW: LiteralString = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"
 
 _FIND: LiteralString = (
@@ -131,6 +132,10 @@ class TableView:
         for name, *progress in self._all(PROGRESS):
             return name, Progress.read(*progress)
         return None
+
+    def has_evidence(self) -> bool:
+        """Return whether there is evidence of deliveries."""
+        return bool(self._all(_EVIDENCE))
 
     def owner(self) -> Owner | None:
         """Return the session that holds the owner's lock; None: none does."""

@@ -45,9 +45,10 @@ NOT_BEGUN = Progress("not begun", 0, 0, ())
 
 
 _OTHER_NAME = "give this table another name in the setting tables of every relay, or delete the service"
-_NEW = (
-    "this table was never delivered: as its owner delete the only row of its table outbox_source, which has the name "
-    "of the source, and give the table another name in the setting tables of every relay; or delete the service"
+NEW = (
+    "nothing shows that this table was ever delivered: as its owner delete the only row of its table outbox_source, "
+    "which has the name of the source, and give the table another name in the setting tables of every relay; or delete "
+    "the service"
 )
 
 
@@ -59,6 +60,8 @@ class Repair(NamedTuple):
         refusal: Why it cannot be resumed; empty if it can.
         batch: The number that database and Kafka have afterwards.
         warning: What resuming does not bring back; empty if nothing.
+        nonce: The nonce that both have afterwards.
+        incarnation: The incarnation that both have afterwards.
     """
 
     halted: str
@@ -66,9 +69,10 @@ class Repair(NamedTuple):
     batch: int = 0
     warning: str = ""
     nonce: str = FIRST_NONCE
+    incarnation: str = ""
 
 
-def repair(source: str, name: str, progress: Progress, committed: Committed | None) -> Repair:
+def repair(source: str, name: str, progress: Progress, committed: Committed | None, back: int = 0) -> Repair:
     """Return what resuming a source means.
 
     The number of Kafka is kept, because only an owner can write it, in the Kafka transaction of a batch. A former
@@ -77,16 +81,19 @@ def repair(source: str, name: str, progress: Progress, committed: Committed | No
     Args:
         name: The name under which the table is delivered.
         committed: What Kafka holds; None: nothing.
+        back: How many rows wait that have left the table before (R72).
     """
     if name != source:
         why = f"the table is delivered as source {name!r}, not {source!r}"
         return Repair(why, f"name it {name!r} in the setting tables of every relay")
     halted = contradiction(progress, committed)
-    if halted and is_foreign(progress, committed):
-        return Repair(halted, _NEW if progress.batch == 0 else _OTHER_NAME)
+    if back and not halted:
+        halted = f"{back} rows wait that were delivered or discarded before"
+    if is_foreign(progress, committed) and progress.batch:
+        return Repair(halted, _OTHER_NAME)
     if committed is None:
-        return Repair(halted)
-    return Repair(halted, "", committed.batch, _warning(progress, committed), committed.nonce)
+        return Repair(halted, incarnation=progress.incarnation)
+    return Repair(halted, "", committed.batch, _warning(progress, committed), committed.nonce, committed.incarnation)
 
 
 def _warning(progress: Progress, committed: Committed) -> str:

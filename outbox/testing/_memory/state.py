@@ -57,7 +57,8 @@ class Memory:
         """
         with self._lock:
             self._open.pop(transaction_id, None)
-            self._outcomes[transaction_id] = Outcome.COMMITTED if published else Outcome.ROLLED_BACK
+            if published is None or published:
+                self._outcomes[transaction_id] = Outcome.COMMITTED if published else Outcome.ROLLED_BACK
             self._published += published or ()
 
     def lost(self, transaction_id: str) -> None:
@@ -75,7 +76,7 @@ class Memory:
             part = self._open.get(transaction_id)
             if part is not None and part.messages():
                 return Outcome.OPEN
-            return self._outcomes.get(transaction_id, Outcome.ROLLED_BACK)
+            return self._outcomes.get(transaction_id, Outcome.TOO_OLD)
 
     def fence(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; one that has not committed is rolled back from now on."""

@@ -228,6 +228,8 @@ def test_outcome_is_whether_the_rows_are_there(place: Place, opened: Opened) -> 
     if not isinstance(database, Session) and not hasattr(database, "registry"):
         assert place.outbox.outcome(committed, database) is Outcome.COMMITTED
         assert place.outbox.outcome(aborted, database) is Outcome.ROLLED_BACK
+        place.rows()
+        assert place.outbox.outcome(committed, database) is Outcome.TOO_OLD, "its rows are gone by hand"
         with pytest.raises(UsageError, match="no transaction has the xid 1099511627783"):
             place.outbox.outcome(unknown, database)
         opened.execute("SELECT 1")
@@ -256,7 +258,20 @@ def test_outcome_of_an_xid_that_no_transaction_has_is_refused(place: Place, xid:
 def test_what_postgres_calls_committed_without_a_row_is_not(place: Place, xid: int) -> None:
     """Postgres has these xids itself."""
     with place.site.connect() as connection:
-        assert place.outbox.outcome(table_transaction_id(xid, 1), connection) is Outcome.ROLLED_BACK
+        assert place.outbox.outcome(table_transaction_id(xid, 1), connection) is Outcome.TOO_OLD
+
+
+@pytest.mark.parametrize("how", ["DELETE FROM {}", "TRUNCATE {}"])
+def test_a_commit_whose_evidence_was_deleted_by_hand_is_never_rolled_back(
+    lone: Place, engine: Engine, how: str
+) -> None:
+    with lone.site.connect() as connection:
+        id_ = _published(lone, connection)
+        _deliver(lone, connection, id_)
+        assert lone.outbox.outcome(id_, connection) is Outcome.COMMITTED
+        connection.execute(how.format(lone.site.tables.delivered).encode())
+        assert lone.outbox.outcome(id_, connection) is Outcome.TOO_OLD
+    assert lone.outbox.outcome(id_, engine) is Outcome.TOO_OLD
 
 
 def test_an_xid_that_a_crash_may_have_lost_is_not_committed(place: Place) -> None:
@@ -273,7 +288,7 @@ def test_the_outcome_is_that_of_the_start_too(place: Place, engine: Engine) -> N
         assert place.outbox.outcome(id_, connection) is Outcome.COMMITTED
         for start in (started_us_of(id_) - 1, started_us_of(id_) + 1):
             other = table_transaction_id(xid_of(id_), start)
-            assert place.outbox.outcome(other, connection) is Outcome.ROLLED_BACK
+            assert place.outbox.outcome(other, connection) is Outcome.TOO_OLD
 
 
 @pytest.fixture
@@ -336,8 +351,8 @@ def test_where_evidence_is_purged_the_outcome_is_too_old(lone: Place) -> None:
                 f"INSERT INTO {names.source} (id, name, purged_until) VALUES (0, 'shop', now())".encode()
             )
             assert lone.outbox.outcome(is_open, connection) is Outcome.OPEN
-        younger = _published(lone, connection)
-        connection.execute(f"DELETE FROM {names.message} WHERE xid = '{xid_of(younger)}'".encode())
+        with connection.transaction(force_rollback=True):
+            younger = lone.outbox.publish(connection, Message("orders", b"v")).transaction_id
         expected = {
             purged: Outcome.TOO_OLD,
             table_transaction_id(1 << 40, started_us_of(purged)): Outcome.TOO_OLD,
@@ -435,13 +450,12 @@ def test_the_outcome_in_memory_is_the_real_one(place: Place, engine: Engine, *, 
             nested = session.begin_nested()
             struck = outbox.publish(session, Message("orders", b"v")).transaction_id
             nested.rollback()
-        unknown = table_transaction_id(700, 1)
-        answers = [outbox.outcome(id_, engine) for id_ in (committed, rolled_back, struck, unknown)]
-    assert answers == [Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.ROLLED_BACK, Outcome.ROLLED_BACK]
+        answers = [outbox.outcome(id_, engine) for id_ in (committed, rolled_back, struck)]
+    assert answers == [Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.TOO_OLD]
 
 
 def test_a_transaction_whose_messages_were_all_struck_has_no_outcome_to_ask_for(place: Place) -> None:
-    """It has no row: `outcome()` would call it rolled back, though it committed."""
+    """It has no row: `outcome()` would find nothing of it, though it committed."""
 
     def buy(connection: psycopg.Connection[Any]) -> None:
         with place.outbox.transaction(connection) as tx:
@@ -990,6 +1004,7 @@ async def _publish_in_async_session(place: Place, driver: str) -> None:
         with pytest.raises(UsageError, match="no transaction has the xid"):
             await outbox.outcome(table_transaction_id((1 << 40) + 7, 1), engine)
         assert place.rows() == [as_row(*pair) for pair in zip([*ODD, *ODD], receipts, strict=True)]
+        assert await outbox.outcome(receipts[0].transaction_id, engine) is Outcome.TOO_OLD, "its rows are gone by hand"
         async with AsyncSession(engine) as session:
             receipt = await outbox.publish(session, Message("orders"))
             await session.rollback()

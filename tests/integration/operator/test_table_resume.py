@@ -40,12 +40,17 @@ def _run(site: Site, statement: str) -> None:
         connection.execute(statement.format(**places).encode())
 
 
-def _resume(site: Site, *words: str, typed: str = "") -> tuple[int, str]:
-    return call_command(app, site, "--source", SOURCE, *words, environ=relay_settings(site), typed=typed)
+def _resume(site: Site, *words: str, typed: str = "", source: str = SOURCE) -> tuple[int, str]:
+    return call_command(app, site, "--source", source, *words, environ=_settings(site, source), typed=typed)
 
 
-def _document(site: Site, *words: str, code: int = Exit.OK) -> Any:
-    found, printed = _resume(site, *words, "--yes", "--json")
+def _settings(site: Site, source: str) -> dict[str, str | None]:
+    tables = {source: {"dsn": site.postgres_url, "table_prefix": site.name}}
+    return {**relay_settings(site), "OUTBOX_TABLES": json.dumps(tables)}
+
+
+def _document(site: Site, *words: str, code: int = Exit.OK, source: str = SOURCE) -> Any:
+    found, printed = _resume(site, *words, "--yes", "--json", source=source)
     assert found == code, printed
     return json.loads(printed)
 
@@ -160,12 +165,70 @@ def test_the_progress_of_another_table_is_not_taken_over(shop: Site) -> None:
 
 def test_new_tables_go_on_under_another_name_as_the_refusal_says(shop: Site) -> None:
     """As where a team moves to another database, and the relay has opened the new tables under the former name."""
-    _restored(shop)
-    _run(shop, "UPDATE {source} SET incarnation = gen_random_uuid(), batch = 0, delivered = 0, ids = '{{}}'")
-    assert "delete the only row of its table outbox_source" in _document(shop, "--dry-run", code=Exit.FINDINGS)["why"]
-    _run(shop, "DELETE FROM {source}")
-    tables = {"moved": {"dsn": shop.postgres_url, "table_prefix": shop.name}}
-    shop.relay(extra={**relay_settings(shop), "OUTBOX_TABLES": json.dumps(tables)})
+    _deliver(shop, "one")
+    _run(shop, "TRUNCATE {source}, {delivered}")
     _insert(shop, "two")
+    document = _document(shop, "--skip-delivered", code=Exit.FINDINGS)
+    assert "delete the only row of its table outbox_source" in document["why"]
+    shop.relay(extra=_settings(shop, "moved"))
     wait_empty(shop)
-    assert _values(shop)[-1] == b"two"
+    shop.wait_visible(2, "orders")
+
+
+def _deliver(site: Site, *keys: str) -> None:
+    """Publish and deliver messages whose rows are settled."""
+    _insert(site, *keys)
+    relay = site.relay(extra=relay_settings(site))
+    wait_empty(site)
+    relay.terminate()
+
+
+def _deliver_unsettled(site: Site, *keys: str) -> None:
+    """Publish and deliver messages whose rows are still there: the relay dies before it deletes them."""
+    _insert(site, *keys)
+    site.relay(extra=relay_settings(site), failpoint="relay.table_delivered").wait()
+    assert waiting(site) == len(keys)
+
+
+@pytest.mark.parametrize(
+    ("before", "halts", "source"),
+    [
+        (["one"], True, SOURCE),
+        (["one"], False, SOURCE),
+        (["one"], True, "renamed"),  # what was delivered under the former name is found, too
+        ([], True, SOURCE),  # no evidence, but the real topic has it
+    ],
+)
+def test_a_source_whose_progress_was_lost_neither_loses_nor_doubles(
+    shop: Site, before: list[str], source: str, *, halts: bool
+) -> None:
+    if before:
+        _deliver(shop, *before)
+    _deliver_unsettled(shop, "two")
+    _run(shop, "TRUNCATE {source}")
+    _insert(shop, "three")
+    if halts:
+        relay = shop.relay(extra=_settings(shop, source))
+        wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
+        assert ("outbox_source has lost its progress" in relay.output()) == bool(before)
+    assert "decide on the rows" in _document(shop, code=Exit.FINDINGS, source=source)["why"]
+    document = _document(shop, "--skip-delivered", source=source)
+    assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 2, 1)
+    if not halts:
+        shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    shop.wait_visible(len(before) + 2, "orders")
+    assert _values(shop) == sorted([*(key.encode() for key in before), b"three", b"two"])
+    assert _document(shop, "--skip-delivered", source=source)["outcome"] == "not halted"
+
+
+def test_a_row_whose_start_was_altered_is_not_taken_for_undelivered(shop: Site) -> None:
+    """Its message would come again under another id."""
+    _deliver_unsettled(shop, "one")
+    for precision in ("(0)", ""):
+        _run(shop, f"ALTER TABLE {{message}} ALTER COLUMN created_at TYPE timestamptz{precision}")
+    document = _document(shop, "--skip-delivered", code=Exit.UNPROVABLE)
+    assert document["outcome"] == "refused"
+    assert "another start: look at both" in document["not_searched"][0]["why"]
+    trusted = ("--not-delivered-to", shop.topic("orders"), "--dry-run")
+    assert _document(shop, "--skip-delivered", *trusted)["rows_found_delivered"] == 0

@@ -55,10 +55,11 @@ def insert(site: Site, *keys: str, schema: str = "public") -> None:
         publish(connection, site, "orders", keys)
 
 
-def resume(site: Site, variables: dict[str, str | None], *words: str, code: int = Exit.OK) -> Any:
+def resume(site: Site, variables: dict[str, str | None], source: str = SOURCE) -> Any:
     """Call `outbox resume`."""
-    found, printed = call_command(app, site, "--source", SOURCE, *words, "--yes", "--json", environ=variables)
-    assert found == code, printed
+    words = ("--source", source, "--skip-delivered", "--yes", "--json")
+    found, printed = call_command(app, site, *words, environ=variables)
+    assert found == Exit.OK, printed
     return json.loads(printed)
 
 
@@ -86,7 +87,7 @@ def test_two_copies_halt_and_delete_nothing_unread(shop: Site) -> None:
     wait_until(lambda: is_halted(other), explain=shop.logs)
     assert (waiting(shop), rows(shop, names)) == (3, 1)
     other.terminate()
-    document = resume(shop, relay_settings(shop), "--skip-delivered")
+    document = resume(shop, relay_settings(shop))
     assert (document["outcome"], document["rows_deleted"]) == ("resumed", 0)
     wait_empty(shop)
     shop.wait_visible(5, "orders")
@@ -94,7 +95,9 @@ def test_two_copies_halt_and_delete_nothing_unread(shop: Site) -> None:
     with shop.connect() as connection:
         connection.execute(MessageTable(names).compose("DELETE FROM {source}"))
     tables = {"staging": {"dsn": shop.postgres_url, "schema": names.schema, "table_prefix": shop.name}}
-    shop.relay(extra=settings(names, shop) | {"OUTBOX_TABLES": json.dumps(tables)})
+    variables = settings(names, shop) | {"OUTBOX_TABLES": json.dumps(tables)}
+    assert resume(shop, variables, "staging")["outcome"] == "resumed"
+    shop.relay(extra=variables)
     wait_until(lambda: rows(shop, names) == 0, explain=shop.logs)
     insert(shop, "last")
     wait_empty(shop)

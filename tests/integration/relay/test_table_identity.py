@@ -133,3 +133,63 @@ def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(sh
     assert {(record.message_id,) for record in found} == set(expected)
     assert keys(shop) == [b"new", b"old", b"too"]
     assert execute(shop, "SELECT key FROM {discarded}") == [(b"bad",)]
+
+
+def _back_up(site: Site) -> None:
+    execute(site, f"CREATE TABLE {site.name}_backup AS SELECT * FROM {{message}}")
+
+
+def _restore(site: Site, start: str = "created_at") -> None:
+    """Bring rows of the message table alone back."""
+    columns = "xid, id, created_at, service, topic, partition, key, value"
+    execute(
+        site,
+        f"INSERT INTO {{message}} ({columns}) OVERRIDING SYSTEM VALUE"
+        f" SELECT {columns.replace('created_at', start)} FROM {site.name}_backup",
+    )
+
+
+@pytest.mark.parametrize("start", ["created_at", "date_trunc('second', created_at)"])
+def test_a_row_that_comes_back_is_never_delivered_again(shop: Site, start: str) -> None:
+    """A row with a lower id that is committed late is delivered all the same."""
+    with psycopg.connect(shop.postgres_url) as late:
+        publish(late, shop, "orders", ["late"])
+        insert(shop, "one", "two")
+        _back_up(shop)
+        first = shop.relay(extra=relay_settings(shop))
+        wait_empty(shop)
+    shop.wait_visible(3, "orders")
+    wait_empty(shop)
+    first.terminate()
+    _restore(shop, start)
+    insert(shop, "three")
+    relay = shop.relay(extra=relay_settings(shop))
+    wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=shop.logs)
+    assert (keys(shop), waiting(shop)) == ([b"late", b"one", b"two"], 3)
+    resume = ("--source", SOURCE, "--yes")
+    if start != "created_at":
+        document = call(shop, resume_app, *resume, "--skip-delivered", code=Exit.UNPROVABLE)
+        assert "another start" in document["not_searched"][0]["why"]
+        return
+    assert "publish again" in call(shop, resume_app, *resume, "--deliver-again", code=Exit.FINDINGS)["why"]
+    document = call(shop, resume_app, *resume, "--skip-delivered")
+    assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 3, 2)
+    wait_empty(shop)
+    shop.wait_visible(4, "orders")
+    assert keys(shop) == [b"late", b"one", b"three", b"two"]
+    assert execute(shop, "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r") == [(4,)]
+
+
+def test_a_dead_letter_whose_row_comes_back_stays_one(shop: Site) -> None:
+    statement = "INSERT INTO {message} (service, topic, key, header_names) VALUES ('g', %s, 'bad', '{{a}}')"
+    execute(shop, statement, shop.topic("orders"))
+    _back_up(shop)
+    first = shop.relay(extra=relay_settings(shop))
+    wait_empty(shop)
+    first.terminate()
+    _restore(shop)  # without its bad header: it could be delivered
+    relay = shop.relay(extra=relay_settings(shop))
+    wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=shop.logs)
+    assert call(shop, resume_app, "--source", SOURCE, "--yes", "--skip-delivered")["rows_deleted"] == 1
+    wait_empty(shop)
+    assert (keys(shop), execute(shop, "SELECT key FROM {discarded}")) == ([], [(b"bad",)])

@@ -283,6 +283,8 @@ def test_a_recreated_table_stops_the_source(shop: Site) -> None:
     first.terminate()
     run(shop, "DELETE FROM {source}")
     second = relay(shop)
+    wait_until(lambda: "outbox_source has lost its progress" in second.output(), explain=shop.logs)
+    run(shop, "DELETE FROM {delivered}")
     wait_until(lambda: "belongs to another table" in second.output(), explain=shop.logs)
 
 

@@ -55,9 +55,19 @@ def test_progress_of_another_table_is_refused() -> None:
     assert found.refusal.startswith("give this table another name")
 
 
-def test_table_that_was_never_delivered_may_get_another_name() -> None:
-    found = repair("shop", "shop", _progress(0, 0), Committed(1, OTHER))
-    assert "delete the only row of its table outbox_source" in found.refusal
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_table_without_progress_may_take_over_that_of_kafka(*, lost: bool) -> None:
+    found = repair("shop", "shop", _progress(0, 0)._replace(lost=lost), Committed(3, OTHER, "nonce"))
+    assert ("lost its progress" in found.halted) is lost
+    assert (found.refusal, found.batch, found.nonce, found.incarnation) == ("", 3, "nonce", OTHER)
+
+
+def test_progress_that_was_lost_halts_whatever_kafka_has() -> None:
+    lost = _progress(0, 0)._replace(lost=True)
+    for committed in (None, Committed(0, HERE), Committed(3, HERE)):
+        found = repair("shop", "shop", lost, committed)
+        assert "lost its progress" in found.halted
+        assert (found.refusal, found.incarnation) == ("", HERE)
 
 
 def test_a_table_of_another_name_is_refused() -> None:

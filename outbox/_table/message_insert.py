@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from outbox._postgres.message_table import STARTED_US
+from outbox._postgres.publish_function import STARTED_US
 from outbox.message import Message
 from outbox.protocol.half import Header
 from outbox.settings import TableNames

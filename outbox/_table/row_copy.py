@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
-from outbox._postgres.message_table import STARTED_US
+from outbox._postgres.publish_function import STARTED_US
 from outbox._table.message_insert import COLUMNS, Statement
 from outbox.message import Message
 from outbox.protocol.half import Header

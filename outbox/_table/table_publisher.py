@@ -14,7 +14,13 @@ from outbox._postgres.table_errors import explanation_of
 from outbox._publish.acceptance import MAX_MESSAGES, closed, refuse_internal, require_accepted
 from outbox._publish.session_connection import BindArguments, writing_connection
 from outbox._publish.tracing import with_traces
-from outbox._table.insert_connection import DbapiConnection, InsertConnection, insert_connection, require_transaction
+from outbox._table.insert_connection import (
+    DbapiConnection,
+    DbapiCursor,
+    InsertConnection,
+    insert_connection,
+    require_transaction,
+)
 from outbox._table.message_insert import MAX_ROWS
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
@@ -27,7 +33,7 @@ from outbox.recorder import Recorder, guarded
 from outbox.settings import Settings
 from outbox.transaction import Outcome, Receipt, Transaction
 
-Target = Session | scoped_session[Any] | Connection | DbapiConnection
+Target = Session | scoped_session[Any] | Connection | DbapiConnection | DbapiCursor
 """What `publish()` takes in table mode."""
 
 

@@ -109,7 +109,7 @@ class SourceTable(OwnedTable):
         self._move = table.compose(_MOVE)
 
     def _explained(self) -> Any:
-        return explained(self._names.schema, self._names.message)
+        return explained(self._names.schema, self._names.message, self._right())
 
     def check(self) -> None:
         """See `OwnedTable`."""

@@ -8,12 +8,11 @@ from typing import Any, Self, TypedDict
 
 import psycopg
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.orm import Session, scoped_session
 
 from outbox._publish.publisher import Publisher, Publishing
 from outbox._publish.session_connection import BindArguments
-from outbox._table.insert_connection import DbapiConnection
-from outbox._table.table_publisher import TablePublisher
+from outbox._table.insert_connection import DbapiConnection, DbapiCursor
+from outbox._table.table_publisher import TablePublisher, Target
 from outbox.errors import UsageError
 from outbox.message import Message
 from outbox.recorder import Recorder
@@ -73,7 +72,7 @@ class Outbox(Publishing[Publisher]):
 
     def publish(
         self,
-        session: Session | scoped_session[Any] | Connection | DbapiConnection,
+        session: Target,
         message: Message,
         *,
         bind_arguments: BindArguments | None = None,
@@ -85,8 +84,8 @@ class Outbox(Publishing[Publisher]):
 
         Args:
             session: A session or a Core connection of SQLAlchemy on any driver of Postgres, whose transaction begins if
-                none is open; or a connection of Django, psycopg, psycopg2 or pg8000 in its transaction. A session is
-                flushed first, unless its autoflush is off.
+                none is open; or a connection or cursor of Django, psycopg, psycopg2 or pg8000 in its transaction. A
+                session is flushed first, unless its autoflush is off.
             bind_arguments: For a session with several engines: which one to use, as in `session.connection()`. None:
                 its only open connection that can write, else its engine for an UPDATE, else that of its pending
                 objects.
@@ -106,7 +105,7 @@ class Outbox(Publishing[Publisher]):
 
     def publish_many(
         self,
-        session: Session | scoped_session[Any] | Connection | DbapiConnection,
+        session: Target,
         messages: Iterable[Message],
         *,
         bind_arguments: BindArguments | None = None,
@@ -144,7 +143,7 @@ class Outbox(Publishing[Publisher]):
         require_blocking(connection)
         return self._publisher.transaction(connection)
 
-    def outcome(self, transaction_id: str, database: Engine | DbapiConnection) -> Outcome:
+    def outcome(self, transaction_id: str, database: Engine | Connection | DbapiConnection | DbapiCursor) -> Outcome:
         """Return the outcome of a local transaction. Call it after an error of COMMIT, before a retry.
 
         It is `COMMITTED` if a row of the transaction is in the tables (R74), `OPEN` while it may still commit,

@@ -25,19 +25,13 @@ from outbox._postgres.ddl import (
     split,
     written,
 )
-from outbox._postgres.table_contract import Places, Table, breaches
+from outbox._postgres.table_contract import CHECKS, Places, Table, breaches
 from outbox.errors import TableError
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.positions import Positions
 from outbox.settings import TableNames
 
 SCHEMA_VERSION = "1"
-
-# The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
-_BOUNDED: LiteralString = (
-    "CHECK (octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
-    " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00')"
-)
 
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {transaction} (
@@ -51,7 +45,7 @@ CREATE TABLE IF NOT EXISTS {transaction} (
     last_offset bigint NOT NULL,
     positions text NOT NULL,
     created_at timestamptz NOT NULL DEFAULT now(),
-    CONSTRAINT {bounds_name} {bounded}
+    CONSTRAINT {bounds_name} CHECK ({bounds})
 );
 COMMENT ON TABLE {transaction} IS
     'One row per message transaction. C: committed, by the application. R: rollback row of the checker. Never updated.';
@@ -154,7 +148,7 @@ class CallbackTable:
             "storage": sql.SQL(_STORAGE),
             "quoted": sql.Literal(f'"{self.names.schema}"."{self.names.transaction}"'),
             "bounds_name": sql.Identifier(BOUNDS),
-            "bounded": sql.SQL(_BOUNDED),
+            "bounds": sql.SQL(*CHECKS[Table.CALLBACK]),
         }
         tables = [statement.format(**self._names, **texts) for statement in split(_DDL)]
         return [create_schema(self.names.schema), *tables]

@@ -77,6 +77,11 @@ class ForeignSource:
         """Return the source table's schema and name, as SQL writes them."""
         return written(self.names.schema, self.names.source)
 
+    def relay_right(self, role: str, mark: str = "") -> str:
+        """Return the options of `outbox table create` that give a relay what it needs; see `relay_grants()`."""
+        marked = f" --mark-column {mark}" if mark else ""
+        return f"--message-table {'.'.join(self.table)}{marked} --relay-role {written(role)}"
+
     @property
     def places(self) -> Places:
         names = self.names

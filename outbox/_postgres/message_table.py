@@ -15,12 +15,10 @@ from psycopg import sql
 
 from outbox._postgres.ddl import BOUNDS, Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.notifications import notify_statements
+from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
-from outbox._postgres.table_contract import Places, Table
+from outbox._postgres.table_contract import CHECKS, Places, Table
 from outbox.settings import TableNames
-
-STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
-"""Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
 
 _KNOWN: LiteralString = (
     "coalesce(service, '') AS service, coalesce(topic, '') AS topic, coalesce(partition, -1) AS partition"
@@ -47,12 +45,6 @@ _SAME: LiteralString = (
     "m.id = r.id AND m.xid = r.xid AND m.created_at = timestamptz 'epoch' + r.started * interval '1 microsecond'"
 )
 """Whether a row is the one that is meant: an id may be given out again, and an xid, too (R72)."""
-
-TRANSACTION_ID: LiteralString = (
-    f"(lpad(to_hex({STARTED_US} / 1000), 12, '0') || '7' || lpad(to_hex(mod({STARTED_US}, 1000) * 4), 3, '0')"
-    " || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid"
-)
-"""Transaction id of a row, as `table_transaction_id()` makes it."""
 
 _TRANSACTIONS: LiteralString = (
     "ARRAY(SELECT DISTINCT CAST({transaction_id} AS text) FROM (SELECT xid, timestamptz 'epoch' +"
@@ -81,7 +73,6 @@ _HEADER_BYTES: LiteralString = (
 )
 """Bytes that a row's headers unpack to at most; to unpack them would cost the database more than to read the row."""
 
-# A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {message} (
     xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -95,10 +86,8 @@ CREATE TABLE IF NOT EXISTS {message} (
     value bytea,
     header_names text[],
     header_values bytea[],
-    CHECK (coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000),
-    CONSTRAINT {bounds_name} CHECK (octet_length(service) <= 200
-        AND octet_length(topic) <= 249 AND pg_column_size(array_cat(header_names, '{{}}'))
-        + pg_column_size(array_cat(header_values, '{{}}')) <= 1000000)
+    CHECK ({size}),
+    CONSTRAINT {bounds_name} CHECK ({bounds})
 ) WITH ({storage}, {toast});
 COMMENT ON TABLE {message} IS
     'One row per message that waits for its delivery. The relay deletes rows after their delivery. Never updated.';
@@ -145,15 +134,6 @@ CREATE TABLE IF NOT EXISTS {delivered} (
 COMMENT ON TABLE {delivered} IS
     'Evidence of delivered messages: a row for each local transaction and topic. The relay purges it.';
 CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} (delivered_at);
-CREATE OR REPLACE FUNCTION {publish} (
-    service text, topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
-    partition integer DEFAULT -1
-) RETURNS text LANGUAGE sql SET search_path = pg_catalog AS $$
-    INSERT INTO {message} (service, topic, partition, key, value, header_names, header_values)
-    SELECT $1, $2, coalesce($6, -1), convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
-           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text(nullif($5, 'null')) header
-    RETURNING {transaction_id} || '/' || id
-$$;
 """
 
 _INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
@@ -229,10 +209,12 @@ class MessageTable:
         Args:
             notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
         """
-        texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST)}
+        names, (size, bounds) = self.names, map(sql.SQL, CHECKS[Table.MESSAGE])
+        texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST), "size": size, "bounds": bounds}
         return [
-            create_schema(self.names.schema),
+            create_schema(names.schema),
             *(statement.format(**self._names, **texts) for statement in split(_DDL)),
+            publish_statement((names.schema, names.publish_function), (names.schema, names.message)),
             *self._notify(notify=notify),
         ]
 

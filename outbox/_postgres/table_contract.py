@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString, NamedTuple
@@ -14,7 +15,9 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import may_use_schema, written
+from outbox._postgres.publish_function import is_altered
 from outbox.errors import TableError
+from outbox.settings import TableNames
 
 
 class Table(enum.StrEnum):
@@ -40,35 +43,66 @@ _MESSAGE = (
     "xid xid8!, id bigint!, created_at timestamptz!, service text!, topic text!, partition integer!,"
     " timestamp bigint, key bytea, value bytea, header_names text[], header_values bytea[]"
 )
+_NO_NONCE = "00000000-0000-0000-0000-000000000000"
+_BATCHES = (
+    f"incarnation uuid! = gen_random_uuid(), batch bigint! = 0, nonce uuid! = {_NO_NONCE},"
+    f" delivered bigint! = 0, delivered_nonce uuid! = {_NO_NONCE}"
+)
 _COLUMNS: Mapping[Table, str] = {
     Table.CALLBACK: "transaction_id uuid!, service text!, state character(1)!, channel text!,"
     " half_topic_id uuid!, half_partition integer!, first_offset bigint!, last_offset bigint!, positions text!,"
-    " created_at timestamptz!",
+    " created_at timestamptz! = now()",
     Table.META: "key text!, value text!",
     Table.FENCE: "id integer!, written_at timestamptz!",
-    Table.MESSAGE: _MESSAGE,
-    Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz!",
-    Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz!, batch bigint!,"
-    " ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
-    Table.SOURCE: "id integer!, name text!, incarnation uuid!, batch bigint!, nonce uuid!, delivered bigint!,"
-    " delivered_nonce uuid!, ids bigint[]!, xids xid8[]!, starts bigint[]!, highest bigint!, purged_until timestamptz",
-    Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz!",
-    Table.FOREIGN_SOURCE: "id integer!, name text!, message_table text!, incarnation uuid!, batch bigint!,"
-    " nonce uuid!, delivered bigint!, delivered_nonce uuid!, ids text[]!",
-    Table.FOREIGN_DISCARDED: "id bigint!, row_id text!, content json, reason text!, detail text!,"
-    " discarded_at timestamptz!",
+    Table.MESSAGE: _MESSAGE.replace("xid xid8!", "xid xid8! = pg_current_xact_id()")
+    .replace("id bigint!", "id bigint! = ALWAYS AS IDENTITY")
+    .replace("created_at timestamptz!", "created_at timestamptz! = now()")
+    .replace("partition integer!", "partition integer! = -1"),
+    Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz! = now()",
+    Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz! = now(),"
+    " batch bigint!, ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
+    Table.SOURCE: f"id integer!, name text!, {_BATCHES}, ids bigint[]! = {{}}, xids xid8[]! = {{}},"
+    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz",
+    Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz! = now()",
+    Table.FOREIGN_SOURCE: f"id integer!, name text!, message_table text!, {_BATCHES}, ids text[]! = {{}}",
+    Table.FOREIGN_DISCARDED: "id bigint! = ALWAYS AS IDENTITY, row_id text!, content json, reason text!, detail text!,"
+    " discarded_at timestamptz! = now()",
 }
-"""Columns with their types; `!` is NOT NULL."""
+"""Columns with their types; `!` is NOT NULL, and what follows `=` is what a row gets that leaves the column out."""
 
-_KEYS: Mapping[Table, tuple[str, ...]] = {
-    Table.CALLBACK: ("transaction_id",),
-    Table.META: ("key",),
-    Table.FENCE: ("id",),
-    Table.SOURCE: ("id",),
-    Table.INBOX: ("consumer_group", "message_id"),
-    Table.FOREIGN_SOURCE: ("id",),
+_KEYS: Mapping[Table, str] = {
+    Table.CALLBACK: "transaction_id",
+    Table.META: "key",
+    Table.FENCE: "id",
+    Table.MESSAGE: "id",
+    Table.DISCARDED: "xid, created_at, id",
+    Table.DELIVERED: "xid, created_at, first_id, delivered_at",
+    Table.SOURCE: "id",
+    Table.INBOX: "consumer_group, message_id",
+    Table.FOREIGN_SOURCE: "id",
+    Table.FOREIGN_DISCARDED: "id",
 }
-"""Primary keys that are read as they are: each row is found by one, or ON CONFLICT names it."""
+"""Primary keys."""
+
+# A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
+# The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
+CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
+    Table.MESSAGE: (
+        "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000",
+        (
+            "octet_length(service) <= 200 AND octet_length(topic) <= 249"
+            " AND pg_column_size(array_cat(header_names, '{}')) + pg_column_size(array_cat(header_values, '{}'))"
+            " <= 1000000"
+        ),
+    ),
+    Table.CALLBACK: (
+        (
+            "octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
+            " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
+        ),
+    ),
+}
+"""What bounds a row (R68)."""
 
 _FACTS: LiteralString = """
 SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkeydef(c.oid), ''),
@@ -76,13 +110,21 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                 WHERE i.inhrelid = c.oid OR (i.inhparent = c.oid AND c.relkind <> 'p')),
        NOT EXISTS (SELECT FROM pg_class p WHERE p.oid = ANY (part.oids) AND p.relpersistence <> 'p'),
        ARRAY(SELECT DISTINCT t.tgname::text FROM pg_trigger t WHERE t.tgrelid = ANY (part.oids)
-                AND NOT t.tgisinternal AND t.tgenabled <> 'D' AND t.tgname <> 'outbox_notify' ORDER BY 1),
+                AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+                AND NOT (t.tgname = 'outbox_notify' AND t.tgtype = 4) ORDER BY 1),
        ARRAY(SELECT DISTINCT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = ANY (part.oids)
                 AND r.ev_enabled <> 'D' ORDER BY 1),
        coalesce(row_security_active(c.oid), false),
        coalesce(key.columns, '{}'), coalesce(key.is_immediate, false),
        ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, a.atttypmod) || CASE WHEN a.attnotnull THEN '!' ELSE ''
                 END FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       ARRAY(SELECT a.attname || ' = ' || CASE a.attidentity WHEN '' THEN CASE a.attgenerated WHEN '' THEN '' ELSE
+                    'ALWAYS AS ' END || pg_get_expr(d.adbin, d.adrelid) WHEN 'a' THEN 'ALWAYS AS IDENTITY'
+                    ELSE 'BY DEFAULT AS IDENTITY' END
+                FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+               WHERE a.attrelid = c.oid AND (a.attidentity <> '' OR d.oid IS NOT NULL)),
+       ARRAY(SELECT pg_get_expr(k.conbin, k.conrelid) FROM pg_constraint k
+                WHERE k.conrelid = c.oid AND k.contype = 'c' AND k.convalidated),
        coalesce(serial.is_fine, false), serial.schema, serial.name
   FROM unnest(CAST(%s AS text[])) WITH ORDINALITY AS given (place, number)
   LEFT JOIN pg_class c ON c.oid = to_regclass(given.place)
@@ -99,7 +141,7 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                        JOIN pg_class q ON q.oid = d.objid JOIN pg_namespace n ON n.oid = q.relnamespace
                        JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
                       WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
-                        AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') AND a.attname = 'id') AS serial ON true
+                        AND d.refobjid = c.oid AND d.deptype = 'i' AND a.attname = 'id') AS serial ON true
  ORDER BY given.number
 """
 _RESTARTED: LiteralString = (
@@ -123,10 +165,13 @@ class Facts(NamedTuple):
     key: Sequence[str]
     is_immediate: bool
     columns: Sequence[str]
+    defaults: Sequence[str]
+    checks: Sequence[str]
     has_sequence: bool
     sequence_schema: str | None
     sequence: str | None
     is_restarted: bool = False
+    has_other_function: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +211,50 @@ def _is_no_table(facts: Facts, table: Table) -> str:
     return "" if fine else "is not an ordinary table"
 
 
+def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and default of each column."""
+    for column in _COLUMNS[table].replace("timestamptz", "timestamp with time zone").split(", "):
+        written_as, _, default = column.partition(" = ")
+        yield written_as.partition(" ")[0], written_as, default
+
+
 def _lacks(facts: Facts, table: Table) -> str:
-    wanted = [column.replace("timestamptz", "timestamp with time zone") for column in _COLUMNS[table].split(", ")]
+    wanted = [column for _, column, _ in _columns(table)]
     found = {*facts.columns, *(column.removesuffix("!") for column in facts.columns)}
     missing = ", ".join(column.replace("!", " NOT NULL") for column in sorted(wanted) if column not in found)
     return missing and f"lacks the columns {missing}"
 
 
 def _has_another_key(facts: Facts, table: Table) -> str:
-    key = ", ".join(_KEYS.get(table, ()))
-    if not facts.key or (key and ", ".join(facts.key) != key):
-        return f"needs the primary key ({key})" if key else "has no primary key"
+    if ", ".join(facts.key) != _KEYS[table]:
+        return f"needs the primary key ({_KEYS[table]})"
     return "" if facts.is_immediate else "has a deferrable primary key"
+
+
+_TYPE_OR_BRACKET = re.compile(r"::[a-z0-9 ]+(\[\])?|[()'\s]")
+_NOW = frozenset({"current_timestamp", "transaction_timestamp"})
+
+
+def _plain(expression: str) -> str:
+    """Return an expression without what Postgres adds when it writes it out: types, brackets, quotes."""
+    plain = _TYPE_OR_BRACKET.sub("", expression).lower()
+    return "now" if plain in _NOW else plain
+
+
+def _has_other_defaults(facts: Facts, table: Table) -> str:
+    found = dict(default.split(" = ", 1) for default in facts.defaults)
+    other = [
+        f"{name}: {found.get(name, 'none')} instead of {wanted or 'none'}"
+        for name, _, wanted in _columns(table)
+        if _plain(found.get(name, "")) != _plain(wanted)
+    ]
+    return f"has other defaults ({', '.join(other)})" if other else ""
+
+
+def _lacks_checks(facts: Facts, table: Table) -> str:
+    found = {*map(_plain, facts.checks)}
+    lacking = ", ".join(f"CHECK ({check})" for check in CHECKS[table] if _plain(check) not in found)
+    return lacking and f"lacks, or has not validated, {lacking}"
 
 
 CONTRACT = (
@@ -224,6 +301,13 @@ CONTRACT = (
         "make it as `outbox table create --print-sql` does, NOT DEFERRABLE",
     ),
     Condition(
+        "its checks, validated",
+        frozenset(CHECKS),
+        _lacks_checks,
+        "one row could take all the memory of a relay or checker",
+        "run ALTER TABLE {table} ADD CHECK (…) with it, or VALIDATE CONSTRAINT",
+    ),
+    Condition(
         "no trigger but `outbox_notify`",
         _OURS,
         lambda facts, _: f"has triggers: {', '.join(facts.triggers)}" if facts.triggers else "",
@@ -246,10 +330,24 @@ CONTRACT = (
     ),
     Condition(
         "ids from a sequence that ascends, without a cache or a cycle",
-        frozenset({Table.MESSAGE}),
+        frozenset({Table.MESSAGE, Table.FOREIGN_DISCARDED}),
         lambda facts, _: "" if facts.has_sequence else "has another sequence of ids",
         "messages of one key would not be in the order of the changes",
         "run ALTER TABLE {table} ALTER COLUMN id SET CACHE 1 SET INCREMENT 1 SET NO CYCLE",
+    ),
+    Condition(
+        "the defaults, identity and generated columns of `outbox table create`, and no others",
+        _OURS,
+        _has_other_defaults,
+        "rows of one transaction would be taken for several, or for another's, or be purged too early",
+        "run ALTER TABLE {table} ALTER COLUMN … SET DEFAULT …, or as `outbox table create --print-sql` has it",
+    ),
+    Condition(
+        "`outbox_publish()`, where it is, as `outbox table create` makes it",
+        frozenset({Table.MESSAGE}),
+        lambda facts, _: "has another function outbox_publish()" if facts.has_other_function else "",
+        "it could lose a message whose transaction commits",
+        "run `outbox table create`, which makes the function again",
     ),
     Condition(
         "no id above the last value of its sequence",
@@ -292,6 +390,10 @@ def _breaches(
 ) -> Iterator[Breach]:
     if table is Table.MESSAGE and facts.sequence is not None and not facts.is_secured:
         facts = facts._replace(is_restarted=_is_restarted(connection, place, facts))
+    if table is Table.MESSAGE:
+        names = TableNames(place[0], place[1].rpartition("_")[0])
+        altered = is_altered(connection, (names.schema, names.publish_function), place)
+        facts = facts._replace(has_other_function=altered)
     for condition in CONTRACT:
         if table in condition.tables and (problem := condition.broken(facts, table)):
             name = written(*place)

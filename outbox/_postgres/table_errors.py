@@ -17,34 +17,45 @@ _MISSING = frozenset({"42P01", "3F000"})
 _NO_RIGHT = "42501"
 
 
+_POLICY_ROUTINES = frozenset({"check_enable_rls", "ExecWithCheckOptions"})
+"""Where Postgres refuses a statement for a policy, with the SQLSTATE of a missing right."""
+
+APPLICATION = "--application-role ROLE"
+
+
 @contextmanager
-def explained(schema: str, table: str) -> Iterator[None]:
-    """Run statements on a callback table."""
+def explained(schema: str, table: str, right: str = APPLICATION) -> Iterator[None]:
+    """Run statements on a table of the project; see `explanation_of`."""
     try:
         yield
     except psycopg.Error as error:
-        if (explanation := explanation_of(error, schema, table)) is not None:
+        if (explanation := explanation_of(error, schema, table, right)) is not None:
             raise explanation from error
         raise
 
 
 def sqlstate_of(error: BaseException) -> str | None:
     """Return the SQLSTATE of an error of any driver, also inside one of SQLAlchemy or Django; None if it has none."""
+    return _field_of(error, "C", "sqlstate", "pgcode")  # pg8000; psycopg and asyncpg; psycopg2
+
+
+def _field_of(error: BaseException, letter: str, *names: str) -> str | None:
     for found in (error, getattr(error, "orig", None), error.__cause__):
-        for name in ("sqlstate", "pgcode"):  # psycopg and asyncpg; psycopg2
-            if getattr(found, name, None):
-                return str(getattr(found, name))
+        for name in names:
+            if value := getattr(found, name, None) or getattr(getattr(found, "diag", None), name, None):
+                return str(value)
         details = getattr(found, "args", None)
         if details and isinstance(details[0], dict):  # pg8000
-            return details[0].get("C")
+            return details[0].get(letter)
     return None
 
 
-def explanation_of(error: BaseException, schema: str, table: str) -> TableError | None:
+def explanation_of(error: BaseException, schema: str, table: str, right: str = APPLICATION) -> TableError | None:
     """Return the error that names the remedy; None if another one is better.
 
     Args:
         error: An error of any driver, of SQLAlchemy or of Django.
+        right: The options of `outbox table create` that give the role of the connection what it needs.
     """
     state = sqlstate_of(error)
     if state in _MISSING:
@@ -52,18 +63,18 @@ def explanation_of(error: BaseException, schema: str, table: str) -> TableError 
             f"table {written(schema, table)} does not exist in this database: "
             f"run `outbox table create{_options(schema, table)}`, or correct schema and table prefix"
         )
-    if isinstance(error, psycopg.Error) and error.diag.source_function == "check_enable_rls":
+    if state != _NO_RIGHT:
+        return None
+    what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
+    if _field_of(error, "R", "source_function", "server_source_function") in _POLICY_ROUTINES:
         return TableError(
-            f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role "
-            f"({error.diag.message_primary}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
+            f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role, or "
+            f"refuses them ({what}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
         )
-    if state == _NO_RIGHT:
-        what = error.diag.message_primary if isinstance(error, psycopg.Error) else f"permission denied for {table}"
-        return TableError(
-            f"{what} (schema {written(schema)}): let the owner of the tables run "
-            f"`outbox table create{_options(schema, table)} --application-role ROLE` with the role of this connection"
-        )
-    return None
+    return TableError(
+        f"{what} (schema {written(schema)}): let the owner of the tables run "
+        f"`outbox table create{_options(schema, table)} {right}` with the role of this connection"
+    )
 
 
 def _options(schema: str, table: str) -> str:

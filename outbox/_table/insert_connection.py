@@ -39,6 +39,16 @@ class DbapiConnection(Protocol):
         """Commit the transaction."""
 
 
+class DbapiCursor(Protocol):
+    """A cursor of such a connection."""
+
+    def execute(self, query: Any, params: Any = ..., /) -> Any:
+        """Run a statement."""
+
+    def fetchall(self) -> Any:
+        """Return all rows."""
+
+
 class AsyncDriverConnection(Protocol):
     """An async connection of psycopg or asyncpg."""
 

@@ -5,8 +5,8 @@ same length for any number of messages, and Postgres parses it several times fas
 gives the rows their ids in the order of the messages.
 
 No setting of a session may decide what a row has (R77). `standard_conforming_strings` decides how a driver writes bytes
-inside an array, and `array_nulls` what NULL means in the text of one: no parameter is such an array, and no array
-literal has a NULL.
+inside an array, `array_nulls` what NULL means in the text of one, and `client_encoding` which characters its bytes are:
+no parameter is an array, no array literal has a NULL, and each parameter is ASCII.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from outbox._postgres.message_table import STARTED_US
+from outbox._postgres.publish_function import STARTED_US
 from outbox.message import Message
 from outbox.protocol.half import Header
 from outbox.settings import TableNames
@@ -25,9 +25,10 @@ MAX_ROWS = 1_000
 
 COLUMNS = "service, topic, partition, timestamp, key, value, header_names, header_values"
 _ONE = ("text", "text", "integer", "bigint", "bytea", "bytea", "text", "text")
-"""The type of each parameter. Names of headers come as an array literal, their contents as `_joined()` makes them."""
+"""The type of each parameter. Names and contents of headers come as `_names()` and `_joined()` make them."""
 
 _CONTENTS = "CAST(string_to_array({}, ',', '-') AS bytea[])"
+_NAMES = "CAST(convert_from(decode({}, 'hex'), 'UTF8') AS text[])"
 
 _MANY = (
     "string_to_array(CAST({} AS text), ',')",
@@ -35,14 +36,13 @@ _MANY = (
     "CAST(string_to_array(CAST({} AS text), ',', '-') AS bigint[])",
     _CONTENTS.format("CAST({} AS text)"),
     _CONTENTS.format("CAST({} AS text)"),
-    "CAST({} AS text[])",
+    "string_to_array(CAST({} AS text), ',')",
     "string_to_array(CAST({} AS text), ' ')",
 )
-"""What splits each column. Only names of headers are a list of the driver, because they may have any character."""
+"""What splits each column."""
 
 _SELECT = (
-    "SELECT {service}, topic, partition, at, key, value, CAST(nullif(names, '') AS text[]),"
-    " {contents} FROM unnest({arrays}) WITH ORDINALITY"
+    "SELECT {service}, topic, partition, at, key, value, {names}, {contents} FROM unnest({arrays}) WITH ORDINALITY"
     " AS message (topic, partition, at, key, value, names, contents, number) ORDER BY number"
 )
 
@@ -88,7 +88,7 @@ def _columns(messages: Sequence[Message]) -> Iterator[object]:
     yield _joined(message.key_bytes() for message in messages)
     yield _joined(message.value_bytes() for message in messages)
     headers = [message.header_list() for message in messages]
-    yield [_names(found) if found else "" for found in headers]
+    yield ",".join([_names(found) if found else "" for found in headers])
     yield " ".join([_joined(content for _, content in found) for found in headers])
 
 
@@ -99,14 +99,15 @@ def _placeholders(numbered: bool) -> Iterator[str]:  # noqa: FBT001 - the only q
 def _values(numbered: bool) -> str:  # noqa: FBT001 - as above
     typed = [f"CAST({place} AS {type_})" for place, type_ in zip(_placeholders(numbered), _ONE, strict=False)]
     *plain, names, contents = typed
-    return f"VALUES ({', '.join(plain)}, CAST({names} AS text[]), {_CONTENTS.format(contents)})"
+    return f"VALUES ({', '.join(plain)}, {_NAMES.format(names)}, {_CONTENTS.format(contents)})"
 
 
 def _select(numbered: bool) -> str:  # noqa: FBT001 - as above
     places = _placeholders(numbered)
     service = f"CAST({next(places)} AS text)"
     arrays = ", ".join(split.format(place) for split, place in zip(_MANY, places, strict=False))
-    return _SELECT.format(service=service, arrays=arrays, contents=_CONTENTS.format("nullif(contents, '')"))
+    names, contents = _NAMES.format("nullif(names, '')"), _CONTENTS.format("nullif(contents, '')")
+    return _SELECT.format(service=service, arrays=arrays, names=names, contents=contents)
 
 
 def _flat_row(message: Message) -> tuple[object, ...]:
@@ -118,9 +119,9 @@ def _flat_row(message: Message) -> tuple[object, ...]:
 
 
 def _names(headers: Sequence[Header]) -> str:
-    """Return the names of headers as an array literal of Postgres."""
+    """Return the names of headers as an array literal of Postgres, in UTF-8 and hexadecimal."""
     quoted = (name.replace("\\", "\\\\").replace('"', '\\"') for name, _ in headers)
-    return "{" + ",".join([f'"{name}"' for name in quoted]) + "}"
+    return ("{" + ",".join([f'"{name}"' for name in quoted]) + "}").encode().hex()
 
 
 def _joined(contents: Iterable[bytes | None]) -> str:

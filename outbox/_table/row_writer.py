@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import PipelineStatus
 
 from outbox._postgres.ddl import written
-from outbox._postgres.message_table import STARTED_US
+from outbox._postgres.publish_function import STARTED_US
 from outbox._table.insert_connection import CoreConnection, InsertConnection, PsycopgConnection, awaited, core_error
 from outbox._table.message_insert import COLUMNS, MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook

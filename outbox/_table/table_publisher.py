@@ -20,6 +20,7 @@ from outbox._publish.tracing import with_traces
 from outbox._table.insert_connection import (
     CoreConnection,
     DbapiConnection,
+    DbapiCursor,
     InsertConnection,
     insert_connection,
     require_transaction,
@@ -99,7 +100,7 @@ def _core(insert: Insert, connection: Connection) -> Transaction:
     return Transaction(part.publish, partial(core_savepoint, connection), lambda: part.transaction_id)
 
 
-Target = Session | scoped_session[Any] | Connection | DbapiConnection
+Target = Session | scoped_session[Any] | Connection | DbapiConnection | DbapiCursor
 """What `publish()` takes in table mode."""
 
 

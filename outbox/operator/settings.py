@@ -85,6 +85,6 @@ def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")
     try:
-        return connect_dsn(url, autocommit=True, connect_timeout=5)
+        return connect_dsn(url, autocommit=True, connect_timeout=5, options="-c search_path=pg_catalog")
     except psycopg.Error as error:
         raise ConfigurationError(f"The database cannot be reached. {connection_problem(error, url)}") from error

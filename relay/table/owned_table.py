@@ -161,8 +161,12 @@ class OwnedTable(ABC):
     def close(self) -> None:
         self._connection.close()
 
+    def _right(self) -> str:
+        """Return the options of `outbox table create` that give this role what it needs."""
+        return f"--relay-role {written(self._connection.info.user)}"
+
     def _explained(self) -> Any:
-        return explained(self._names.schema, self._names.source)
+        return explained(self._names.schema, self._names.source, self._right())
 
     def require_session(self) -> None:
         """Look whether the session that runs the statements is the one of the owner's lock (R76)."""

@@ -115,7 +115,7 @@ class SourceTable(OwnedTable):
         self._move = table.compose(_MOVE)
 
     def _explained(self) -> Any:
-        return explained(self._names.schema, self._names.message)
+        return explained(self._names.schema, self._names.message, self._right())
 
     def check(self) -> None:
         names, role = self._names, str(self._connection.info.user)

@@ -85,7 +85,11 @@ def examine_checker_database(
         return
     try:
         with connect_dsn(
-            url, autocommit=True, connect_timeout=_CONNECT_SECONDS, target_session_attrs="read-write"
+            url,
+            autocommit=True,
+            connect_timeout=_CONNECT_SECONDS,
+            target_session_attrs="read-write",
+            options="-c search_path=pg_catalog",
         ) as opened:
             problems = table.problems(opened)
             beside = list(more(opened, database.table_names()))

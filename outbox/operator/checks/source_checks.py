@@ -255,7 +255,7 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
     create = f"run `outbox table create --table-prefix {names.prefix} --message-table {'.'.join(foreign.table)}`"
     other = "set another table_prefix"
     try:
-        with table_connection(source, names, dsn) as connection:
+        with table_connection(source, names, dsn, foreign=foreign) as connection:
             if found := breaches(connection, foreign.places):
                 ways = f"{create}, correct message_table, or {other}"
                 yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)

@@ -72,9 +72,10 @@ class SourceReporter:
 
         Of a foreign table the progress and the discarded rows are read.
         """
-        found = SourceState(source, table.full_name, not isinstance(table, MessageTable))
+        foreign = table if isinstance(table, ForeignSource) else None
+        found = SourceState(source, table.full_name, foreign is not None)
         try:
-            with table_connection(source, table.names, dsn) as opened:
+            with table_connection(source, table.names, dsn, foreign=foreign) as opened:
                 self._look(found, TableView(table, opened))
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, str(error)

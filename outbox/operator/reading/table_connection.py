@@ -10,6 +10,7 @@ import psycopg
 
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
+from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.table_errors import explanation_of
 from outbox.errors import ConfigurationError, TableError
 from outbox.settings import TableNames
@@ -63,11 +64,13 @@ def operator_session(dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
 
 @contextmanager
 def table_connection(
-    source: str, names: TableNames, dsn: str, *, writes: bool = False
+    source: str, names: TableNames, dsn: str, *, writes: bool = False, foreign: ForeignSource | None = None
 ) -> Iterator[psycopg.Connection[Any]]:
     """Connect to the primary in autocommit; errors inside the block become sentences.
 
-    Without `writes` nothing is written, and the server sees to it.
+    Args:
+        writes: False: nothing is written, and the server sees to it.
+        foreign: The foreign table that is delivered; None: a message table.
     """
     try:
         connection = operator_session(dsn, writes=writes)
@@ -77,12 +80,10 @@ def table_connection(
     with connection:
         try:
             yield connection
-        except psycopg.errors.InsufficientPrivilege as error:
-            role = written(connection.info.user)
-            raise TableError(
-                f"Table source {source}: {error.diag.message_primary}. Let the owner of the tables run "
-                f"`outbox table create --operator-role {role}`."
-            ) from error
         except psycopg.Error as error:
-            explained = explanation_of(error, names.schema, names.message)
-            raise ConfigurationError(f"Table source {source}: {explained or query_problem(error)}") from error
+            role = connection.info.user
+            right = foreign.relay_right(role) if foreign else f"--operator-role {written(role)}"
+            explained = explanation_of(error, names.schema, names.source, right)
+            raise (TableError if explained else ConfigurationError)(
+                f"Table source {source}: {explained or query_problem(error)}"
+            ) from error

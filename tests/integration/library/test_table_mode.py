@@ -25,7 +25,8 @@ from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
 from outbox import AsyncOutbox, Message, MessageRefused, Outbox, Receipt, TableNames, TypedTopic
-from outbox._postgres.message_table import STARTED_US, MessageTable
+from outbox._postgres.message_table import MessageTable
+from outbox._postgres.publish_function import STARTED_US
 from outbox.async_outbox import AsyncTransaction
 from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
 from outbox.message import HeadersInput
@@ -982,6 +983,81 @@ def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> 
     assert theirs.headers == [("a", b"1"), ("b", None)]
     assert (last.partition, last.headers) == (-1, [])
     assert re.fullmatch(rf"{receipt.transaction_id}/\d+", row[0])
+
+
+def test_the_sql_function_counts_its_row(place: Place) -> None:
+    """R78: a trigger that keeps the row out ends the transaction, also for who goes on after the error."""
+    name, table = place.site.tables.publish_function, place.site.tables.message
+    with place.site.connect() as connection:
+        connection.execute(
+            f"CREATE FUNCTION {table}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+            f" CREATE TRIGGER n BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_no()".encode()
+        )
+    with psycopg.connect(place.url) as connection:
+        with pytest.raises(psycopg.errors.RaiseException, match="the message was not inserted: a trigger"):
+            connection.execute(f"SELECT {name}('orders', 'stock', 'value')".encode())
+        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
+            connection.execute("SELECT 1")
+    with place.site.connect() as connection:
+        connection.execute(f"DROP FUNCTION {table}_no CASCADE".encode())
+
+
+def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
+    place.rows()
+    with psycopg.connect(place.url) as connection, connection.cursor() as cursor:
+        receipt = place.outbox.publish(cursor, Message("orders"))
+        place.outbox.publish_many(connection.cursor(), [Message("orders")])
+    assert len(place.rows()) == 2
+    with psycopg.connect(place.url) as connection:
+        assert place.outbox.outcome(receipt.transaction_id, connection.cursor()) is Outcome.ROLLED_BACK
+
+
+@pytest.fixture
+def latin_1(servers: Servers) -> str:
+    """A message table in a database in LATIN1."""
+    with psycopg.connect(servers.postgres_url, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS latin_1")
+        connection.execute("CREATE DATABASE latin_1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    url = servers.postgres_url.rpartition("/")[0] + "/latin_1"
+    with psycopg.connect(url, autocommit=True) as connection:
+        MessageTable(TableNames()).create(connection)
+    return url
+
+
+@pytest.mark.parametrize("encoding", ["UTF8", "LATIN1", "SQL_ASCII"])
+def test_no_encoding_of_a_client_decides_the_name_of_a_header(latin_1: str, encoding: str) -> None:
+    """R77: in SQL_ASCII the bytes of a name were taken for two characters of LATIN1."""
+    one = Message("orders", headers={"Größe": "é"})
+    with Outbox("orders") as outbox, psycopg.connect(latin_1) as connection:
+        connection.execute(f"SET client_encoding = '{encoding}'".encode())
+        outbox.publish(connection, one)
+        outbox.publish_many(connection, [one, Message("orders"), one])
+        if encoding != "UTF8":
+            outbox.publish_many(connection, [one] * 200)
+    with psycopg.connect(latin_1, client_encoding="UTF8") as connection:
+        found = connection.execute("SELECT DISTINCT header_names FROM outbox_message ORDER BY 1").fetchall()
+        assert found == [(["Größe"],), (None,)]
+    with Outbox("orders") as outbox, psycopg.connect(latin_1) as connection:
+        connection.execute(f"SET client_encoding = '{encoding}'".encode())
+        with pytest.raises(psycopg.errors.UntranslatableCharacter):  # the database has no such character
+            outbox.publish(connection, Message("orders", headers={"€": "1"}))
+
+
+def test_a_policy_is_no_missing_right(place: Place) -> None:
+    role, table = f"{place.site.name}_barred", place.site.tables.message
+    with place.site.connect() as connection:
+        connection.execute(f"CREATE ROLE {role}".encode())
+        MessageTable(place.site.tables).create(connection, [MessageTable(place.site.tables).application_grant(role)])
+        connection.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY".encode())
+    try:
+        with psycopg.connect(place.url) as connection:
+            connection.execute(f"SET ROLE {role}".encode())
+            with pytest.raises(TableError, match="DISABLE ROW LEVEL SECURITY") as caught:
+                place.outbox.publish(connection, Message("orders"))
+            assert "--application-role" not in str(caught.value)
+    finally:
+        with place.site.connect() as connection:
+            connection.execute(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY".encode())
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])

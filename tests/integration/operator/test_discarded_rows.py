@@ -145,7 +145,7 @@ def test_a_role_without_the_operators_rights_is_told_what_it_lacks(shop: Site) -
     environ = {"OUTBOX_TABLES": json.dumps(tables)}
     code, printed = call_command(app, shop, "drop", "--all", "--yes", environ=environ)
     assert code == Exit.CONFIGURATION
-    assert f"`outbox table create --operator-role {role}`" in printed
+    assert f"`outbox table create --table-prefix {shop.name} --operator-role {role}`" in printed
     with shop.connect() as connection:
         table.create(connection, [table.operator_grant(role)])
     code, document = call_for_json(app, shop, "deliver", "--all", "--yes", "--wait", "0", environ=environ)

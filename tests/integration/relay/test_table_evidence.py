@@ -7,7 +7,7 @@ import signal
 import psycopg
 import pytest
 
-from outbox._postgres.message_table import STARTED_US
+from outbox._postgres.publish_function import STARTED_US
 from outbox.protocol.identifiers import message_id, table_transaction_id
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import Writers, assert_exactly, create, publish, relay_settings, wait_empty, waiting

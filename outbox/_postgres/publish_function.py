@@ -1,0 +1,55 @@
+"""`outbox_publish()`, by which any program publishes with SQL: its DDL, and whether it is as it was made (R75, R78)."""
+
+from __future__ import annotations
+
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg import sql
+
+STARTED_US: LiteralString = "CAST(extract(epoch FROM created_at) * 1000000 AS bigint)"
+"""Start of the local transaction, microseconds since 1970; `table_transaction_id()` takes it."""
+
+TRANSACTION_ID: LiteralString = (
+    f"(lpad(to_hex({STARTED_US} / 1000), 12, '0') || '7' || lpad(to_hex(mod({STARTED_US}, 1000) * 4), 3, '0')"
+    " || to_hex((-9223372036854775808) | CAST(CAST(xid AS text) AS bigint)))::uuid"
+)
+"""Transaction id of a row, as `table_transaction_id()` makes it."""
+
+# No semicolon is at the end of a line: `split()` would end the statement there.
+_BODY: LiteralString = """
+DECLARE made text; BEGIN
+    INSERT INTO {message} (service, topic, partition, key, value, header_names, header_values)
+    SELECT $1, $2, coalesce($6, -1), convert_to($4, 'UTF8'), convert_to($3, 'UTF8'), array_agg(header.key),
+           array_agg(convert_to(header.value, 'UTF8')) FROM jsonb_each_text(nullif($5, 'null')) header
+    RETURNING {transaction_id} || '/' || id INTO made; IF NOT FOUND THEN
+    RAISE EXCEPTION 'outbox: the message was not inserted: a trigger or a rule of its table keeps rows out'; END IF;
+    RETURN made; END
+""".replace(";\n", "; ")
+_DDL: LiteralString = (
+    "CREATE OR REPLACE FUNCTION {function} (service text, topic text, value text, key text DEFAULT NULL,"
+    " headers jsonb DEFAULT NULL, partition integer DEFAULT -1)"
+    " RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog AS $${body}$$"
+)
+_IS_OURS: LiteralString = (
+    "SELECT NOT p.proisstrict AND l.lanname = 'plpgsql' AND p.proconfig = '{{search_path=pg_catalog}}'"
+    " AND replace(p.prosrc, E'\\r', '') = %s FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang"
+    " WHERE p.oid = to_regprocedure(%s)"
+)
+
+
+def publish_statement(function: tuple[str, str], message: tuple[str, str]) -> sql.Composed:
+    """Return the statement that makes the function, by the names of function and message table."""
+    return sql.SQL(_DDL).format(function=sql.Identifier(*function), body=_body(message))
+
+
+def is_altered(connection: psycopg.Connection[Any], function: tuple[str, str], message: tuple[str, str]) -> bool:
+    """Return whether the function is there and is not as it was made: it would not insert what it is given."""
+    place = f"{sql.Identifier(*function).as_string()}(text, text, text, text, jsonb, integer)"
+    parameters = (_body(message).as_string(), place)
+    return connection.execute(sql.SQL(_IS_OURS).format(), parameters).fetchone() not in {None, (True,)}
+
+
+def _body(message: tuple[str, str]) -> sql.Composed:
+    names = {"message": sql.Identifier(*message), "transaction_id": sql.SQL(TRANSACTION_ID)}
+    return sql.SQL(_BODY).format(**names)

@@ -63,7 +63,7 @@ CREATE TABLE IF NOT EXISTS {meta} (
     key text PRIMARY KEY,
     value text NOT NULL
 );
-COMMENT ON TABLE {meta} IS 'Incarnation of this database, version of this schema, purge watermarks.';
+COMMENT ON TABLE {meta} IS 'Part of the incarnation of this database, version of this schema, purge watermarks.';
 INSERT INTO {meta} (key, value) VALUES ('incarnation', gen_random_uuid()::text), ('schema_version', '{version}')
     ON CONFLICT (key) DO NOTHING;
 CREATE TABLE IF NOT EXISTS {fence} (
@@ -82,13 +82,23 @@ _STORAGE: LiteralString = (
     " autovacuum_analyze_threshold = 50000, autovacuum_analyze_scale_factor = 0.01"
 )
 
-_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation')"
+INCARNATION: LiteralString = (
+    "SELECT encode(substr(sha256(convert_to(concat_ws(' ', value, system_identifier, database.oid), 'UTF8')), 1, 16),"
+    " 'hex')::uuid::text FROM {meta}, pg_catalog.pg_control_system(), pg_catalog.pg_database AS database"
+    " WHERE key = 'incarnation' AND database.datname = current_database()"
+)
+"""The incarnation of this database (R10): a hash of the value in its table, its server's identifier and its own oid.
+
+A dump that is restored has the same value in its table, and is another database all the same.
+"""
+
+_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (" + INCARNATION + ")"
 _INSERT: LiteralString = (  # the lock is taken before the row is made, and with it the row's unique key
     "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions, created_at)"
     " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s, clock_timestamp() FROM pg_advisory_xact_lock(%s)"
     " RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit'),"
-    " (SELECT value FROM {meta} WHERE key = 'incarnation')"
+    " (" + INCARNATION + ")"
 )
 
 _FIND: LiteralString = (
@@ -211,6 +221,11 @@ class CallbackTable:
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
         return []
+
+    def incarnation(self, connection: psycopg.Connection[Any]) -> str | None:
+        """Return the incarnation of the database (R10); None: its table has none."""
+        found = connection.execute(self.compose(INCARNATION)).fetchone()
+        return None if found is None else str(found[0])
 
     def missing_grants(
         self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]

@@ -51,14 +51,9 @@ def connection(site: Site) -> Iterator[psycopg.Connection[Any]]:
         yield made
 
 
-def _incarnation(site: Site, connection: psycopg.Connection[Any]) -> str | None:
-    row = connection.execute(f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()).fetchone()
-    return str(row[0]) if row else None
-
-
 def _request(site: Site, connection: psycopg.Connection[Any], offset: int) -> CheckRequest:
     id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-    incarnation = _incarnation(site, connection)
+    incarnation = CallbackTable(site.tables).incarnation(connection)
     return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), offset, offset, 1, incarnation)
 
 

@@ -69,9 +69,8 @@ def _database(server: Postgres, **settings: object) -> CheckerDatabase:
 
 
 def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:
-    row = connection.execute("SELECT value FROM public.outbox_meta WHERE key = 'incarnation'").fetchone()
     id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-    return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), 7, 7, 1, row[0] if row else None)
+    return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), 7, 7, 1, TABLE.incarnation(connection))
 
 
 def _commit_row(connection: psycopg.Connection[tuple[str, ...]], request: CheckRequest) -> None:

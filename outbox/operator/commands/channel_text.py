@@ -14,8 +14,8 @@ from outbox.operator.state.waiting_rows import Waits
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
-    Condition.HALTED: "waits for `outbox resume --source`",
-    Condition.NO_OWNER: "waits for a relay",
+    Condition.HALTED: "waits until the source goes on (docs/table_mode.md, 'A source that stops')",
+    Condition.NO_OWNER: "waits for a relay; the log of one that runs has why it does not serve it",
     Condition.NO_KAFKA: "waits for Kafka",
     Condition.READ_ONLY: "waits until the database takes writes",
     Condition.UNREACHABLE: "",

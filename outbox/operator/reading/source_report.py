@@ -12,6 +12,7 @@ from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder
+from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
 from outbox._settings.declared import TableSettings
@@ -76,6 +77,8 @@ class SourceReporter:
         try:
             with table_connection(source, table.names, dsn) as opened:
                 self._look(found, TableView(table, opened))
+                if broken := breaches(opened, table.places):  # a relay halts it (R75)
+                    found.condition, found.why = Condition.HALTED, "; ".join(map(str, broken))
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, str(error)
         if found.condition is Condition.NO_OWNER and not found.why:

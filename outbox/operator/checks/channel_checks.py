@@ -22,7 +22,9 @@ from outbox._kafka.admin import (
 from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
+    WARNS,
     Contract,
+    Problem,
     Rule,
     channel_problems,
     compression_problems,
@@ -129,14 +131,21 @@ def examine_contract(
     except ConfigurationError as error:
         yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
     problems = [*channel_problems(channel, topics), *contract_problems(channel, others, contract)]
-    yield from (Finding(f"contract: {problem.rule}", problem.what, problem.fix) for problem in problems)
+    yield from map(_broken, problems)
     if channel.half_topic in topics:
-        for problem in compression_problems(channel, topics):
-            yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+        yield from map(_broken, compression_problems(channel, topics))
         yield from _offsets_retention(admin, topics[channel.half_topic], contract)
     if not problems:
         partitions = topics[channel.half_topic].partitions
         yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")
+
+
+def _broken(problem: Problem) -> Finding:
+    """Return a finding, or a word of warning where a service goes on."""
+    what = f"contract: {problem.rule}"
+    if problem.rule in WARNS:
+        return Finding(what, "", f"warning: {problem.what}: {problem.fix}")
+    return Finding(what, problem.what, problem.fix)
 
 
 def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
@@ -150,7 +159,7 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
             f"contract: {Rule.OFFSETS_RETENTION}", "", f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
         )
     elif problem := offsets_problem(half, int(minutes)):
-        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+        yield _broken(problem)
 
 
 def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topics) -> Iterator[Finding]:

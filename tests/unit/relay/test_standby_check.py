@@ -38,7 +38,7 @@ def thread(table: Any) -> _SourceThread:
 
 
 def _halted() -> float:
-    return metrics.TABLE_SOURCES.labels("shop", metrics.SOURCE_HALTED)._value.get()
+    return float(metrics.TABLE_SOURCES.labels("shop", metrics.SOURCE_HALTED)._value.get())
 
 
 def test_a_standby_that_could_not_serve_logs_why(thread: _SourceThread, table: Any) -> None:

@@ -20,7 +20,7 @@ from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.reading.table_connection import refusal_to_write, table_connection
 from outbox.operator.reading.table_view import TableView
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.state.channel_state import Condition, SourceState
+from outbox.operator.state.channel_state import Condition, RefusingTopic, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN
 from outbox.operator.state.waiting_rows import (
     SourceWaits,
@@ -160,9 +160,20 @@ class SourceReporter:
         self._ask_kafka()
         if self._admin is None:
             self._admin = admin_client(self._kafka)
-        asked = sorted(name for name in names if is_topic_name(name))
-        described = describe_topics(self._admin, asked, writing=True) if asked else {}
-        return {name: topic_state(name, described.get(name)) for name in names}
+        return topic_states(self._admin, names)
+
+
+def topic_states(admin: AdminClient, names: Collection[str]) -> dict[str, TopicState]:
+    """Return the states of real topics, by name."""
+    asked = sorted(name for name in names if is_topic_name(name))
+    described = describe_topics(admin, asked, writing=True) if asked else {}
+    return {name: topic_state(name, described.get(name)) for name in names}
+
+
+def refusing(admin: AdminClient, names: Collection[str]) -> list[RefusingTopic]:
+    """Return which real topics take no messages, and why."""
+    states = sorted(topic_states(admin, names).items())
+    return [RefusingTopic(name, one.why, one.detail) for name, one in states if one.why is not Waits.NEXT]
 
 
 def read_committed(

@@ -73,6 +73,7 @@ class Database:
         self._fence = Fence(table, channel, self._breakers, in_discard_topic)
         self._report = report
         self._connection: psycopg.Connection[Any] | None = None
+        self._dsn = ""  # with which it was made
         self._undecided = Undecided()
         self._looked = -LOOK_SECONDS
         self._stopping = threading.Event()
@@ -159,8 +160,14 @@ class Database:
             log.error("Verdicts need an operator", database=self.name, **told)
 
     def _connected(self) -> psycopg.Connection[Any]:
+        """Return the connection; make and verify a new one if it broke, or if its connection string has changed."""
+        dsn = self.settings.connection_string()
+        if self._connection is not None and dsn != self._dsn:
+            log.info("Connection string changed, the session to the former one ends", database=self.name)
+            self._disconnect()
         if self._connection is None or self._connection.closed:
             self._connection = connect_and_verify(self.name, self.settings, purge=self._purge)
+            self._dsn = dsn
             metrics.DATABASE_UP.labels(self.name).set(1)
         return self._connection
 

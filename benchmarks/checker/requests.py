@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
@@ -22,9 +23,7 @@ SERVICE = "orders"
 
 def make_requests(site: Site, connection: psycopg.Connection[Any], count: int) -> list[CheckRequest]:
     """Make check requests for so many transactions of one message."""
-    query = sql.SQL("SELECT value FROM {} WHERE key = 'incarnation'").format(sql.Identifier(site.tables.meta))
-    row = connection.execute(query).fetchone()
-    incarnation = str(row[0]) if row else None
+    incarnation = CallbackTable(site.tables).incarnation(connection)
     now = time.time_ns() // 1_000_000
     return [
         CheckRequest(

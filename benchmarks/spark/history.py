@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, HalfOptions, OutgoingHeaders, Truth, real_headers
 from outbox.protocol.identifiers import make_transaction_id
@@ -81,8 +82,7 @@ class _Writer:
         self._real = Producer({**site.kafka(), **_SEND, "transactional.id": f"{site.name}-history"})
         self._real.init_transactions()
         with site.connect() as connection:
-            query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'"  # noqa: S608 - the site's own name
-            self._options = HalfOptions(incarnation=str((connection.execute(query.encode()).fetchone() or ("",))[0]))
+            self._options = HalfOptions(incarnation=CallbackTable(site.tables).incarnation(connection))
 
     def write(self, partition: int, transactions: int) -> None:
         """Write the transactions of one half partition, and the checkpoint behind them."""

@@ -18,7 +18,6 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._rules.callback_row import Row, read_row
 from outbox.protocol.check import CheckRequest
 
-_INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 _READ: LiteralString = (
     "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions"
     " FROM {transaction} WHERE transaction_id = ANY (%s::uuid[])"
@@ -39,8 +38,7 @@ class RowLookup:
     @classmethod
     def at(cls, connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> Self:
         """Look up the incarnation and the rows of these transactions."""
-        found = connection.execute(table.compose(_INCARNATION)).fetchone()
-        return cls(None if found is None else found[0], read_rows(connection, table, ids))
+        return cls(table.incarnation(connection), read_rows(connection, table, ids))
 
 
 def read_rows(connection: psycopg.Connection[Any], table: CallbackTable, ids: Sequence[str]) -> dict[str, Row]:

@@ -57,7 +57,7 @@ CREATE TABLE IF NOT EXISTS {meta} (
     key text PRIMARY KEY,
     value text NOT NULL
 );
-COMMENT ON TABLE {meta} IS 'Incarnation of this database, version of this schema, purge watermarks.';
+COMMENT ON TABLE {meta} IS 'Part of the incarnation of this database, version of this schema, purge watermarks.';
 INSERT INTO {meta} (key, value) VALUES ('incarnation', gen_random_uuid()::text), ('schema_version', '{version}')
     ON CONFLICT (key) DO NOTHING;
 CREATE TABLE IF NOT EXISTS {fence} (
@@ -76,13 +76,23 @@ _STORAGE: LiteralString = (
     " autovacuum_analyze_threshold = 50000, autovacuum_analyze_scale_factor = 0.01"
 )
 
-_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), (SELECT value FROM {meta} WHERE key = 'incarnation')"
+_INCARNATION: LiteralString = (
+    "(SELECT encode(substr(sha256(convert_to(concat_ws(' ', value, system_identifier, database.oid), 'UTF8')), 1, 16),"
+    " 'hex')::uuid::text FROM {meta}, pg_catalog.pg_control_system(), pg_catalog.pg_database AS database"
+    " WHERE key = 'incarnation' AND database.datname = current_database())"
+)
+"""The incarnation of this database (R10): a hash of the value in its table, its server's identifier and its own oid.
+
+A dump that is restored has the same value in its table, and is another database all the same.
+"""
+
+_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), {incarnation}"
 _INSERT: LiteralString = (  # the lock is taken before the row is made, and with it the row's unique key
     "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions, created_at)"
     " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s, clock_timestamp() FROM pg_advisory_xact_lock(%s)"
     " RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit'),"
-    " (SELECT value FROM {meta} WHERE key = 'incarnation')"
+    " {incarnation}"
 )
 
 _FIND: LiteralString = (
@@ -123,17 +133,18 @@ class CallbackTable:
 
     def __init__(self, names: TableNames) -> None:
         self.names = names
-        self._names = {
+        self._names: dict[str, sql.Composable] = {
             "transaction": sql.Identifier(names.schema, names.transaction),
             "meta": sql.Identifier(names.schema, names.meta),
             "fence": sql.Identifier(names.schema, names.fence),
         }
+        self._names["incarnation"] = sql.SQL(_INCARNATION).format(**self._names)
         self.open_statement = self.compose(_OPEN)
         self.insert_statement = self.compose(_INSERT)
         self.find_statement = self.compose(_FIND)
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the tables' names in place of `{transaction}`, `{meta}` and `{fence}`."""
+        """Return a statement with the tables' names in place, and `{incarnation}`."""
         return sql.SQL(text).format(**self._names)
 
     @property
@@ -204,6 +215,11 @@ class CallbackTable:
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
         return []
+
+    def incarnation(self, connection: psycopg.Connection[Any]) -> str | None:
+        """Return the incarnation of the database (R10); None: its table has none."""
+        ((found,),) = connection.execute(self.compose("SELECT {incarnation}")).fetchall()
+        return None if found is None else str(found)
 
     def missing_grants(
         self, connection: psycopg.Connection[Any], needed: Mapping[str, Sequence[str]]

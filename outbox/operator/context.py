@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +17,9 @@ from outbox._security.own_principal import recorded_name
 from outbox._service.output import signed, utc
 from outbox.errors import UsageError
 from outbox.operator.reading.database_view import DatabaseView
+from outbox.operator.reading.source_report import refusing
 from outbox.operator.settings import OperatorSettings
+from outbox.operator.state.channel_state import RefusingTopic
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.fields import parse_number
 from outbox.protocol.identifiers import check_uuid
@@ -48,6 +50,10 @@ class OperatorContext:
     def members(self) -> dict[str, int | None]:
         """Return how many relays and checkers serve the channel, by service; None: that cannot be seen."""
         return count_members(self._admin, self.channel.channel)
+
+    def refusing(self, topics: Collection[str]) -> list[RefusingTopic]:
+        """Return which of some real topics take no messages."""
+        return refusing(self._admin, topics)
 
     def by_hand(self, reason: str) -> str:
         now = utc(time.time_ns() // 1_000_000)

@@ -18,7 +18,7 @@ from outbox._postgres.dsn import query_problem
 from outbox._service.channels.channel_context import current_channel, enter_channel
 from outbox._service.exit_codes import UnsafeError, reason_of, traceback_of
 from outbox._settings.declared import TableSettings
-from outbox.errors import OutboxError
+from outbox.errors import ConfigurationError, OutboxError
 from relay import metrics
 from relay.delivery.at_least_once_delivery import PlainRows
 from relay.delivery.producer import DeliveryError
@@ -43,6 +43,8 @@ INTRUDER_TRIES = 20
 PAUSE_SECONDS = 0.5
 PAUSE_SECONDS_MAX = 4.0
 """Pause after a failure; it doubles up to this."""
+DSN_SECONDS = 10.0
+"""Pause between two looks whether the connection string is still the one of the session."""
 HALTED_SECONDS = 5.0
 """Pause before a halted source is looked at again: an operator may have acted."""
 STOP_SECONDS = 5.0
@@ -74,6 +76,7 @@ class _SourceThread(threading.Thread):
         )
         self._channel = current_channel()
         self._pause = PAUSE_SECONDS
+        self._dsn, self._dsn_at = "", 0.0
         self.halted = self.unserved = ""
 
     def run(self) -> None:
@@ -131,7 +134,10 @@ class _SourceThread(threading.Thread):
             tries = 0
             while not is_owner:
                 if tries % INTRUDER_TRIES == 0:
+                    if tries:  # a relay that finds the source halted gives the lock back sooner
+                        self._passed()
                     self._look_for_intruder(table)
+                self._require_same_string()
                 if self.stop.wait(OWNER_SECONDS):
                     return
                 is_owner, tries = table.try_own(), tries + 1
@@ -149,8 +155,16 @@ class _SourceThread(threading.Thread):
             self.unserved = f"a role without rights holds its lock: {intruder}"
             log.error("Table source not served: a role without rights holds its lock", reason=intruder)
 
+    def _require_same_string(self) -> None:
+        """End a session to what the file of the connection string named before."""
+        if time.monotonic() > self._dsn_at + DSN_SECONDS:
+            self._dsn_at = time.monotonic()
+            if self._settings.connection_string() != self._dsn:
+                raise ConfigurationError("its connection string has changed")
+
     def _connect(self) -> OwnedTable:
         table = ForeignTable if self._settings.is_foreign else SourceTable
+        self._dsn = self._settings.connection_string()
         return table(self._source, self._settings, open_session(self._settings))
 
     def _progress(self) -> KafkaProgress:
@@ -201,10 +215,14 @@ class _SourceThread(threading.Thread):
         source.take_over()
         self._pause = PAUSE_SECONDS
         metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(1)
-        source.serve(self._served)
+        source.serve(self._turned)
 
-    def _served(self) -> None:
-        """Note that a turn has ended well: what halted the source has passed."""
+    def _turned(self) -> None:
+        self._passed()
+        self._require_same_string()
+
+    def _passed(self) -> None:
+        """Note that what halted the source has passed: a turn has ended well, here or in another relay."""
         self.halted = self.unserved = ""
         metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(0)
 

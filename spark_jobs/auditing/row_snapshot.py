@@ -55,7 +55,6 @@ SELECT %(database)s::text, transaction_id::text, service, state::text, half_topi
 
 _PURGED = "SELECT split_part(key, '/', 3), value FROM {meta} WHERE key LIKE 'purged/' || %(topic)s || '/%%'"
 _PURGED_UNTIL = "SELECT max(value::bigint) FROM {meta} WHERE key = 'purged_until'"
-_INCARNATION = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 
 
 def take_snapshot(
@@ -75,11 +74,10 @@ def take_snapshot(
     topic = {"topic": half_topic_id}
     purged = connection.execute(table.compose(_PURGED), topic).fetchall()
     (until,) = connection.execute(table.compose(_PURGED_UNTIL)).fetchone() or (None,)
-    (incarnation,) = connection.execute(table.compose(_INCARNATION)).fetchone() or ("",)
     parameters = {**topic, **_arrays(window), "database": name}
     write_rows(connection, table.compose(_ROWS), parameters, SCHEMA, file)
     watermarks = {int(partition): int(value) for partition, value in purged}
-    return Database(name, database.services, incarnation, watermarks, until)
+    return Database(name, database.services, table.incarnation(connection) or "", watermarks, until)
 
 
 @contextmanager

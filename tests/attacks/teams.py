@@ -78,10 +78,9 @@ class Team:
     def incarnation(self) -> str:
         """The id of its database, which its application may read."""
         with psycopg.connect(self.url("application")) as connection:
-            query = f"SELECT value FROM {self.site.tables.meta} WHERE key = 'incarnation'"
-            row = connection.execute(query.encode()).fetchone()
-        assert row is not None
-        return str(row[0])
+            found = CallbackTable(self.site.tables).incarnation(connection)
+        assert found is not None
+        return found
 
     def role(self, what: str) -> str:
         return f"{self.name}_{what}"

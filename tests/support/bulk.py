@@ -14,6 +14,7 @@ import psycopg
 
 from outbox import HalfOutbox, Message
 from outbox._half.draft import Draft
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.op import OpEntry, OpKind
 from outbox.protocol.partitioner import half_partition
@@ -72,8 +73,7 @@ def send_halves(site: Site, outbox: HalfOutbox, messages: Iterable[Message], *, 
 
 
 def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
-    row = connection.execute(f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()).fetchone()
-    return str(row[0]) if row else ""
+    return CallbackTable(site.tables).incarnation(connection) or ""
 
 
 def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:

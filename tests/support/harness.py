@@ -10,10 +10,12 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import psycopg
 from confluent_kafka import KafkaException, Producer
@@ -236,6 +238,18 @@ class Site:
         for engine in self._engines:
             engine.dispose()
         self._logs.cleanup()
+
+
+@contextmanager
+def other_database(site: Site) -> Iterator[str]:
+    """Create an empty database on the server of a site, drop it in the end; the block gets its URL."""
+    name = f"{site.name}_other"
+    with site.connect() as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        try:
+            yield urlsplit(site.postgres_url)._replace(path=f"/{name}").geturl()
+        finally:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 def doubled(records: Sequence[VisibleRecord]) -> list[str]:

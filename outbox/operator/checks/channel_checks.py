@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any
@@ -19,10 +20,13 @@ from outbox._kafka.admin import (
     end_offsets,
     start_offsets,
 )
+from outbox._kafka.channel import verify_channel
 from outbox._kafka.groups import RELAY, committed_checkpoints, count_members, group_of, missing_member, start
 from outbox._kafka.topic_contract import (
     KAFKAS_OWN,
+    WARNS,
     Contract,
+    Problem,
     Rule,
     channel_problems,
     compression_problems,
@@ -40,11 +44,21 @@ from outbox._rules.patterns import (
 )
 from outbox._rules.topic_description import TopicDescription
 from outbox._security.encryption import is_encrypted, is_verified, remote_brokers
+from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.finding import Finding
+from outbox.operator.reading.channel_reader import ChannelReader
+from outbox.operator.reading.source_report import refusing
+from outbox.operator.state.unsettled_transactions import Choice, Gathering
+from outbox.operator.state.waiting_rows import FIXES
 from outbox.protocol.checkpoint import parse_half_checkpoint, parse_op_checkpoint
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
+
+HALVES = 20_000
+"""Halves, and op records of a partition, that are read to see for which topics they are."""
+
+LISTED = 1_000
 
 _MIN_CONFLUENT_KAFKA = (2, 15)
 
@@ -129,14 +143,21 @@ def examine_contract(
     except ConfigurationError as error:
         yield Finding("contract", "", f"{', '.join(KAFKAS_OWN)} are not checked: {error}")
     problems = [*channel_problems(channel, topics), *contract_problems(channel, others, contract)]
-    yield from (Finding(f"contract: {problem.rule}", problem.what, problem.fix) for problem in problems)
+    yield from map(_broken, problems)
     if channel.half_topic in topics:
-        for problem in compression_problems(channel, topics):
-            yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+        yield from map(_broken, compression_problems(channel, topics))
         yield from _offsets_retention(admin, topics[channel.half_topic], contract)
     if not problems:
         partitions = topics[channel.half_topic].partitions
         yield Finding("contract", "", f"the topics of {channel.name} keep it: {partitions} partitions")
+
+
+def _broken(problem: Problem) -> Finding:
+    """Return a finding, or a word of warning where a service goes on."""
+    what = f"contract: {problem.rule}"
+    if problem.rule in WARNS:
+        return Finding(what, "", f"warning: {problem.what}: {problem.fix}")
+    return Finding(what, problem.what, problem.fix)
 
 
 def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Contract) -> Iterator[Finding]:
@@ -150,7 +171,7 @@ def _offsets_retention(admin: AdminClient, half: TopicDescription, contract: Con
             f"contract: {Rule.OFFSETS_RETENTION}", "", f"not checked: {name} needs DESCRIBE_CONFIGS on the cluster"
         )
     elif problem := offsets_problem(half, int(minutes)):
-        yield Finding(f"contract: {problem.rule}", problem.what, problem.fix)
+        yield _broken(problem)
 
 
 def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topics) -> Iterator[Finding]:
@@ -176,6 +197,20 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topi
     ends = end_offsets(admin, {channel.half_topic: partitions}).get(channel.half_topic, ())
     waits = any(end > committed[channel.half_topic, number] for number, end in enumerate(ends))
     yield from _members(channel, count_members(admin, channel), waits=waits)
+    if waits:
+        yield from _refused(admin, kafka, channel)
+
+
+def _refused(admin: AdminClient, kafka: Mapping[str, str], channel: Channel) -> Iterator[Finding]:
+    """Yield the real topics that take no messages of the oldest unsettled transactions."""
+    description, now = verify_channel(admin, channel), time.time_ns() // 1_000_000
+    gathering = Gathering(-(-HALVES // description.partitions), Choice(None, None, now), LISTED)
+    try:
+        ChannelReader(kafka, description, gathering, HALVES).gather(now)
+    except UnsafeError:
+        return  # it is among the checkpoints
+    for one in refusing(admin, {name for some in gathering.oldest() for name in some.targets}):
+        yield Finding("halves", f"messages for {one.topic} wait: {one.reason}: {one.detail}", FIXES[one.reason])
 
 
 def _members(channel: Channel, members: Mapping[str, int | None], *, waits: bool) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from outbox._service.exit_codes import Exit
@@ -51,7 +51,7 @@ def of_channel(name: str, findings: Iterable[Finding]) -> Iterator[Finding]:
 
 
 def _table(found: Iterable[Finding]) -> Table:
-    table = Table("", "what", "finding", "fix", box=None)
+    table = Table("", *(Column(name, overflow="fold") for name in ("what", "finding", "fix")), box=None)
     for finding in found:
         if finding.fine:
             table.add_row(Text("ok", "green"), finding.what, finding.fix, "")

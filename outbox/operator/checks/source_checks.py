@@ -30,20 +30,12 @@ from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.source_report import SourceReporter
 from outbox.operator.reading.table_connection import IN_TABLES, remedy, table_connection
 from outbox.operator.state.channel_state import Condition, SourceState
-from outbox.operator.state.waiting_rows import Waits
+from outbox.operator.state.waiting_rows import FIXES
 from outbox.protocol.names import Channel
 from outbox.settings import TableNames
 
 LATE_MS = 300_000
 """Age from which a row is late, as for the alert OutboxTableLate."""
-
-FIXES = {
-    Waits.TOPIC_MISSING: "create the topic, or correct its name in the application; the rows go by themselves then",
-    Waits.NOT_AUTHORIZED: "grant the right to the relay; if this client is not the relay's, run this as the relay",
-    Waits.TOPIC_UNAVAILABLE: "bring the brokers of the topic back",
-    Waits.PARTITION_OUT_OF_RANGE: "add partitions to the topic, or correct the partition that the application names",
-}
-"""What to do about a real topic that refuses rows; they are discarded after `topic_missing_max_age_ms`."""
 
 _VACUUM = {
     "autovacuum_vacuum_scale_factor": "0",

@@ -9,13 +9,13 @@ from rich.table import Table
 
 from outbox._service.output import print_entry
 from outbox.operator.context import UNITS
-from outbox.operator.state.channel_state import ChannelState, Condition, SourceState, WaitingTransaction
-from outbox.operator.state.waiting_rows import Waits
+from outbox.operator.state.channel_state import ChannelState, Condition, RefusingTopic, SourceState, WaitingTransaction
+from outbox.operator.state.waiting_rows import FIXES, Waits
 
 _NEXT = {
     Condition.SERVED: "next to be delivered",
-    Condition.HALTED: "waits for `outbox resume --source`",
-    Condition.NO_OWNER: "waits for a relay",
+    Condition.HALTED: "waits until the source goes on (docs/table_mode.md, 'A source that stops')",
+    Condition.NO_OWNER: "waits for a relay; the log of one that runs has why it does not serve it",
     Condition.NO_KAFKA: "waits for Kafka",
     Condition.READ_ONLY: "waits until the database takes writes",
     Condition.UNREACHABLE: "",
@@ -36,6 +36,7 @@ def show_halves(console: Console, state: ChannelState) -> None:
         console.print(f"No unsettled transaction was found in channel {state.channel}.")
     for waiting in state.transactions:
         print_entry(console, f"{waiting.transaction}  {waiting.service}", _state(waiting), _place(waiting))
+    show_refusing(console, state.refusing)
     if state.not_listed:
         console.print(f"{state.not_listed} more are not listed: --limit")
     if state.malformed_halves:
@@ -45,6 +46,12 @@ def show_halves(console: Console, state: ChannelState) -> None:
         console.print(f"discarded: {found}; see `outbox discarded list`")
     for left in state.not_read:
         console.print(f"not read: {left.place} ({left.why})")
+
+
+def show_refusing(console: Console, topics: Sequence[RefusingTopic]) -> None:
+    """Print what transactions wait for, once they are committed."""
+    for one in topics:
+        print_entry(console, f"messages for {one.topic} wait: {one.reason}: {one.detail}", FIXES[one.reason])
 
 
 def _place(one: WaitingTransaction) -> str:

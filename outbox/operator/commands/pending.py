@@ -60,6 +60,7 @@ def pending(
         unread = ChannelReader(desk.kafka, desk.channel, gathering, records, passed).gather(now)
     state.members, state.tables = desk.members(), report_tables(settings)
     state.not_read = list(unread)
+    state.refusing = desk.refusing({name for one in gathering.oldest()[:limit] for name in one.targets})
     state.take(gathering, limit, _look(desk, gathering.oldest()[:limit]) if look else {})
     if as_json:
         print_json(state)

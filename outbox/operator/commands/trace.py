@@ -19,6 +19,7 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import KafkaUnreachable, UsageError
+from outbox.operator.commands.channel_text import show_refusing
 from outbox.operator.context import (
     ONE_COMMAND,
     RECORDS,
@@ -74,11 +75,15 @@ def trace(
     if not settings.tables and not found.events:
         found.miss("rows of table mode", NO_TABLES)
     conclusion = conclude(found)
+    waits = desk is not None and conclusion.state in _OF_SERVICES and not found.is_of_rows
+    refusing = desk.refusing(found.topics) if desk is not None and waits else []
     if as_json:
-        print_json(_document(settings.channel, found, conclusion, start) | {"members": members})
+        more = {"members": members, "refusing": refusing}
+        print_json(_document(settings.channel, found, conclusion, start) | more)
     else:
         _show(settings.channel, found, conclusion, start)
         if conclusion.state in _OF_SERVICES and not found.is_of_rows:
+            show_refusing(PlainConsole(), refusing)
             for missing in missing_services(settings.channel_names(), members, halves=True):
                 typer.echo(missing)
     if silence is not None:

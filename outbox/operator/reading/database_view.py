@@ -32,7 +32,6 @@ _READ: LiteralString = (
     "SELECT transaction_id::text, state, half_topic_id::text, half_partition, first_offset, last_offset, positions,"
     " (extract(epoch FROM created_at) * 1000)::bigint FROM {transaction} WHERE transaction_id = ANY (%s::uuid[])"
 )
-_INCARNATION: LiteralString = "SELECT value FROM {meta} WHERE key = 'incarnation'"
 _WATERMARKS: LiteralString = "SELECT key, value::bigint FROM {meta} WHERE key = ANY (%s)"
 _HOLDERS: LiteralString = (
     "SELECT l.classid::bigint, l.objid::bigint, l.pid FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
@@ -91,7 +90,7 @@ class DatabaseView:
         `gone` is an incarnation of this database that an operator confirms as lost for good.
         """
         with self._connect(writes=False) as connection:
-            return self._look(connection, self._incarnation(connection), requests, alive, gone)
+            return self._look(connection, self._table.incarnation(connection), requests, alive, gone)
 
     def decide(
         self, requests: Sequence[CheckRequest], kind: OpKind, *, alive: Alive, gone: str | None
@@ -106,7 +105,7 @@ class DatabaseView:
                 or it is decided and the same command will find that.
         """
         with self._connect(writes=True) as connection:
-            today = self._incarnation(connection)
+            today = self._table.incarnation(connection)
             ours = [request for request in requests if not _foreign(request, today, gone)]
             placed = self._place(connection, ours, kind, alive)
             failpoint("resolve.placed")
@@ -197,10 +196,6 @@ class DatabaseView:
         """Return the purge watermarks of some transactions' half partitions, by key."""
         keys = sorted({_watermark_key(request) for request in requests})
         return dict(connection.execute(self._table.compose(_WATERMARKS), (keys,)).fetchall())
-
-    def _incarnation(self, connection: psycopg.Connection[Any]) -> str | None:
-        found = connection.execute(self._table.compose(_INCARNATION)).fetchone()
-        return None if found is None else str(found[0])
 
     def _read(self, connection: psycopg.Connection[Any], ids: Sequence[str]) -> dict[str, tuple[Row, int]]:
         rows = connection.execute(self._table.compose(_READ), (list(ids),)).fetchall()

@@ -203,6 +203,7 @@ class TopicSearch:
             self._read(reader, checks, self._take_check)
             for topic in more:
                 self._targets.setdefault(topic, {ANY_PARTITION})
+            self._found.topics.update(self._targets)
             for topic, partitions in self._targets.items():
                 self._read_real(reader, topic, partitions)
 

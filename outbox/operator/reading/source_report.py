@@ -12,6 +12,7 @@ from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import held_by_intruder
+from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
 from outbox._settings.declared import TableSettings
@@ -19,7 +20,7 @@ from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.reading.table_connection import refusal_to_write, table_connection
 from outbox.operator.reading.table_view import TableView
 from outbox.operator.settings import OperatorSettings
-from outbox.operator.state.channel_state import Condition, SourceState
+from outbox.operator.state.channel_state import Condition, RefusingTopic, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN
 from outbox.operator.state.waiting_rows import (
     SourceWaits,
@@ -77,6 +78,8 @@ class SourceReporter:
         try:
             with table_connection(source, table.names, dsn, foreign=foreign) as opened:
                 self._look(found, TableView(table, opened))
+                if broken := breaches(opened, table.places):  # a relay halts it (R75)
+                    found.condition, found.why = Condition.HALTED, "; ".join(map(str, broken))
         except ConfigurationError as error:
             found.condition, found.why = Condition.UNREACHABLE, str(error)
         if found.condition is Condition.NO_OWNER and not found.why:
@@ -158,9 +161,20 @@ class SourceReporter:
         self._ask_kafka()
         if self._admin is None:
             self._admin = admin_client(self._kafka)
-        asked = sorted(name for name in names if is_topic_name(name))
-        described = describe_topics(self._admin, asked, writing=True) if asked else {}
-        return {name: topic_state(name, described.get(name)) for name in names}
+        return topic_states(self._admin, names)
+
+
+def topic_states(admin: AdminClient, names: Collection[str]) -> dict[str, TopicState]:
+    """Return the states of real topics, by name."""
+    asked = sorted(name for name in names if is_topic_name(name))
+    described = describe_topics(admin, asked, writing=True) if asked else {}
+    return {name: topic_state(name, described.get(name)) for name in names}
+
+
+def refusing(admin: AdminClient, names: Collection[str]) -> list[RefusingTopic]:
+    """Return which real topics take no messages, and why."""
+    states = sorted(topic_states(admin, names).items())
+    return [RefusingTopic(name, one.why, one.detail) for name, one in states if one.why is not Waits.NEXT]
 
 
 def read_committed(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from outbox.operator.state.gap import Gap
 from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, ServiceSum, UnsettledTransaction
-from outbox.operator.state.waiting_rows import SourceWaits
+from outbox.operator.state.waiting_rows import SourceWaits, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,15 @@ class WaitingTransaction:
     database: str | None
     row: str | None
     holder_pid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusingTopic:
+    """A real topic that takes no messages, so that transactions wait for it."""
+
+    topic: str
+    reason: Waits
+    detail: str
 
 
 class Condition(enum.StrEnum):
@@ -125,6 +134,7 @@ class ChannelState:
     """What waits in a channel: transactions of halves, and rows by table source.
 
     Args:
+        refusing: Real topics of the listed transactions that take no messages.
         members: How many relays and checkers serve it, by service; None: not known.
     """
 
@@ -132,6 +142,7 @@ class ChannelState:
     now_ms: int
     sums: list[ServiceSum] = field(default_factory=list)
     transactions: list[WaitingTransaction] = field(default_factory=list)
+    refusing: list[RefusingTopic] = field(default_factory=list)
     not_listed: int = 0
     malformed_halves: int = 0
     discarded: list[DiscardedHalves] = field(default_factory=list)

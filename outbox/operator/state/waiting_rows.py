@@ -27,6 +27,14 @@ class Waits(enum.StrEnum):
 REFUSALS = frozenset({Waits.TOPIC_MISSING, Waits.NOT_AUTHORIZED, Waits.TOPIC_UNAVAILABLE, Waits.PARTITION_OUT_OF_RANGE})
 """What a topic itself has against a row."""
 
+FIXES = {
+    Waits.TOPIC_MISSING: "create the topic, or correct its name in the application; what waits goes by itself then",
+    Waits.NOT_AUTHORIZED: "grant the right to the relay; if this client is not the relay's, run this as the relay",
+    Waits.TOPIC_UNAVAILABLE: "bring the brokers of the topic back",
+    Waits.PARTITION_OUT_OF_RANGE: "add partitions to the topic, or correct the partition that the application names",
+}
+"""What to do about a real topic that refuses messages; they are discarded after `topic_missing_max_age_ms`."""
+
 DETAILS = {
     Waits.SAME_TRANSACTION: "another message of its transaction waits",
     Waits.SAME_KEY: "an earlier message with a key of its transaction waits",

@@ -13,9 +13,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from outbox import HalfOutbox, Message
+from outbox._postgres.callback_table import CallbackTable
 from outbox.protocol.op import OpEntry
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import Service, Site, wait_until
+from tests.support.harness import Service, Site, other_database, wait_until
 from tests.support.probes import free_port, metric, metrics
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
@@ -68,8 +69,8 @@ def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: HalfOutb
     with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.half_outbox("stock") as stock:
         port = silent.getsockname()[1]
         configured.write(
-            shop='{dsn}\n{tables}\ngroups = ["orders"]',
-            dead=f'dsn = "postgresql://x:y@127.0.0.1:{port}/x"\ngroups = ["stock"]',
+            shop='{dsn}\n{tables}\nservices = ["orders"]',
+            dead=f'dsn = "postgresql://x:y@127.0.0.1:{port}/x"\nservices = ["stock"]',
         )
         waiting = _orphans(site, stock, 3)
         site.relay(extra=QUICK)
@@ -95,7 +96,7 @@ def test_service_without_commits_is_fenced_only_after_reset(
     site: Site, outbox: HalfOutbox, configured: Configured
 ) -> None:
     """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 5')
+    configured.write(shop='{dsn}\n{tables}\nservices = ["orders"]\nbreaker_limit = 5')
     publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
     orphans = _orphans(site, outbox, 30)
     checker = configured.start()
@@ -105,7 +106,7 @@ def test_service_without_commits_is_fenced_only_after_reset(
     site.wait_visible(1, "orders")
     wait_until(lambda: metric(configured.port, "outbox_checker_breakers_open", database="shop") == 1)
     assert len(_fenced(site)) <= 5
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 0')
+    configured.write(shop='{dsn}\n{tables}\nservices = ["orders"]\nbreaker_limit = 0')
     assert checker.terminate() == 0
     configured.start()
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)
@@ -138,6 +139,37 @@ def test_a_password_is_rotated_in_its_file(site: Site, outbox: HalfOutbox, confi
     wait_until(lambda: _fenced(site) >= _ids(orphans), explain=site.logs)
     assert "-secret" not in checker.output()
     assert checker.terminate() == 0
+
+
+def test_a_file_that_names_another_server_is_followed_at_once(
+    site: Site, outbox: HalfOutbox, configured: Configured
+) -> None:
+    """The former server still runs, and nothing is decided there: what has committed on the new one is delivered."""
+    secret = Path(site.log_folder) / "dsn"
+    secret.write_text(site.postgres_url)
+    configured.write(shop=f'dsn_file = "{secret}"\n{{tables}}')
+    site.relay(extra=QUICK)
+    checker = configured.start()
+    publish_bulk(site, outbox, [Message(site.topic("orders"), "before", "k")], ops=False)
+    site.wait_visible(1, "orders")
+    with other_database(site) as url, Site(site.bootstrap_servers, url, name=site.name) as moved:
+        _copy_tables(site, moved)
+        secret.write_text(url)
+        messages = [Message(site.topic("orders"), "after", "k") for _ in range(3)]
+        publish_bulk(moved, outbox, messages, ops=False)
+        site.wait_visible(4, "orders")
+        assert set(site.rows().values()) == {"C"}
+        assert "the session to the former one ends" in checker.output()
+        assert checker.terminate() == 0
+
+
+def _copy_tables(site: Site, moved: Site) -> None:
+    """Make the callback tables, with the incarnation of the others."""
+    query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()
+    with site.connect() as here, moved.connect() as there:
+        ((value,),) = here.execute(query).fetchall()
+        CallbackTable(site.tables).create(there)
+        there.execute(f"UPDATE {site.tables.meta} SET value = %s WHERE key = 'incarnation'".encode(), (value,))
 
 
 def test_a_server_that_forgets_is_refused_in_production(site: Site, outbox: HalfOutbox) -> None:

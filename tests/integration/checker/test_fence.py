@@ -23,7 +23,7 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import lock_number, make_transaction_id
 from outbox.protocol.positions import Positions
-from tests.support.harness import Site
+from tests.support.harness import Site, other_database
 
 HALF_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
 LEVELS = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
@@ -50,14 +50,9 @@ def connection(site: Site) -> Iterator[psycopg.Connection[Any]]:
         yield made
 
 
-def _incarnation(site: Site, connection: psycopg.Connection[Any]) -> str | None:
-    row = connection.execute(f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()).fetchone()
-    return str(row[0]) if row else None
-
-
 def _request(site: Site, connection: psycopg.Connection[Any], offset: int) -> CheckRequest:
     id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-    incarnation = _incarnation(site, connection)
+    incarnation = CallbackTable(site.tables).incarnation(connection)
     return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), offset, offset, 1, incarnation)
 
 
@@ -129,6 +124,20 @@ def test_another_incarnation_never_decides(site: Site, connection: psycopg.Conne
         answers = fence.check(connection, requests)
         assert set(answers.values()) == {(Verdict.MISMATCH, None)}
     assert set(site.rows().values()) == {"C"}
+
+
+def test_a_copy_of_the_database_never_decides(site: Site, connection: psycopg.Connection[Any]) -> None:
+    """Its tables have the same value for the incarnation, and are in another database (R10)."""
+    requests = _requests(site, connection, 2)
+    query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()
+    ((value,),) = connection.execute(query).fetchall()
+    with other_database(site) as url, psycopg.connect(url, autocommit=True) as copy:
+        CallbackTable(site.tables).create(copy)
+        copy.execute(f"UPDATE {site.tables.meta} SET value = %s WHERE key = 'incarnation'".encode(), (value,))
+        _commit_row(site, copy, requests[0])
+        answers = Fence(CallbackTable(site.tables), site.name).check(copy, requests)
+        assert set(answers.values()) == {(Verdict.MISMATCH, None)}
+        assert copy.execute(f"SELECT state FROM {site.tables.transaction}".encode()).fetchall() == [("C",)]
 
 
 @every_level

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -30,9 +31,10 @@ from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
 from stack.postgres_binaries import postgres_binaries
 from stack.processes import Processes
-from tests.support.harness import wait_until
+from tests.support.harness import Site, wait_until
 
 HALF_TOPIC = "6f1d7a52-3c04-4e7b-9d36-0a1c2b3d4e5f"
+_OID: LiteralString = "SELECT oid FROM pg_database WHERE datname = current_database()"
 NAMES = TableNames("public", "outbox")
 TABLE = CallbackTable(NAMES)
 
@@ -69,9 +71,10 @@ def _database(server: Postgres, **settings: object) -> CheckerDatabase:
 
 
 def _request(connection: psycopg.Connection[tuple[str, ...]]) -> CheckRequest:
-    row = connection.execute("SELECT value FROM public.outbox_meta WHERE key = 'incarnation'").fetchone()
     id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
-    return CheckRequest(id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), 7, 7, 1, row[0] if row else None)
+    return CheckRequest(
+        id_, "orders", Truth.ROW, HALF_TOPIC, 0, Positions.first(1), 7, 7, 1, TABLE.incarnation(connection)
+    )
 
 
 def _commit_row(connection: psycopg.Connection[tuple[str, ...]], request: CheckRequest) -> None:
@@ -139,6 +142,22 @@ def test_a_rollback_row_that_is_not_replicated_is_not_told(primary: Postgres) ->
         request = _request(checker)
         with _set(primary, "synchronous_standby_names", "nobody"), pytest.raises(NotReplicatedError):
             _while_waits_are_cancelled(primary, checker, request)
+
+
+def test_a_standby_is_the_same_database_and_another_server_is_not(pair: tuple[Postgres, Postgres], site: Site) -> None:
+    """After a failover the checker goes on; after a dump was restored the former server decides nothing (R10)."""
+    primary, standby = pair
+    with psycopg.connect(primary.url) as first, psycopg.connect(standby.url) as second:
+        here = TABLE.incarnation(first)
+        assert here == TABLE.incarnation(second)
+        ((value,),) = first.execute("SELECT value FROM public.outbox_meta WHERE key = 'incarnation'").fetchall()
+        oid = first.execute(_OID).fetchall()
+    with site.connect() as other:
+        table = CallbackTable(site.tables)
+        table.create(other)
+        other.execute(table.compose("UPDATE {meta} SET value = %s WHERE key = 'incarnation'"), (value,))
+        assert other.execute(_OID).fetchall() == oid  # as of each database that initdb made
+        assert table.incarnation(other) != here
 
 
 def test_a_replica_is_refused_where_absence_decides(pair: tuple[Postgres, Postgres]) -> None:

@@ -349,8 +349,7 @@ def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
 
 def _request(site: Site, channel: ChannelDescription, row: Made) -> CheckRequest:
     with site.connect() as connection:
-        query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()
-        ((incarnation,),) = connection.execute(query).fetchall()
+        incarnation = CallbackTable(site.tables).incarnation(connection)
     place = (channel.half.id, 0, Positions.first(1), row.offset, row.offset)
     return CheckRequest(row.transaction_id, "orders", Truth.ROW, *place, 1, incarnation)
 

@@ -13,6 +13,7 @@ from outbox import HalfOutbox, Message
 from outbox._kafka.channel import verify_channel
 from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
+from outbox.operator.commands import doctor, trace
 from outbox.operator.commands.pending import app
 from outbox.operator.reading.discard_topic import read_manifests
 from outbox.operator.state.unsettled_transactions import Gathering
@@ -107,6 +108,21 @@ def test_a_decision_that_has_not_had_its_effect_is_told(site: Site, outbox: Half
     told = by_id[first.transaction_id]
     assert (told["decision"], told["decided_by"], told["disputed"]) == ("COMMIT", "producer", False)
     assert by_id[second.transaction_id]["disputed"]
+
+
+def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOutbox) -> None:
+    """By `pending`, `trace` and `doctor`: else only the relay's log has what a committed transaction waits for."""
+    topic = site.topic("other")
+    (message_id,) = publish_bulk(site, outbox, [Message(topic, "v", "k")])
+    site.admin.delete_topics([topic])[topic].result(20)
+    wait_until(lambda: topic not in site.admin.list_topics(timeout=10).topics)
+    expected = {"topic": topic, "reason": "TOPIC_MISSING", "detail": f"topic {topic} does not exist"}
+    assert _pending(site)["refusing"] == [expected]
+    assert f"messages for {topic} wait: TOPIC_MISSING" in call_command(app, site)[1]
+    assert call_for_json(trace.app, site, message_id)[1]["refusing"] == [expected]
+    assert f"messages for {topic} wait: TOPIC_MISSING" in call_command(trace.app, site, message_id)[1]
+    findings = call_for_json(doctor.app, site)[1]["findings"]
+    assert [one["fine"] for one in findings if one["what"] == "halves"] == [False]
 
 
 def test_what_is_parked_is_listed_as_such(site: Site, outbox: HalfOutbox) -> None:

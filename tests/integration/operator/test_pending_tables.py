@@ -74,6 +74,17 @@ def test_a_served_source_has_an_owner_and_numbers_that_fit(shop: Site) -> None:
     assert "Kafka is at batch 1, the database at batch 0" in _table(shop)["why"]
 
 
+def test_a_source_whose_table_breaks_its_contract_is_halted(shop: Site) -> None:
+    """Also after a restart of the relay, or without one: the command looks for itself (R75)."""
+    _insert(shop, ("orders", "a"))
+    with shop.connect() as connection:
+        connection.execute(f"ALTER TABLE {shop.tables.message} SET UNLOGGED".encode())
+    table = _table(shop)
+    assert (table["condition"], table["rows"]) == ("halted", 1)
+    assert "is not logged: a crash would empty it" in table["why"]
+    assert "waits for a relay" not in call_command(app, shop, environ=relay_settings(shop))[1]
+
+
 @pytest.mark.long
 def test_rows_are_shown_though_kafka_is_down(shop: Site) -> None:
     _insert(shop, ("orders", "a"))

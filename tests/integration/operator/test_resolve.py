@@ -6,6 +6,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sqlalchemy.orm import Session
 from outbox import HalfOutbox, Message
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.channel import verify_channel
+from outbox._postgres.callback_table import CallbackTable
 from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable, TransactionFenced
@@ -84,8 +86,18 @@ def _refused(site: Site, id_: str, verb: str, *words: str, environ: dict[str, st
 
 def _incarnation(site: Site) -> str:
     with site.connect() as connection:
-        query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'"
-        return "".join(str(value) for (value,) in connection.execute(query.encode()).fetchall())
+        return CallbackTable(site.tables).incarnation(connection) or ""
+
+
+@contextmanager
+def _restored(site: Site) -> Iterator[None]:
+    """Give the database another incarnation in the block."""
+    query = f"UPDATE {site.tables.meta} SET value = reverse(value) WHERE key = 'incarnation'"
+    _execute(site, query)
+    try:
+        yield
+    finally:
+        _execute(site, query)
 
 
 def _execute(site: Site, query: str, *values: object) -> None:
@@ -310,27 +322,24 @@ def test_below_the_purge_watermark_nothing_is_decided(still: Site, outbox: HalfO
 
 
 def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox: HalfOutbox) -> None:
-    entry, today = _undecided(still, outbox), str(uuid.uuid4())
-    query = f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'"
+    entry, before = _undecided(still, outbox), _incarnation(still)
     document = call_for_json(
         app, still, entry.transaction_id, "--rollback", "--min-age-ms", "60000", *AT_ONCE[:1], "--reason", "r"
     )[1]
-    before = document["incarnation"]
-    _execute(still, query, today)
-    try:
+    assert document["incarnation"] == before
+    with _restored(still):
+        today = _incarnation(still)
         refusal = _refused(still, entry.transaction_id, "--rollback")
         assert (refusal["standing"], refusal["database_incarnation"]) == ("mismatch", today)
         assert _refused(still, entry.transaction_id, "--rollback", "--incarnation", today)["standing"] == "mismatch"
         words = (entry.transaction_id, "--rollback", *AT_ONCE, "--incarnation", before)
         assert call_command(app, still, *words)[0] == Exit.OK
         assert still.rows()[entry.transaction_id] == "R"
-    finally:
-        _execute(still, query, before)
 
 
 def test_a_service_without_a_database_is_refused(still: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
     config = tmp_path / "checker.toml"
-    config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\ngroups = ["others"]\n')
+    config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\nservices = ["others"]\n')
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)}
     refusal = _refused(still, _undecided(still, outbox).transaction_id, "--rollback", environ=environ)
     assert "no database is configured for its service" in refusal["why"]
@@ -516,11 +525,9 @@ def test_resolve_all_asks_before_it_decides(still: Site) -> None:
 
 def test_resolve_all_takes_an_incarnation_that_is_gone(still: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.operator.deciding.resolution.AT_ONCE", 2)
-    gone = str(uuid.uuid4())
-    today = _incarnation(still)
-    _execute(still, f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'", gone)
-    ids = _of_group(still, "restored", 3)
-    _execute(still, f"UPDATE {still.tables.meta} SET value = %s WHERE key = 'incarnation'", today)
+    with _restored(still):
+        gone = _incarnation(still)
+        ids = _of_group(still, "restored", 3)
     code, document = call_for_json(app, still, *_all_of("restored"))
     assert (code, document["decided"], document["refused"][0]["standing"]) == (Exit.FINDINGS, 0, "mismatch")
     code, document = call_for_json(app, still, *_all_of("restored", "--incarnation", gone))

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from outbox._kafka.channel import ChannelDescription
+from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
 from outbox.protocol.discard import is_manifest_key, parse_manifest
 from outbox.testing import read_committed
@@ -55,9 +56,7 @@ class HostileChannel:
         description = site.create(*TOPICS, partitions=PARTITIONS)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
-            query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'"
-            row = connection.execute(query.encode()).fetchone()
-        self.incarnation = str(row[0]) if row else ""
+            self.incarnation = CallbackTable(site.tables).incarnation(connection) or ""
         self._write(site)
         return site, description
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from outbox._kafka.topic_contract import (
+    KAFKAS_OWN,
     STOPS,
     Contract,
     Rule,
@@ -19,6 +20,7 @@ from outbox._kafka.topic_contract import (
     topic_settings,
 )
 from outbox._rules.topic_description import TopicDescription
+from outbox.operator.checks import channel_checks
 from outbox.protocol.names import Channel
 
 CHANNEL = Channel("c")
@@ -144,3 +146,22 @@ def test_offsets_that_expire_before_halves_are_a_problem(retention_ms: str, minu
     if problem is not None and fix is not None:
         assert fix in problem.fix
         assert problem.rule is Rule.OFFSETS_RETENTION
+
+
+@pytest.mark.parametrize("compression", ["uncompressed", "producer"])
+def test_what_a_service_goes_on_with_is_a_warning(monkeypatch: pytest.MonkeyPatch, compression: str) -> None:
+    """A channel as `outbox channel create` makes it has no finding with the brokers' default of seven days."""
+    topics = {**_with("c.half", settings={"compression.type": compression}), **_topics_of_kafka()}
+    monkeypatch.setattr(channel_checks, "admin_client", lambda _kafka: None)
+    monkeypatch.setattr(channel_checks, "describe_topics", lambda _admin, _names: {})
+    monkeypatch.setattr(channel_checks, "broker_setting", lambda _admin, _name: "10080")
+    found = list(channel_checks.examine_contract({}, CHANNEL, Contract(), topics))
+    assert [one.problem for one in found] == [""] * len(found)
+    warned = [one.what for one in found if one.fix.startswith("warning: ")]
+    assert warned == ["contract: compression"] * (compression == "producer") + ["contract: offsets_retention"]
+    assert "set retention.ms=604800000" in found[-2].fix
+
+
+def _topics_of_kafka() -> dict[str, TopicDescription]:
+    settings = KAFKA | {"min.insync.replicas": "2"}
+    return {name: TopicDescription(name, f"id-{name}", 50, 3, settings) for name in KAFKAS_OWN}

@@ -10,6 +10,7 @@ import pytest
 from rich.table import Table
 
 from outbox._service.output import PlainConsole, print_json
+from outbox.operator.checks.finding import Finding, show_findings
 from outbox.operator.commands import discarded
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason, Manifest
@@ -24,6 +25,16 @@ def assert_plain(written: str) -> None:
     assert not any(character in written for character in "\x1b\x07\x9b\u202e")
     for part in ("[/red]", "[orders]", "\\x1b", ":smile:", "a[bold]b"):
         assert part in written
+
+
+def test_no_remedy_is_cut_at_the_width_of_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    fix = "set it: kafka-configs.sh --alter --topic outbox.half --add-config compression.type=uncompressed"
+    with pytest.raises(SystemExit):
+        show_findings([Finding("contract: compression", "topic outbox.half stores what producers compress", fix)])
+    assert "…" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("place", ["cell", "title", "line"])

@@ -149,7 +149,7 @@ class _Outage:
         config = Path(self._orders.log_folder) / "checker.toml"
         config.write_text(
             "".join(
-                f'[databases.{name}]\ndsn = "{url}"\ngroups = ["{name}"]\ntable_prefix = "{self._orders.name}"\n'
+                f'[databases.{name}]\ndsn = "{url}"\nservices = ["{name}"]\ntable_prefix = "{self._orders.name}"\n'
                 for name, url in names.items()
             )
         )

@@ -197,7 +197,7 @@ def test_a_service_that_no_database_is_configured_for_stays_undecided(site: Site
     known = send_halves(site, outbox, _messages(site, 1))
     config = Path(site.log_folder) / "checker.toml"
     config.write_text(
-        f'[databases.one]\ndsn = "{site.postgres_url}"\ngroups = ["ord*"]\ntable_prefix = "{site.name}"\n'
+        f'[databases.one]\ndsn = "{site.postgres_url}"\nservices = ["ord*"]\ntable_prefix = "{site.name}"\n'
     )
     site.relay(extra=QUICK)
     checker = site.checker(extra={**QUICK, "OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})

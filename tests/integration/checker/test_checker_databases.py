@@ -72,8 +72,8 @@ def test_a_dead_database_delays_only_its_own_checks(site: Site, outbox: HalfOutb
     with closing(socket.create_server(("127.0.0.1", 0))) as silent, site.half_outbox("stock") as stock:
         port = silent.getsockname()[1]
         configured.write(
-            shop='{dsn}\n{tables}\ngroups = ["orders"]',
-            dead=f'dsn = "postgresql://x:y@127.0.0.1:{port}/x"\ngroups = ["stock"]',
+            shop='{dsn}\n{tables}\nservices = ["orders"]',
+            dead=f'dsn = "postgresql://x:y@127.0.0.1:{port}/x"\nservices = ["stock"]',
         )
         waiting = _orphans(site, stock, 3)
         site.relay(extra=QUICK)
@@ -100,7 +100,7 @@ def test_service_without_commits_is_fenced_only_after_reset(
     site: Site, outbox: HalfOutbox, configured: Configured
 ) -> None:
     """The circuit breaker (R10): it acts before the rollback rows, and an operator's word overrules it."""
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 5')
+    configured.write(shop='{dsn}\n{tables}\nservices = ["orders"]\nbreaker_limit = 5')
     publish_bulk(site, outbox, [Message(site.topic("orders"), "v", "k")], ops=False)
     orphans = _orphans(site, outbox, 30)
     checker = configured.start()
@@ -110,7 +110,7 @@ def test_service_without_commits_is_fenced_only_after_reset(
     site.wait_visible(1, "orders")
     wait_until(lambda: metric(configured.port, "outbox_checker_breakers_open", database="shop") == 1)
     assert len(_fenced(site)) <= 5
-    configured.write(shop='{dsn}\n{tables}\ngroups = ["orders"]\nbreaker_limit = 0')
+    configured.write(shop='{dsn}\n{tables}\nservices = ["orders"]\nbreaker_limit = 0')
     assert checker.terminate() == 0
     configured.start()
     wait_until(lambda: _fenced(site) == _ids(orphans), explain=site.logs)

@@ -340,7 +340,7 @@ def test_another_incarnation_is_decided_only_by_who_names_it(still: Site, outbox
 
 def test_a_service_without_a_database_is_refused(still: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
     config = tmp_path / "checker.toml"
-    config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\ngroups = ["others"]\n')
+    config.write_text(f'[databases.one]\ndsn = "{still.postgres_url}"\nservices = ["others"]\n')
     environ: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)}
     refusal = _refused(still, _undecided(still, outbox).transaction_id, "--rollback", environ=environ)
     assert "no database is configured for its service" in refusal["why"]

@@ -153,7 +153,9 @@ def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform
     mapped = f'postgres_url = "{one.postgres_url}"'
     platform.write()
     text = platform.file.read_text()
-    database = f'[channels.{{}}.databases.shop]\ndsn = "{one.postgres_url}"\ntable_prefix = "{{}}"\ngroups = ["{{}}"]\n'
+    database = (
+        f'[channels.{{}}.databases.shop]\ndsn = "{one.postgres_url}"\ntable_prefix = "{{}}"\nservices = ["{{}}"]\n'
+    )
     for site, service in ((one, "orders"), (other, "stock")):
         own = f'{mapped}\ntable_prefix = "{site.name}"'
         text = text.replace(own, "") + database.format(site.name, site.name, service)

@@ -83,6 +83,7 @@ _FIGURES: LiteralString = (
 _THERE: LiteralString = (
     "SELECT {id}::text FROM {table} AS t WHERE {waits} AND {id} = ANY (CAST(%(ids)s AS {ids}))"
     " UNION SELECT row_id FROM {discarded} WHERE row_id = ANY (CAST(%(ids)s AS text[]))"
+    " AND reason <> 'LEFT_IN_TABLE'"
 )
 
 

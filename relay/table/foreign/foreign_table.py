@@ -39,6 +39,11 @@ _TYPES: LiteralString = (  # of a domain the type that it is made of, however ma
     " UNION ALL SELECT attname, typbasetype, typtypmod FROM found JOIN pg_type t ON t.oid = type WHERE typtype = 'd')"
     " SELECT attname, typname, mod, typtype = 'e' FROM found JOIN pg_type t ON t.oid = type WHERE typtype <> 'd'"
 )
+_KEEP_LEFT: LiteralString = (
+    "INSERT INTO {discarded} (row_id, reason, detail) SELECT given, 'LEFT_IN_TABLE', CAST(%s AS text)"
+    " FROM unnest(CAST(%s AS text[])) AS left_rows (given) WHERE NOT EXISTS"
+    " (SELECT FROM {discarded} WHERE row_id = given AND reason = 'LEFT_IN_TABLE')"
+)
 _CACHE: LiteralString = (
     "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"
 )
@@ -64,6 +69,7 @@ class ForeignTable(OwnedTable):
         self._mark = settings.mark_column if settings.after == "mark" else ""
         self._statements: ForeignStatements | None = None
         self._reader: RowReader | None = None
+        self._examined: TableFacts | None = None
         self._is_id: Callable[[str], bool] = is_text
         self._left: list[str] = []  # ids of rows that stay: they are too large to be read, or of such a transaction
         self._left_writers: set[int] = set()
@@ -82,12 +88,21 @@ class ForeignTable(OwnedTable):
         name = self._source.table
         return f'"{name.schema}"."{name.table}"'
 
+    def _right(self) -> str:
+        return self._source.relay_right(self._connection.info.user, self._mark)
+
+    def verify(self) -> None:
+        """See `OwnedTable`. A table whose columns or indexes were altered is taken over again, and examined then."""
+        super().verify()
+        if self._examined and self._examined != self._facts():
+            raise ConfigurationError(f"Table {self._source.full_name} was altered. It is examined again.")
+
     def check(self) -> None:
         """Check nothing: the owner examines a foreign table when it takes it over."""
 
     def progress(self) -> Progress:
         """See `OwnedTable`."""
-        facts = self._check()
+        facts = self._examined = self._check()
         name, table, incarnation, batch, delivered, ids, *nonces = self._begin()
         if (name, table) != (self.name, self._source.full_name):
             raise ConfigurationError(
@@ -148,20 +163,28 @@ class ForeignTable(OwnedTable):
         cursor = self._connection.cursor(binary=True)
         left_out = [*skip, *self._left]
         parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}
-        rows_read = cursor.execute(self._ready().window, parameters, prepare=may_prepare(left_out))
+        with self._explained():
+            rows_read = cursor.execute(self._ready().window, parameters, prepare=may_prepare(left_out))
         read = [ForeignRow(*row) for row in rows_read]
         failpoint("relay.table_read")
         found, left = deliverable(read, self._left_writers)
-        for row in left:
-            why = "it is too large" if row.size > MAX_BYTES else "a row of its local transaction is too large"
-            log.error("Row left in its table", source=self.name, row=row.id, bytes=row.size, why=why)
-        self._left += [row.id for row in left]
-        self._left_writers |= {row.xmin for row in left}
+        if left:
+            self._leave(left)
         if not found or self._reader is None:
             return Window((), frozenset(), 0)
         made = [*self._reader.rows(found)]
         beyond = frozenset(local_of(which(row)) for row, read in zip(made, found, strict=True) if read.is_beyond)
         return Window(made, beyond, found[0].read_ms)
+
+    def _leave(self, rows: Sequence[ForeignRow]) -> None:
+        """Leave rows where they are, and show them to operators as discarded ones (R60)."""
+        for row in rows:
+            why = "it is too large" if row.size > MAX_BYTES else "a row of its local transaction is too large"
+            log.error("Row left in its table", source=self.name, row=row.id, bytes=row.size, why=why)
+        self._left += [row.id for row in rows]
+        self._left_writers |= {row.xmin for row in rows}
+        detail = f"it, or a row of its local transaction, has more than {MAX_BYTES:,} bytes"
+        self._connection.execute(self._source.compose(_KEEP_LEFT), (detail, _array(row.id for row in rows)))
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
         """See `OwnedTable`."""

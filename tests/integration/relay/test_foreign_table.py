@@ -213,7 +213,25 @@ def test_a_row_too_large_to_be_read_stays_in_its_table(shop: Site) -> None:
     shop.wait_visible(1, "orders")
     wait_until(lambda: BIGINT.waiting(shop) == 1, explain=shop.logs)
     assert "Row left in its table" in service.output()
-    assert not discarded(shop)
+    service.kill()
+    again = relay(shop, BIGINT)
+    wait_until(lambda: "Row left in its table" in again.output(), explain=shop.logs)
+    insert(shop, BIGINT, "orders", "two")
+    shop.wait_visible(2, "orders")
+    ((id_, reason, detail, content),) = discarded(shop)  # once, so that `outbox pending` and `outbox doctor` have it
+    assert (id_, reason, content) == ("1", "LEFT_IN_TABLE", None)
+    assert "has more than 65,000,000 bytes" in detail
+
+
+def test_a_unique_index_that_is_dropped_while_the_table_is_served_stops_it(shop: Site) -> None:
+    """R59: without it a row with the id of a delivered one would be deleted unread."""
+    BIGINT.create(shop)
+    service = relay(shop, BIGINT)
+    insert(shop, BIGINT, "orders", "one")
+    shop.wait_visible(1, "orders")
+    table = BIGINT.table(shop)
+    execute(shop, f"ALTER TABLE {table} DROP CONSTRAINT {table.rpartition('.')[2]}_pkey")
+    wait_until(lambda: "is not known to be unique" in service.output(), explain=shop.logs)
 
 
 def test_rows_of_one_local_transaction_become_visible_together(shop: Site) -> None:

@@ -40,9 +40,9 @@ _TYPES: LiteralString = (  # of a domain the type that it is made of, however ma
     " SELECT attname, typname, mod, typtype = 'e' FROM found JOIN pg_type t ON t.oid = type WHERE typtype <> 'd'"
 )
 _KEEP_LEFT: LiteralString = (
-    "INSERT INTO {discarded} (row_id, reason, detail) SELECT id, 'LEFT_IN_TABLE', %s"
-    " FROM unnest(CAST(%s AS text[])) AS id WHERE NOT EXISTS"
-    " (SELECT FROM {discarded} WHERE row_id = id AND reason = 'LEFT_IN_TABLE')"
+    "INSERT INTO {discarded} (row_id, reason, detail) SELECT given, 'LEFT_IN_TABLE', CAST(%s AS text)"
+    " FROM unnest(CAST(%s AS text[])) AS left_rows (given) WHERE NOT EXISTS"
+    " (SELECT FROM {discarded} WHERE row_id = given AND reason = 'LEFT_IN_TABLE')"
 )
 _CACHE: LiteralString = (
     "SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass(pg_get_serial_sequence(%s, %s)) AND seqcache > 1"

@@ -7,11 +7,13 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
+from typing import LiteralString
 
 import psycopg
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from outbox._postgres.message_table import MessageTable
 from outbox.protocol.identifiers import table_transaction_id
 from relay.table.id_floor import LOOK_SECONDS, WHOLE_SECONDS
 from tests.support.harness import Service, Site, wait_until
@@ -42,12 +44,10 @@ def relay(site: Site, failpoint: str = "", **more: str) -> Service:
     return site.relay(failpoint=failpoint, extra=relay_settings(site, **more))
 
 
-def run(site: Site, statement: str) -> None:
-    """Run one statement; `{message}`, `{source}` and `{discarded}` stand for the tables."""
-    names = site.tables
+def run(site: Site, statement: LiteralString) -> None:
+    """Run one statement; `{message}` and so on stand for the tables."""
     with site.connect() as connection:
-        text = statement.format(message=names.message, source=names.source, discarded=names.discarded)
-        connection.execute(text.encode())
+        connection.execute(MessageTable(site.tables).compose(statement))
 
 
 def is_stopped(service: Service) -> bool:

@@ -1009,7 +1009,7 @@ def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
         place.outbox.publish_many(connection.cursor(), [Message("orders")])
     assert len(place.rows()) == 2
     with psycopg.connect(place.url) as connection:
-        assert place.outbox.outcome(receipt.transaction_id, connection.cursor()) is Outcome.ROLLED_BACK
+        assert place.outbox.outcome(receipt.transaction_id, connection.cursor()) is Outcome.TOO_OLD
 
 
 @pytest.fixture

@@ -611,7 +611,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.publish(w.message, w.outbox_of_missing_tables()),
         ", or correct schema and table prefix",
     ),
-    "missing rights": (World.publish_as_stranger, " --application-role ROLE` with the role of this connection"),
+    "missing rights": (World.publish_as_stranger, "let the owner of the tables run `outbox table create"),
     "no message": (lambda w: w.publish([w.message]), "Give publish() one Message"),  # type: ignore[arg-type]
     # --- sessions and connections -----------------------------------------------------------------------------------
     "two-phase session": (_two_phase, "Use another session"),

@@ -27,7 +27,7 @@ _COLUMNS = "xid, id, created_at, service, topic, partition, timestamp, key, valu
 
 
 def _planted(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
-    """Publish one transaction with these keys for the topic `gone`, and discard it."""
+    """Publish one transaction with these keys for the topic `gone`, and discard it as a relay does."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, "gone", keys)
     with site.connect() as connection:
@@ -38,6 +38,14 @@ def _planted(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
                 f" SELECT {_COLUMNS}, %s, 'why' FROM gone"
             ).encode(),
             (reason,),
+        )
+        connection.execute(
+            (
+                f"INSERT INTO {site.tables.source} (id, name, highest)"
+                f" SELECT 0, %s, max(id) FROM {site.tables.discarded}"
+                " ON CONFLICT (id) DO UPDATE SET highest = excluded.highest"
+            ).encode(),
+            (SOURCE,),
         )
 
 

@@ -168,7 +168,6 @@ def test_the_document_is_made_of_the_whole_run(tmp_path: Path) -> None:
     make_report(tmp_path / "results", tmp_path / "performance.md")
     text = (tmp_path / "performance.md").read_text()
     assert "`make bench QUICK=1`, commit `abc`, 2026-01-01, S, P, 2 cores, 3.5 GiB" in text
-    assert "plan.py`: peers-drain 12 s, peers-cost 12 s." in text
     assert "1 are met and 0 missed." in text
     assert "- peers-cost: ended with 1: no room" in text
     assert re.search(rf"^- Not in this run, {NOT_AT_ALL}: .*peers check-back, .*relay growth", text, re.MULTILINE)

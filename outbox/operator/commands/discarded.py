@@ -67,7 +67,7 @@ def list_command(
         rest = lambda: {"not_listed": _count(chosen), "not_read": places.unread()}  # noqa: E731 - a last word
         print_json_rows({"channel": places.channel}, "transactions", islice(chosen, limit), rest)
     else:
-        _show_list(chosen, limit or LIMIT, places.channel)
+        _show_list(chosen, limit or LIMIT, places)
         if not places.tables:
             PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if places.unread():
@@ -169,11 +169,12 @@ def _report(decision: Decision) -> None:
         _show(left, "still there: refused again, or no relay has come to them yet")
 
 
-def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, channel: str) -> None:
+def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, places: Discards) -> None:
     listed = list(islice(chosen, limit))
-    _show(listed, f"discarded transactions of channel {channel}")
+    _show(listed, f"discarded transactions of channel {places.channel}")
     if not listed:
-        PlainConsole().print(f"No discarded transaction was found in channel {channel}.")
+        read = "what could be read of " if places.unread() else ""
+        PlainConsole().print(f"No discarded transaction was found in {read}channel {places.channel}.")
     elif more := _count(chosen):
         PlainConsole().print(f"{more} more are not listed: --limit")
 
@@ -186,11 +187,10 @@ def _show(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | No
     console.print(title)
     for entry in entries:
         refusal = entry.why_not(kind) if kind else ""
-        count = entry.messages
         print_entry(
             console,
             f"{entry.transaction}  {entry.service}  {entry.reason}",
-            f"{count} message{'' if count == 1 else 's'}, {_where(entry)}",
+            f"{entry.messages} message{'' if entry.messages == 1 else 's'}, {_where(entry)}",
             f"NOT THIS ONE: {refusal}" if refusal else entry.detail,
         )
 

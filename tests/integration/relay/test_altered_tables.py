@@ -21,8 +21,8 @@ from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import SOURCE, create, publish, relay_settings
 
 SOFT_DELETE = (
-    "CREATE FUNCTION {message}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-    " CREATE TRIGGER soft BEFORE DELETE ON {message} FOR EACH ROW EXECUTE FUNCTION {message}_keep()"
+    "CREATE OR REPLACE FUNCTION keep_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+    " CREATE TRIGGER soft BEFORE DELETE ON {message} FOR EACH ROW EXECUTE FUNCTION keep_row()"
 )
 HALTED = "Table source halted"
 

@@ -46,4 +46,4 @@ def test_a_checkpoint_that_is_held_back_holds_up_its_own_partition_only(site: Si
         assert len(site.read("orders")) < COUNT
     found = site.wait_visible(COUNT, "orders")
     assert not doubled(found)
-    assert metric(port, "outbox_relay_partitions", state="not_served") == 0
+    wait_until(lambda: metric(port, "outbox_relay_partitions", state="not_served") == 0, explain=site.logs)

@@ -272,9 +272,10 @@ def _of_topics(partitions: Mapping[str, int], offsets: Mapping[tuple[str, int], 
 def _offsets(
     admin: AdminClient, places: Collection[tuple[str, int]], which: OffsetSpec, timeout: float, *, stable: bool
 ) -> dict[tuple[str, int], int]:
-    """One offset of each of those partitions that answer in time."""
+    """One offset of each of those partitions that answer in time; an offset below 0 is no answer."""
     level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
-    return {place: int(found.offset) for place, found in _listed(admin, places, which, timeout, level)}
+    found = _listed(admin, places, which, timeout, level)
+    return {place: int(info.offset) for place, info in found if info.offset >= 0}
 
 
 def newest_records(

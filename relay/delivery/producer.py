@@ -137,7 +137,11 @@ class ClientLog:
 
 
 class BatchProducer:
-    """A producer for whole batches."""
+    """A producer for whole batches.
+
+    No other object refers to `client`, and no local name: an error that is kept would keep the client with its frames,
+    and a thread of librdkafka never rests where a broker has left the cluster (R79).
+    """
 
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
         contexts = str(config.get("debug", ""))
@@ -209,6 +213,12 @@ class BatchProducer:
             return delivery_error(Step.LISTEN, error.args[0])
         return DeliveryError("the producer failed without an error code")
 
+    def take_over(self, seconds: float) -> None:
+        self.client.init_transactions(seconds)
+
+    def abort(self, seconds: float) -> None:
+        self.client.abort_transaction(seconds)
+
     def listen(self) -> bool:
         """Serve librdkafka's log, and return whether it reports trouble since the last time."""
         self.client.poll(0)
@@ -224,14 +234,14 @@ class BatchProducer:
         self.client.poll(0)
         return self.client_log.broker_left
 
-    def wake(self, client: Producer) -> None:
+    def wake(self) -> None:
         """Break the connection to the transaction coordinator, which librdkafka makes again at once (R79).
 
         librdkafka asks who coordinates the group only when a connection comes or goes. While it waits for that, this
         connection is idle. Another thread than that of the call does it.
         """
-        with suppress(KafkaException, SystemError):  # the call raises it, too
-            client.poll(0)  # its log has the newest connection
+        with suppress(KafkaException, SystemError, AttributeError):  # the call raises it, too; it was let go meanwhile
+            self.client.poll(0)  # its log has the newest connection
         if self.client_log.coordinator is None:
             return
         port, number = self.client_log.coordinator

@@ -156,12 +156,12 @@ class TransactionalDelivery:
     def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
         """Write a Kafka transaction; return how long its commit took, seconds."""
         self._producer.listen()  # an idle connection that was closed before is none that breaks in this transaction
-        client = self._producer.client
-        call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
+        producer = self._producer
+        call_again(Step.BEGIN, 0, lambda _left: producer.client.begin_transaction())
         self._fill(records, offsets, group_metadata)
         started = time.monotonic()
         # With any other time-out librdkafka and the coordinator may come to different states.
-        call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
+        call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: producer.client.commit_transaction(-1))
         failpoint("relay.committed")
         return time.monotonic() - started
 
@@ -175,13 +175,13 @@ class TransactionalDelivery:
         failpoint("relay.offsets_sent")
 
     def _send_offsets(self, offsets: list[TopicPartition], group_metadata: bytes) -> None:
-        producer, client = self._producer, self._producer.client
+        producer = self._producer
         try:
             call_again(
                 Step.OFFSETS,
                 OFFSETS_SECONDS,
-                lambda left: client.send_offsets_to_transaction(offsets, group_metadata, left),
-                Wake(self._wake_seconds(), lambda: producer.wake(client)),
+                lambda left: producer.client.send_offsets_to_transaction(offsets, group_metadata, left),
+                Wake(self._wake_seconds(), producer.wake),
             )
         except DeliveryError as error:
             if error.cause is None or error.cause.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
@@ -205,7 +205,7 @@ class TransactionalDelivery:
             call_again(Step.BEGIN, 0, lambda _left: self._producer.client.begin_transaction())
             self._producer.produce([record])
             self._producer.flush()  # an abort would else throw it away before it is sent
-            call_again(Step.ABORT, ABORT_SECONDS, self._producer.client.abort_transaction)
+            call_again(Step.ABORT, ABORT_SECONDS, self._producer.abort)
             lost_something = self._producer.listen()
         if lost_something:
             raise DeliveryError(
@@ -224,14 +224,14 @@ class TransactionalDelivery:
         """
         with self._producer.fatal_errors():
             self._producer.listen()
-            client = self._producer.client
-            call_again(Step.BEGIN, 0, lambda _left: client.begin_transaction())
+            producer = self._producer
+            call_again(Step.BEGIN, 0, lambda _left: producer.client.begin_transaction())
             self._fill([] if record is None else [record], [place], group_metadata)
             failpoint("relay.ending")
             if is_committed:
-                call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: client.commit_transaction(-1))
+                call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: producer.client.commit_transaction(-1))
             else:
-                call_again(Step.ABORT, ABORT_SECONDS, client.abort_transaction)
+                call_again(Step.ABORT, ABORT_SECONDS, producer.abort)
 
     def _abort(self) -> None:
         """Abort what is open, so that readers need not wait for its time-out.
@@ -239,7 +239,7 @@ class TransactionalDelivery:
         If that fails, the next producer does it: for the coordinator nothing may be open yet (librdkafka #4849).
         """
         with suppress(DeliveryError), self._producer.fatal_errors():
-            self._producer.client.abort_transaction(ABORT_SECONDS)
+            self._producer.abort(ABORT_SECONDS)
 
     def _replace(self) -> None:
         self._renew()
@@ -271,7 +271,7 @@ def take_over(config: Mapping[str, str | int | bool]) -> BatchProducer:
 def _fence(producer: BatchProducer) -> None:
     with producer.fatal_errors():
         try:
-            call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.client.init_transactions)
+            call_again(Step.TAKE_OVER, TAKE_OVER_SECONDS, producer.take_over)
         finally:
             producer.listen()
 

@@ -321,6 +321,15 @@ def r79_wait_for_the_coordinator(self: TransactionalDelivery) -> float:
     return math.inf
 
 
+@mutant(BatchProducer.take_over, "R79", Harm.STUCK)
+@fails("unit/relay/test_delivery.py::test_an_error_that_is_kept_keeps_no_client")
+def r79_client_of_a_kept_error(self: BatchProducer, seconds: float) -> None:
+    """No frame of an error refers to the client. Where a broker has left, a thread of each client that is kept uses
+    a whole processor, and a relay that fails again and again has more of them each time."""
+    client = self.client
+    client.init_transactions(seconds)
+
+
 @mutant(Replicas.are_few, "R80", Harm.STUCK)
 @fails("unit/relay/test_preflight.py::test_replicas_on_lost_brokers_are_not_in_sync")
 def r80_brokers_that_are_lost(self: Replicas, lost: AbstractSet[int] = frozenset()) -> bool:

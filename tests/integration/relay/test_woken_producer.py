@@ -14,7 +14,7 @@ def test_a_producer_that_was_woken_makes_its_connection_again(site: Site) -> Non
     producer = take_over({**SETTINGS, **site.kafka(), "transactional.id": site.name})
     producer.listen()
     assert producer.client_log.coordinator is not None, "librdkafka's line is worded otherwise now"
-    producer.wake(producer.client)
+    producer.wake()
     wait_until(producer.listen, 10.0)
     producer.client.begin_transaction()
     producer.produce([Record(site.topic("woken"), 0, None, b"tea", [], 0)])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from outbox._kafka import groups
+from outbox._kafka.admin import end_offsets
 from outbox._kafka.groups import committed_offsets
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from relay.recovery import hanging_checkpoint
@@ -75,3 +78,13 @@ def test_a_relay_names_the_right_that_keeps_it_from_its_progress(
     why = why_unreadable(SILENT, {}, "shop-table.a", PLACE)
     assert str(why) == reason
     assert not isinstance(why, HeldBackError)
+
+
+@pytest.mark.parametrize(("offset", "known"), [(7, {"orders": (3, 7)}), (-1, {}), (-1001, {})])
+def test_an_end_below_0_is_no_answer(offset: int, known: dict[str, tuple[int, ...]]) -> None:
+    """The partition's leader may have changed; an owner would else look for what it left open at a wrong place."""
+    ends: list[Future[Any]] = [Future(), Future()]
+    for future, at in zip(ends, (3, offset), strict=True):
+        future.set_result(SimpleNamespace(offset=at))
+    admin = Mock(**{"list_offsets.side_effect": lambda asked, **_: dict(zip(asked, ends, strict=True))})
+    assert end_offsets(admin, {"orders": 2}, stable=True) == known

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 from unittest.mock import Mock
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -87,6 +91,44 @@ def test_when_a_broker_left_the_next_batch_has_a_fresh_producer(monkeypatch: pyt
     assert (coordinator.epoch, found.take_overs) == (2, 2), "what the former one left open is looked for (R31)"
     found.renew()
     assert coordinator.epoch == 2
+
+
+class _Client(confluent_kafka.Producer):
+    """Can be referred to weakly."""
+
+
+_NOWHERE = {"bootstrap.servers": "127.0.0.1:9"}
+
+_KEEPING: dict[str, Callable[[TransactionalDelivery], object]] = {
+    "take over": lambda _found: TransactionalDelivery(_NOWHERE, "outbox-relay-1"),
+    "begin": lambda found: write(found, 0),
+    "offsets": lambda found: found._send_offsets([TopicPartition("outbox.half", 0, 1)], b""),
+    "abort": lambda found: found.write_and_abort(Record("real", 0, None, b"", [], 0)),
+    "end": lambda found: found.end_hanging(None, TopicPartition("outbox.half", 0, 1), b"", is_committed=True),
+}
+
+
+@pytest.mark.parametrize("call", _KEEPING)
+def test_an_error_that_is_kept_keeps_no_client(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of librdkafka never rests where a broker has left, until its client is gone (R79)."""
+    clients = weakref.WeakSet[_Client]()
+
+    def made(config: dict[str, Any]) -> _Client:
+        client = _Client(config)
+        clients.add(client)
+        return client
+
+    monkeypatch.setattr(relay.delivery.producer, "Producer", made)
+    fence = relay.delivery.transactional_delivery._fence
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "_fence", Mock())
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "TAKE_OVER_SECONDS", 0.1)
+    found = TransactionalDelivery(_NOWHERE, "outbox-relay-0")  # nothing is initialised: each call fails
+    monkeypatch.setattr(relay.delivery.transactional_delivery, "_fence", fence)
+    with pytest.raises(DeliveryError) as kept:
+        _KEEPING[call](found)
+    found.close()
+    assert kept.value.__cause__ is not None
+    assert not clients
 
 
 @pytest.mark.parametrize("has_left", [True, False])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, Self
 
 import psycopg
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import PartitionMetadata  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox import HalfOutbox, Message, Outbox, OutboxError
@@ -19,16 +19,14 @@ from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from stack.kafka import Kafka
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE
+from tests.support.plain_records import PlainRecords
+from tests.support.spans import Span, covered
 
 THINKING_SECONDS = 0.1
 """Between two transactions of a writer."""
 
-PLAIN_SECONDS = 1.0
-"""A plain record that waits longer for its acknowledgement shows that Kafka itself takes none."""
-
 _IN_SYNC_SECONDS = 60.0
 _ANSWER_SECONDS = 5.0
-_LOOK_SECONDS = 0.1
 _QUICK = {
     "fetch.wait.max.ms": 50,
     "log_level": 0,
@@ -53,18 +51,11 @@ class Step(NamedTuple):
 
 
 class Restarts:
-    """Restarts nodes, and notes when Kafka itself took no records: a plain producer waited for an acknowledgement.
-
-    Nobody delivers in such a time, and how long it is depends on Kafka and on the machine.
-    """
+    """Restarts nodes, beside plain records."""
 
     def __init__(self, kafka: Kafka, site: Site) -> None:
-        self._kafka, self._admin, self._topic = kafka, site.admin, site.topic("plain")
-        self._producer = Producer({**site.kafka(), "log_level": 0})
-        self._waits: list[tuple[float, float]] = []
-        self._merged: tuple[int, list[tuple[float, float]]] = 0, []
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._kafka, self._admin = kafka, site.admin
+        self.plain = PlainRecords(site)
 
     def restart(self, step: Step) -> None:
         """End a node and start it again; return when all replicas are in sync, as an operator waits for each time."""
@@ -79,48 +70,6 @@ class Restarts:
             for topic in self._admin.list_topics(timeout=_ANSWER_SECONDS).topics.values():
                 found += topic.partitions.values()
         return bool(found) and all(len(part.isrs) == len(part.replicas) for part in found)
-
-    def waits(self, since: float, until: float) -> float:
-        """Return for how long of a span of monotonic time a plain record waited for more than a second, s."""
-        return sum(max(0.0, min(ended, until) - max(began, since)) for began, ended in self._spans())
-
-    def _spans(self) -> list[tuple[float, float]]:
-        """Return the times in which some record waited: they do not overlap."""
-        if self._merged[0] != len(self._waits):
-            spans: list[tuple[float, float]] = []
-            for began, ended in sorted(self._waits):
-                if spans and began <= spans[-1][1]:
-                    spans[-1] = spans[-1][0], max(spans[-1][1], ended)
-                else:
-                    spans.append((began, ended))
-            self._merged = len(self._waits), spans
-        return self._merged[1]
-
-    def _write(self) -> None:
-        partitions = self._admin.list_topics(self._topic, _ANSWER_SECONDS).topics[self._topic].partitions
-        while not self._end.wait(_LOOK_SECONDS):
-            for number in partitions:
-                self._producer.produce(self._topic, b"", partition=number, on_delivery=self._acknowledged())
-            self._producer.poll(0)
-        self._producer.flush(_IN_SYNC_SECONDS)
-
-    def _acknowledged(self) -> Callable[[KafkaError | None, object], None]:
-        began = time.monotonic()
-
-        def take(_error: KafkaError | None, _message: object) -> None:
-            ended = time.monotonic()
-            if ended - began > PLAIN_SECONDS:
-                self._waits.append((began, ended))
-
-        return take
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
 
 
 class Seen(NamedTuple):
@@ -236,25 +185,26 @@ def _write(
             visibility.committed[receipt.message_id] = time.monotonic()
 
 
-def beyond_kafka(one: Seen, restarts: Restarts) -> float:
+def beyond_kafka(one: Seen, waits: Sequence[Span]) -> float:
     """Return how long a message took, without the time in which plain records waited, s."""
-    return one.seconds - restarts.waits(one.committed, one.visible)
+    return one.seconds - covered(waits, one.committed, one.visible)
 
 
-def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, restarts: Restarts) -> list[str]:
+def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, waits: Sequence[Span]) -> list[str]:
     """Return for people: the slowest message of each step, and the longest pause of each owner.
 
     Args:
         steps: Each with the times at which it began and ended.
+        waits: When plain records waited.
     """
     seen = visibility.seen()
     lines = []
     for step, began, ended in steps:
         of_it = [one for one in seen if began <= one.committed < ended]
         slowest = max((one.seconds for one in of_it), default=0.0)
-        beyond = max((beyond_kafka(one, restarts) for one in of_it), default=0.0)
+        beyond = max((beyond_kafka(one, waits) for one in of_it), default=0.0)
         lines.append(
-            f"{step}: {ended - began:.1f} s, plain records waited {restarts.waits(began, ended):.1f} s, "
+            f"{step}: {ended - began:.1f} s, plain records waited {covered(waits, began, ended):.1f} s, "
             f"{len(of_it)} messages, slowest {slowest:.1f} s, beyond Kafka's own time {beyond:.1f} s"
         )
     longest = pauses([one for one in seen if steps[0][1] <= one.committed])

@@ -15,6 +15,7 @@ from examples.flights.digest import digest
 from outbox.protocol.half import user_headers
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER
 from tests.torture.evidence import ID_HEADER, Seen, transaction_of
+from tests.torture.pauses import Arrival
 
 Places = dict[tuple[str, int], int]
 """Offsets, by topic and partition."""
@@ -115,7 +116,7 @@ class Reader(threading.Thread):
         self.failure: BaseException | None = None
         self._bootstrap_servers = bootstrap_servers
         self._seen: list[Seen] = []
-        self._arrived: dict[str, float] = {}
+        self._arrived: dict[str, Arrival] = {}
         self._at: Places = dict.fromkeys(places, 0)
         self._end = threading.Event()
 
@@ -132,7 +133,8 @@ class Reader(threading.Thread):
         ends: Places = {}
         _sort_out(messages, found, ends)
         new = [seen(message) for message in found]
-        self._arrived |= dict.fromkeys([transaction_of(record.id) for record in new], time.time())
+        now = time.time()
+        self._arrived |= {transaction_of(record.id): Arrival(now, record.origin[0]) for record in new}
         self._seen.extend(new)
         self._at |= {(record.topic() or "", record.partition() or 0): (record.offset() or 0) + 1 for record in found}
         self._at |= ends
@@ -141,8 +143,8 @@ class Reader(threading.Thread):
         """What it saw in this round, but for the first records."""
         return self._seen[start:]
 
-    def arrived(self) -> Mapping[str, float]:
-        """When it saw the last message of a transaction, seconds since 1970, by the application's id, in this round."""
+    def arrived(self) -> Mapping[str, Arrival]:
+        """What arrived in this round, by the application's id of the transaction."""
         return dict(self._arrived)
 
     def has_reached(self, ends: Mapping[tuple[str, int], int]) -> bool:

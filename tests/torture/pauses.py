@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from tests.support.spans import Span, covered
 from tests.torture.diary import COMMITTED, Entry
 from tests.torture.evidence import SHORT
 
@@ -22,6 +23,13 @@ class Step(NamedTuple):
     longest: float
 
 
+class Arrival(NamedTuple):
+    """When the last message of a transaction was seen, and the half partition or table source that it came through."""
+
+    at: float
+    owner: str
+
+
 class Pauses:
     """The slowest messages of all steps.
 
@@ -35,13 +43,19 @@ class Pauses:
         self.transactions: Counter[str] = Counter()
 
     def judge(
-        self, steps: Sequence[Step], diary: Collection[Entry], arrived: Mapping[str, float], now: float
+        self,
+        steps: Sequence[Step],
+        diary: Collection[Entry],
+        arrived: Mapping[str, Arrival],
+        now: float,
+        waits: Callable[[str], Sequence[Span]],
     ) -> list[str]:
         """Measure a round; return what took too long. What has not arrived yet has taken until now.
 
         Args:
             steps: In their order; in the first one nothing happens.
-            arrived: When the last message of a transaction was seen, by the application's id.
+            arrived: By the application's id of a transaction.
+            waits: When Kafka itself took nothing of an owner; a message may wait for as long.
         """
         found: list[str] = []
         quiet = 0.0
@@ -49,14 +63,19 @@ class Pauses:
             slowest = 0.0
             for entry in diary:
                 if entry.kind == COMMITTED and step.began <= entry.at < end:
-                    seconds = arrived.get(entry.told, now) - entry.at
+                    end_at, owner = arrived.get(entry.told, Arrival(now, ""))
+                    seconds = end_at - entry.at
                     name = f"{step.name}, mode {entry.mode}{', the short topic' * (entry.topic == SHORT)}"
                     self.transactions[name] += 1
                     self.slowest[name] = max(self.slowest.get(name, 0.0), round(seconds, 1))
                     if entry.topic == SHORT:
                         continue
                     slowest = max(slowest, seconds)
-                    if seconds > quiet + step.longest:
-                        found.append(f"{name}: {entry.told} came {seconds:.1f} s after COMMIT, before {quiet:.1f} s")
+                    kafkas = covered(waits(owner), entry.at, end_at) if seconds > quiet + step.longest else 0.0
+                    if seconds > quiet + step.longest + kafkas:
+                        found.append(
+                            f"{name}: {entry.told} came {seconds:.1f} s after COMMIT, before {quiet:.1f} s, "
+                            f"Kafka took nothing of {owner or 'its owner'} for {kafkas:.1f} s"
+                        )
             quiet = quiet or slowest
         return found

@@ -15,6 +15,8 @@ from benchmarks.environment import environment
 from outbox.protocol.discard import DiscardReason
 from stack import StartError
 from tests.support.harness import wait_until
+from tests.support.plain_records import PlainRecords
+from tests.support.spans import Span, merged
 from tests.torture.cruelty import Cruelty
 from tests.torture.database import MINUTE
 from tests.torture.diary import Diary
@@ -151,6 +153,7 @@ class Run:
         self._diary = Diary(folder / "diary")
         self._processes = Processes(world.site, world.settings(), self._chance, self._diary, services)
         self._steps = Steps(world, self._chance, self._let_pass_quietly)
+        self._plain = PlainRecords(world.site, time.time)
         self._assault = Assault(second, world.channel.half.id, random.Random(seed)) if second else None
         self._discarded: Counter[str] = Counter()
         self._cruelty = Cruelty(world, self._processes, self._diary, self._chance, min(MINUTE, round_seconds / 2))
@@ -170,6 +173,7 @@ class Run:
             self._reader.start()
             life.callback(self._reader.end)
             life.enter_context(self._observers)
+            life.enter_context(self._plain)
             life.enter_context(closing(self._cruelty))
             if self._assault is not None:
                 life.callback(self._assault.end)
@@ -279,8 +283,12 @@ class Run:
             time.sleep(0.5)
         return []
 
+    def _waits(self, owner: str) -> Sequence[Span]:
+        """Return when Kafka took no plain records, or had not ended the last transaction of an owner."""
+        return merged([*self._plain.spans(), *self._observers.held.spans(owner, time.time())])
+
     def _check(self, unsettled: list[str]) -> None:
-        slow = self._steps.take_found(self._diary.read(), self._reader.arrived())
+        slow = self._steps.take_found(self._diary.read(), self._reader.arrived(), self._waits)
         found = [Violation("I15", detail) for detail in self._cruelty.found()]
         found += [Violation("I18", detail) for detail in slow]
         evidence = self._gathering.gather(unsettled)

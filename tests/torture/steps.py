@@ -6,12 +6,13 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
+from tests.support.spans import Span
 from tests.torture.diary import Entry
-from tests.torture.pauses import Pauses, Step
+from tests.torture.pauses import Arrival, Pauses, Step
 from tests.torture.world import BROKERS, World
 
 QUIET_SECONDS = 15.0
@@ -78,14 +79,17 @@ class Steps:
                 self._wait_for(pool.submit(self._kafka.start, node))
                 self._let_pass(AFTER_SECONDS)
 
-    def take_found(self, diary: Collection[Entry], arrived: Mapping[str, float]) -> list[str]:
+    def take_found(
+        self, diary: Collection[Entry], arrived: Mapping[str, Arrival], waits: Callable[[str], Sequence[Span]]
+    ) -> list[str]:
         """What was too slow in the last round, now that all is settled; nothing if it was of another kind.
 
         Args:
-            arrived: When the last message of a transaction was seen, by the application's id.
+            arrived: By the application's id of a transaction.
+            waits: When Kafka itself took nothing of an owner.
         """
         steps, self._steps = self._steps, []
-        return self.pauses.judge(steps, diary, arrived, time.time())
+        return self.pauses.judge(steps, diary, arrived, time.time(), waits)
 
     def _let_pass(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -18,6 +18,7 @@ from tests.proxies.kafka import KafkaProxies
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
 from tests.support.harness import Site, wait_until
+from tests.support.plain_records import TOPIC as PLAIN
 from tests.torture.application import DDL
 from tests.torture.evidence import SHORT, SOURCE, TOPICS
 from tests.torture.hostile.channel import HostileChannel
@@ -114,7 +115,7 @@ def started(*, loses_commits: bool = False, hostile: bool = False) -> Iterator[W
         LoopThread() as loop,
         Site(stack.bootstrap_servers, stack.postgres_url, replication=BROKERS) as site,
     ):
-        channel = site.create(*TOPICS[:-1], partitions=PARTITIONS)
+        channel = site.create(*TOPICS[:-1], PLAIN, partitions=PARTITIONS)
         _create_short(site)
         with site.connect() as connection:
             role = f"{site.name}_relay"

@@ -91,7 +91,8 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run:
     for _ in range(2):
         site.relay(extra=relay_settings(site, OUTBOX_BATCH_MESSAGES="5000"))
     done: list[tuple[Step, float, float]] = []
-    with Visibility(site, ["halves", "rows"]) as visibility, Restarts(own.kafka, site) as restarts:
+    restarts = Restarts(own.kafka, site)
+    with Visibility(site, ["halves", "rows"]) as visibility, restarts.plain as plain:
         with writing(site, visibility):
             wait_until(lambda: _flows(visibility), 120.0, site.logs)
             for step in [Step(node, 8.0) for node in range(BROKERS)]:
@@ -99,13 +100,13 @@ def test_rolling_restart_delays_no_message_for_long(own: Stack, site: Site, run:
                 restarts.restart(step)
                 done.append((step, began, time.monotonic()))
         wait_until(lambda: not visibility.missing(), 120.0, explain=site.logs)
-        found = table(done, visibility, restarts)
+        found = table(done, visibility, waits := plain.spans())
         if report := os.environ.get(REPORT):
             with Path(report).open("a") as file:
                 file.write("\n".join([f"run {run}", *found, "", ""]))
         assert not visibility.doubled()
         seen = [one for one in visibility.seen() if one.committed >= done[0][1]]
-        slowest = max(beyond_kafka(one, restarts) for one in seen)
+        slowest = max(beyond_kafka(one, waits) for one in seen)
         assert slowest <= MOST_SECONDS, "\n".join([*found, site.logs()])
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.spans import Span
 from tests.torture.diary import ANSWERED, COMMITTED, Diary, Entry
 from tests.torture.evidence import SHORT
-from tests.torture.pauses import Pauses, Step
+from tests.torture.held import HeldOwners
+from tests.torture.pauses import Arrival, Pauses, Step
 
 STEPS = [Step("before", 100.0, math.inf), Step("broker killed", 120.0, 10.0)]
 
@@ -18,13 +20,26 @@ def committed(told: str, at: float, *, mode: str = "half", topic: str = "a") -> 
     return Entry(COMMITTED, mode, told, "", topic, at)
 
 
-def judged(*entries: Entry, arrived: dict[str, float], now: float = 200.0) -> list[str]:
-    return Pauses().judge(STEPS, entries, arrived, now)
+def judged(*entries: Entry, arrived: dict[str, float], **held: Span) -> list[str]:
+    return Pauses().judge(STEPS, entries, seen(arrived), 200.0, lambda owner: [held[owner]] if owner in held else [])
+
+
+def seen(arrived: dict[str, float]) -> dict[str, Arrival]:
+    return {told: Arrival(at, "shop") for told, at in arrived.items()}
 
 
 def test_a_message_that_a_step_delays_too_long_is_found() -> None:
     found = judged(committed("x", 121.0), committed("y", 121.0), arrived={"x": 131.5, "y": 130.5})
-    assert found == ["broker killed, mode half: x came 10.5 s after COMMIT, before 0.0 s"]
+    assert found == [
+        "broker killed, mode half: x came 10.5 s after COMMIT, before 0.0 s, Kafka took nothing of shop for 0.0 s"
+    ]
+
+
+def test_what_kafka_itself_takes_is_allowed_for() -> None:
+    entry, arrived = committed("x", 121.0), {"x": 135.0}
+    assert judged(entry, arrived=arrived, shop=(120.0, 125.5)) == []
+    assert judged(entry, arrived=arrived, shop=(120.0, 124.5))
+    assert judged(entry, arrived=arrived, another=(120.0, 125.5))
 
 
 def test_what_has_not_come_at_all_is_found() -> None:
@@ -52,13 +67,26 @@ def test_what_must_wait_or_is_not_measured_is_not_found(entry: Entry) -> None:
 def test_the_slowest_of_each_step_is_kept() -> None:
     pauses = Pauses()
     entries = [committed("x", 121.0), committed("y", 121.0), committed("z", 121.0, topic=SHORT)]
-    pauses.judge(STEPS, entries, {"x": 122.0, "y": 123.0, "z": 161.0}, 200.0)
+    pauses.judge(STEPS, entries, seen({"x": 122.0, "y": 123.0, "z": 161.0}), 200.0, lambda _: [])
     assert pauses.slowest == {"broker killed, mode half": 2.0, "broker killed, mode half, the short topic": 40.0}
     assert pauses.transactions == {"broker killed, mode half": 2, "broker killed, mode half, the short topic": 1}
 
 
 def test_a_round_without_steps_is_not_judged() -> None:
-    assert Pauses().judge([], [committed("x", 121.0)], {}, 200.0) == []
+    assert Pauses().judge([], [committed("x", 121.0)], {}, 200.0, lambda _: []) == []
+
+
+def test_an_owner_is_held_while_its_first_record_of_the_short_topic_stays_unseen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = HeldOwners({}, SHORT)
+    monkeypatch.setattr(held, "_owner", lambda number, _offset: "shop" if number == 0 else "3")
+    places = [(SHORT, 0), (SHORT, 1), ("a", 0)]
+    for now, stable in ((10.0, (5, 5, 0)), (11.0, (4, 5, 0)), (12.0, (4, 5, 0)), (14.0, (5, 5, 0)), (15.0, (5, 3, 0))):
+        held.saw(dict(zip(places, (5, 5, 5), strict=True)), dict(zip(places, stable, strict=True)), now)
+    held.saw({}, {}, 16.0)
+    assert held.spans("shop", 20.0) == [(11.0, 14.0)]
+    assert held.spans("3", 20.0) == [(15.0, 20.0)]
 
 
 def test_a_line_that_was_cut_off_is_passed_by(tmp_path: Path) -> None:

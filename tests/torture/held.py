@@ -2,53 +2,55 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-
+from relay.recovery.transaction_state import TransactionalIdState, key_of, parse_state
 from tests.support.spans import Span
-from tests.torture.log import seen
+from tests.torture.evidence import SHORT, SOURCE
+from tests.torture.log import read_to_end
+from tests.torture.world import PARTITIONS, World
 
-_READ_SECONDS = 2.0
+_TOPIC = "__transaction_state"
 
 
-class HeldOwners:
-    """When the first record of an owner that readers do not see yet, in the short topic, stayed where it was.
+class State(NamedTuple):
+    """What a coordinator wrote of an owner's transactional id, and when, s since 1970."""
+
+    owner: str
+    at: float
+    state: TransactionalIdState
+
+
+def held(states: Iterable[State], topic: str, now: float) -> Mapping[str, Sequence[Span]]:
+    """Return when the end of a transaction that wrote to a topic was decided, and not yet written everywhere, by owner.
 
     Kafka begins no other transaction of that owner meanwhile, for whatever topic (docs/operations/recovery.md).
     """
+    since: dict[str, float] = {}
+    spans: defaultdict[str, list[Span]] = defaultdict(list)
+    for owner, at, state in states:
+        if any(name == topic for name, _ in state.places or ()):
+            since.setdefault(owner, at)
+        elif owner in since:
+            spans[owner].append((since.pop(owner), at))
+    for owner, at in since.items():
+        spans[owner].append((at, now))
+    return spans
 
-    def __init__(self, kafka: Mapping[str, str | int | float | bool], topic: str) -> None:
-        self._topic = topic
-        self._config = {**kafka, "group.id": "torture-held", "isolation.level": "read_uncommitted"}
-        self._held: dict[int, tuple[int, str, float]] = {}  # by partition: offset, owner, since when
-        self._spans: defaultdict[str, list[Span]] = defaultdict(list)
 
-    def saw(self, ends: Mapping[tuple[str, int], int], stable: Mapping[tuple[str, int], int], now: float) -> None:
-        """Take the ends of partitions, and up to where readers see them; those that did not answer are missing."""
-        for topic, number in ends.keys() & stable.keys():
-            offset = stable[topic, number]
-            if topic != self._topic:
-                continue
-            held = self._held.get(number)
-            if held is not None and (held[0] != offset or offset == ends[topic, number]):
-                self._spans[held[1]].append((held[2], now))
-                del self._held[number]
-            if offset < ends[topic, number] and number not in self._held:
-                self._held[number] = offset, self._owner(number, offset), now
-
-    def _owner(self, number: int, offset: int) -> str:
-        """Return the half partition or table source that wrote a record; empty if it cannot be read."""
-        with closing(Consumer(self._config)) as consumer:
-            consumer.assign([TopicPartition(self._topic, number, offset)])
-            try:
-                message = consumer.poll(_READ_SECONDS)
-            except KafkaException:
-                return ""
-        return "" if message is None or message.error() is not None else seen(message).origin[0]
-
-    def spans(self, owner: str, now: float) -> Sequence[Span]:
-        """Return when an owner was held."""
-        return [*self._spans[owner], *((since, now) for _, held, since in self._held.values() if held == owner)]
+def held_owners(world: World) -> Mapping[str, Sequence[Span]]:
+    """Return when owners were held, by what the coordinators wrote."""
+    servers, channel = world.site.bootstrap_servers, world.channel.channel
+    owners = {key_of(channel.transactional_id(number)): str(number) for number in range(PARTITIONS)}
+    owners[key_of(channel.table_group(SOURCE))] = SOURCE
+    partitions = world.site.admin.list_topics(_TOPIC, 10).topics[_TOPIC].partitions
+    records, _ = read_to_end(servers, {(_TOPIC, number): 0 for number in partitions})
+    states = [
+        State(owners[record.key() or b""], record.timestamp()[1] / 1_000, parse_state(record.value() or b""))
+        for record in records
+        if record.key() in owners and record.value() is not None
+    ]
+    return held(states, world.site.topic(SHORT), time.time())

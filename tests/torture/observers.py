@@ -13,8 +13,6 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox._kafka.channel import ChannelDescription
-from tests.torture.evidence import SHORT
-from tests.torture.held import HeldOwners
 from tests.torture.watches import CheckpointWatch, ResourceWatch, StallWatch
 
 _CHECKPOINTS_SECONDS = 0.2
@@ -35,12 +33,11 @@ class Observers:
         services: Callable[[], Sequence[tuple[str, int]]],
         channels: int = 1,
     ) -> None:
-        self._kafka: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self.checkpoints = CheckpointWatch(channel.half.id)
         self.stalls = StallWatch()
         self.resources = ResourceWatch(channels)
-        self.held = HeldOwners(self._kafka, next(topic for topic, _ in places if topic.endswith(SHORT)))
         self.failure: BaseException | None = None
+        self._kafka: dict[str, str | int | float | bool] = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         self._channel = channel
         self._places = [TopicPartition(*place) for place in places]
         self._services = services
@@ -88,7 +85,6 @@ class Observers:
             now = time.monotonic()
             for place in ends.keys() & stable.keys():
                 self.stalls.saw(place, stable[place], ends[place], now)
-            self.held.saw(ends, stable, time.time())
 
         return look
 

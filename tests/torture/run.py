@@ -22,6 +22,7 @@ from tests.torture.database import MINUTE
 from tests.torture.diary import Diary
 from tests.torture.evidence import Evidence
 from tests.torture.gathering import Gathering
+from tests.torture.held import held_owners
 from tests.torture.hostile.assault import Assault
 from tests.torture.invariants import INVARIANTS, WATCHED, Violation, check
 from tests.torture.log import Reader
@@ -283,12 +284,13 @@ class Run:
             time.sleep(0.5)
         return []
 
-    def _waits(self, owner: str) -> Sequence[Span]:
-        """Return when Kafka took no plain records, or had not ended the last transaction of an owner."""
-        return merged([*self._plain.spans(), *self._observers.held.spans(owner, time.time())])
+    def _waits(self) -> Callable[[str], Sequence[Span]]:
+        """When Kafka took no plain records, or had not ended the last transaction of an owner."""
+        plain, held = self._plain.spans(), held_owners(self._world)
+        return lambda owner: merged([*plain, *held.get(owner, ())])
 
     def _check(self, unsettled: list[str]) -> None:
-        slow = self._steps.take_found(self._diary.read(), self._reader.arrived(), self._waits)
+        slow = self._steps.take_found(self._diary.read(), self._reader.arrived(), self._waits())
         found = [Violation("I15", detail) for detail in self._cruelty.found()]
         found += [Violation("I18", detail) for detail in slow]
         evidence = self._gathering.gather(unsettled)

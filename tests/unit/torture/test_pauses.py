@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from relay.recovery.transaction_state import Outcome, TransactionalIdState
 from tests.support.spans import Span
 from tests.torture.diary import ANSWERED, COMMITTED, Diary, Entry
 from tests.torture.evidence import SHORT
-from tests.torture.held import HeldOwners
+from tests.torture.held import State, held
 from tests.torture.pauses import Arrival, Pauses, Step
 
 STEPS = [Step("before", 100.0, math.inf), Step("broker killed", 120.0, 10.0)]
@@ -76,17 +77,13 @@ def test_a_round_without_steps_is_not_judged() -> None:
     assert Pauses().judge([], [committed("x", 121.0)], {}, 200.0, lambda _: []) == []
 
 
-def test_an_owner_is_held_while_its_first_record_of_the_short_topic_stays_unseen(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    held = HeldOwners({}, SHORT)
-    monkeypatch.setattr(held, "_owner", lambda number, _offset: "shop" if number == 0 else "3")
-    places = [(SHORT, 0), (SHORT, 1), ("a", 0)]
-    for now, stable in ((10.0, (5, 5, 0)), (11.0, (4, 5, 0)), (12.0, (4, 5, 0)), (14.0, (5, 5, 0)), (15.0, (5, 3, 0))):
-        held.saw(dict(zip(places, (5, 5, 5), strict=True)), dict(zip(places, stable, strict=True)), now)
-    held.saw({}, {}, 16.0)
-    assert held.spans("shop", 20.0) == [(11.0, 14.0)]
-    assert held.spans("3", 20.0) == [(15.0, 20.0)]
+def test_an_owner_is_held_from_the_decision_on_its_transaction_to_its_end() -> None:
+    decided = TransactionalIdState(7, Outcome.COMMITTED, (("a", 0), (SHORT, 1)))
+    elsewhere, ended = decided._replace(places=(("a", 0),)), decided._replace(places=None)
+    ongoing = TransactionalIdState(7)
+    states = [(10.0, ongoing), (11.0, decided), (14.0, ended), (15.0, elsewhere), (16.0, ended), (17.0, decided)]
+    found = held([State("shop", at, state) for at, state in states], SHORT, 20.0)
+    assert found == {"shop": [(11.0, 14.0), (17.0, 20.0)]}
 
 
 def test_a_line_that_was_cut_off_is_passed_by(tmp_path: Path) -> None:

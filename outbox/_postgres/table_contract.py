@@ -62,9 +62,9 @@ _COLUMNS: Mapping[Table, str] = {
     Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz! = now(),"
     " batch bigint!, ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, ids bigint[]! = {{}}, xids xid8[]! = {{}},"
-    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz",
+    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz, halted text",
     Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz! = now()",
-    Table.FOREIGN_SOURCE: f"id integer!, name text!, message_table text!, {_BATCHES}, ids text[]! = {{}}",
+    Table.FOREIGN_SOURCE: f"id integer!, name text!, message_table text!, {_BATCHES}, ids text[]! = {{}}, halted text",
     Table.FOREIGN_DISCARDED: "id bigint! = ALWAYS AS IDENTITY, row_id text!, content json, reason text!, detail text!,"
     " discarded_at timestamptz! = now()",
 }

@@ -86,11 +86,12 @@ _KEYS: Mapping[Table, str] = {
 
 # A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 # The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
+_TIME: LiteralString = "created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
 CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
     Table.MESSAGE: (
         "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000",
         (
-            "octet_length(service) <= 200 AND octet_length(topic) <= 249"
+            f"octet_length(service) <= 200 AND octet_length(topic) <= 249 AND {_TIME}"
             " AND pg_column_size(array_cat(header_names, '{}')) + pg_column_size(array_cat(header_values, '{}'))"
             " <= 1000000"
         ),
@@ -98,7 +99,7 @@ CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
     Table.CALLBACK: (
         (
             "octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
-            " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
+            f" AND {_TIME}"
         ),
     ),
 }

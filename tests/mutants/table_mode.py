@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, LiteralString
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import sql
@@ -166,6 +166,18 @@ def r61_time_of_the_purge(self: SourceTable) -> bool:
         " < now() - %s * interval '1 millisecond' ORDER BY delivered_at LIMIT %s))"
     )
     return self._connection.execute(self._table.compose(statement), (self._keep_ms, PURGE_ROWS)).rowcount == PURGE_ROWS
+
+
+T = TypeVar("T")
+
+
+@mutant(OwnedTable._keep_up, "R61", Harm.STUCK)
+@fails("integration/relay/test_table_counts.py::test_upkeep_that_fails_stops_no_delivery")
+@fails("integration/relay/test_table_counts.py::test_figures_that_cannot_be_read_stop_no_delivery")
+def r61_upkeep_that_fails(self: OwnedTable, work: str, do: Callable[[], T]) -> T | None:
+    """Upkeep that fails is logged, counted, and tried again. Without it a purge or figures that fail, or wait for a
+    lock, end the turn of the owner: its table stands still for as long as they do."""
+    return do()
 
 
 @mutant(IdFloor.look, "R62", Harm.LOST)

@@ -168,11 +168,14 @@ def test_a_role_that_may_not_ask_for_the_server_hears_what_to_grant(shop: Shop, 
             table.create(owner, [table.application_grant(role)])
             owner.execute(f"REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; SET ROLE {role}".encode())
             (problem,) = table.problems(owner)
+            owner.autocommit = False
             with pytest.raises(TableError) as caught, shop.outbox.transaction(owner) as transaction:
                 transaction.publish(Message(shop.site.topic(topic), "v", "k"))
             grant = "let a superuser run GRANT EXECUTE ON FUNCTION pg_control_system"
             assert (grant in problem, grant in str(caught.value)) == (True, True)
         finally:
+            owner.rollback()
+            owner.autocommit = True
             owner.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}".encode())
 
 

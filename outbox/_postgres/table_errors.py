@@ -21,8 +21,8 @@ _NO_RIGHT = "42501"
 _POLICY_ROUTINES = frozenset({"check_enable_rls", "ExecWithCheckOptions"})
 """Where Postgres refuses a statement for a policy, with the SQLSTATE of a missing right."""
 
-_FUNCTION = re.compile(r"\bpg_\w+")
-"""A function of Postgres that a message names, in any language: no schema of a user begins so."""
+_FUNCTION = re.compile(r"\bpg_(control_system|(try_)?advisory_\w+)")
+"""A function of Postgres from which EXECUTE may be revoked, as a message names it in any language."""
 
 APPLICATION = "--application-role ROLE"
 

@@ -438,7 +438,7 @@ def r81_table_source(self: _SourceThread, error: Exception) -> None:
 @fails("integration/operator/test_pending_tables.py::test_a_source_that_its_owner_halted_is_shown_with_the_cause")
 def r81_cause_of_a_halt(self: OwnedTable, reason: str | None) -> None:
     """Why a table source is halted stays beside its progress. Without it only the log of one relay has the cause:
-    `outbox pending` and doctor say that no relay runs, and an operator starts another one, which halts, too."""
+    `outbox pending` and doctor show no owner, and an operator starts another relay, which halts, too."""
 
 
 @mutant(OwnerLook.column, "R82", Harm.STUCK)

@@ -190,7 +190,7 @@ def test_another_error_of_the_database_stays_itself(site: Site, inbox: Inbox) ->
 def test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_handled(
     site: Site, inbox: Inbox, engine: Engine
 ) -> None:
-    """R78: the message would never be handled, and nobody would hear of it."""
+    """R78: the message would never be handled, in silence."""
     name = InboxTable(site.tables).name
     with site.connect() as connection:
         connection.execute(

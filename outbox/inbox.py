@@ -29,7 +29,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox._kafka.consumed_records import MAX_CHARACTERS, ConsumedRecord, fits, message_id_of
 from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import ConfigurationError, TableError, UsageError
 from outbox.settings import TableNames
 
 if TYPE_CHECKING:  # SQLAlchemy refuses this import where greenlet is missing
@@ -58,8 +58,8 @@ class Inbox:
             raise ConfigurationError(f"Consumer group {group!r} is not valid. Use 1 to {MAX_CHARACTERS} characters.")
         self.group = group
         self._table = InboxTable(tables or TableNames())
-        self._insert = text(self._table.insert_statement(sql.SQL(":consumer_group"), sql.SQL(":message_id")))
-        self._psycopg_insert = self._table.insert_statement(sql.Placeholder(), sql.Placeholder()).encode()
+        self._insert, self._find = map(text, self._table.once_statements(sql.SQL(":consumer_group"), sql.SQL(":id")))
+        self._psycopg = [one.encode() for one in self._table.once_statements(sql.Placeholder(), sql.Placeholder())]
 
     def __repr__(self) -> str:
         """Return group and table."""
@@ -87,6 +87,7 @@ class Inbox:
         Raises:
             UsageError: The record has no header `outbox-id`, or `session` is in autocommit or of another type.
             ConfigurationError: The table does not exist.
+            TableError: The id was not stored, and is not there.
         """
         id_ = message_id_of(message)
         if isinstance(session, psycopg.Connection):
@@ -101,8 +102,10 @@ class Inbox:
             )
         if getattr(session.connection.dbapi_connection, "autocommit", False):
             raise _autocommit()
+        parameters = dict(zip(("consumer_group", "id"), self._parameters(id_), strict=True))
         with self._missing_table():
-            return session.execute(self._insert, {"consumer_group": self.group, "message_id": id_}).first() is not None
+            is_new = session.execute(self._insert, parameters).first() is not None
+            return is_new or self._was_handled(id_, session.execute(self._find, parameters).first())
 
     async def once_async(
         self,
@@ -117,7 +120,7 @@ class Inbox:
 
         Raises:
             UsageError: As for `once()`.
-            ConfigurationError: As for `once()`.
+            ConfigurationError: As for `once()`; `TableError` is one.
         """
         id_ = message_id_of(message)
         if isinstance(session, psycopg.AsyncConnection):
@@ -133,15 +136,30 @@ class Inbox:
     def _once_on_psycopg(self, connection: psycopg.Connection[Any], id_: str) -> bool:
         _require_transaction(connection)
         with self._missing_table():
-            cursor = psycopg.Cursor(connection, row_factory=tuple_row)  # not the application's factory
-            return cursor.execute(self._psycopg_insert, (self.group, id_)).fetchone() is not None
+            cursor, (insert, find) = psycopg.Cursor(connection, row_factory=tuple_row), self._psycopg  # not its factory
+            is_new = cursor.execute(insert, self._parameters(id_)).fetchone() is not None
+            return is_new or self._was_handled(id_, cursor.execute(find, self._parameters(id_)).fetchone())
 
     async def _once_on_async_psycopg(self, connection: psycopg.AsyncConnection[Any], id_: str) -> bool:
         _require_transaction(connection)
         with self._missing_table():
-            cursor = psycopg.AsyncCursor(connection, row_factory=tuple_row)
-            await cursor.execute(self._psycopg_insert, (self.group, id_))
-            return await cursor.fetchone() is not None
+            cursor, (insert, find) = psycopg.AsyncCursor(connection, row_factory=tuple_row), self._psycopg
+            if await (await cursor.execute(insert, self._parameters(id_))).fetchone() is not None:
+                return True
+            return self._was_handled(id_, await (await cursor.execute(find, self._parameters(id_))).fetchone())
+
+    def _parameters(self, id_: str) -> tuple[str, str]:
+        return self.group.encode().hex(), id_.encode().hex()
+
+    def _was_handled(self, id_: str, row: object) -> bool:
+        """Return False: the message is not new. Refuse one that was neither stored now nor before (R78)."""
+        if row is None:
+            raise TableError(
+                f"The id {id_!r} of group {self.group!r} was not stored in table {self._table.full_name}, and is not "
+                "there: a trigger, a rule or row security keeps rows out, or it was purged just now. Roll back, run "
+                "`outbox inbox create`, which names what is wrong, and handle the message again."
+            )
+        return False
 
     def purge(self, database: Engine | psycopg.Connection[Any], keep: timedelta, batch: int = PURGE_BATCH) -> int:
         """Delete the ids that this consumer group stored longer ago than a given age.

@@ -71,13 +71,13 @@ class Sealer:
     """Creates the seals of one `Outbox`, one for each local transaction.
 
     Args:
-        incarnations: Last known incarnation of the database behind each connection of a driver (R10).
+        incarnations: Last known incarnation of the database behind each connection of a driver, with its server (R10).
     """
 
     settings: HalfSettings
     sender: Sender
     table: CallbackTable
-    incarnations: WeakKeyDictionary[object, str] = field(default_factory=WeakKeyDictionary)
+    incarnations: WeakKeyDictionary[object, tuple[str, object]] = field(default_factory=WeakKeyDictionary)
 
     def connection(self, driver: object) -> LocalConnection:
         return local_connection(driver)
@@ -102,6 +102,7 @@ class Seal:
         self._connection = connection
         self._incarnations = sealer.incarnations
         self._incarnation: str | None = None
+        self._server: object = None
         self._locked = False
         self._place = HalfPlace("", -1, 0)
         self._sending_since = 0.0  # s, monotonic
@@ -213,14 +214,15 @@ class Seal:
     def _open(self, *, eager: bool) -> str:
         """Return the incarnation of the database for the halves (R10); choose their place at the first call."""
         if self._incarnation is None:
-            incarnation = self._incarnations.get(self._connection.driver)
-            if incarnation is None or eager or len(self.draft) > _LOCK_FREE_HALVES:
-                incarnation = self._lock(eager=eager)
+            found = self._incarnations.get(self._connection.driver)
+            if found is None or eager or len(self.draft) > _LOCK_FREE_HALVES:
+                found = self._lock(eager=eager)
             self._place = self._sender.half_place(self.draft.ordering_key, self.transaction_id)
-            self._incarnation = incarnation
+            self._incarnation, self._server = found
         return self._incarnation
 
-    def _lock(self, *, eager: bool) -> str:
+    def _lock(self, *, eager: bool) -> tuple[str, object]:
+        """Take the advisory lock; return the incarnation of the database, and its server."""
         statement = self._table.open_statement
         if eager:
             lease = sql.Literal(int(self._settings.eager_idle_timeout_seconds * 1000))
@@ -230,8 +232,8 @@ class Seal:
         if row is None or row[1] is None:
             raise TableError(f"Table {self._table.names.meta} has no incarnation. Run `outbox table create`.")
         self._locked = True
-        self._incarnations[self._connection.driver] = str(row[1])
-        return str(row[1])
+        found = self._incarnations[self._connection.driver] = str(row[1]), row[2]
+        return found
 
     def _make_entry(self, kind: OpKind, positions: Positions, offsets: list[int]) -> OpEntry:
         place, first, last = self._place, min(offsets), max(offsets)
@@ -259,16 +261,17 @@ class Seal:
                 f"The checker decided ROLLBACK for transaction {entry.transaction_id} before it committed. "
                 "All of it is rolled back. Try again."
             ) from error
-        mark, synchronous_commit, incarnation = returned or (None, None, None)
-        self._require_incarnation(incarnation)
+        mark, synchronous_commit, server = returned or (None, None, None)
+        if server != self._server:
+            self._require_incarnation()
         if synchronous_commit in _ASYNCHRONOUS:
             self._connection.execute(_SYNCHRONOUS)
         return None if mark is None else str(mark)
 
-    def _require_incarnation(self, found: object) -> None:
+    def _require_incarnation(self) -> None:
         """Check that the row is in the database that its halves name, where the checker will look for it."""
-        if found != self._incarnation:
-            self._incarnations.pop(self._connection.driver, None)
+        incarnation, _ = self._lock(eager=False)
+        if incarnation != self._incarnation:
             raise TableError(
                 f"The incarnation in table {self._table.names.meta} has changed since the connection last published; "
                 "the database may have been restored. All of the transaction is rolled back. Try again."

@@ -86,13 +86,24 @@ _INCARNATION: LiteralString = (
 A dump that is restored has the same value in its table, and is another database all the same.
 """
 
-_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), {incarnation}"
+_SERVER: LiteralString = (
+    "(SELECT concat_ws(' ', value, database.oid, extract(epoch FROM pg_catalog.pg_postmaster_start_time()))"
+    " FROM {meta}, pg_catalog.pg_database AS database WHERE key = 'incarnation' AND datname = current_database())"
+)
+"""What changes with the incarnation and is read in no time: the file of `pg_control_system()` takes 60 us.
+
+A server keeps its identifier while it runs. A pooler may lead a connection to another one, which began at another time.
+"""
+
+_MAY_IDENTIFY: LiteralString = "SELECT has_function_privilege('pg_catalog.pg_control_system()', 'EXECUTE')"
+
+_OPEN: LiteralString = "SELECT pg_advisory_xact_lock(%s), {incarnation}, {server}"
 _INSERT: LiteralString = (  # the lock is taken before the row is made, and with it the row's unique key
     "INSERT INTO {transaction} (transaction_id, service, state, channel, half_topic_id, half_partition,"
     " first_offset, last_offset, positions, created_at)"
     " SELECT %s::uuid, %s, 'C', %s, %s::uuid, %s, %s, %s, %s, clock_timestamp() FROM pg_advisory_xact_lock(%s)"
     " RETURNING current_setting('outbox.transaction', true), current_setting('synchronous_commit'),"
-    " {incarnation}"
+    " {server}"
 )
 
 _FIND: LiteralString = (
@@ -138,13 +149,14 @@ class CallbackTable:
             "meta": sql.Identifier(names.schema, names.meta),
             "fence": sql.Identifier(names.schema, names.fence),
         }
-        self._names["incarnation"] = sql.SQL(_INCARNATION).format(**self._names)
+        parts: Mapping[str, LiteralString] = {"incarnation": _INCARNATION, "server": _SERVER}
+        self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
         self.open_statement = self.compose(_OPEN)
         self.insert_statement = self.compose(_INSERT)
         self.find_statement = self.compose(_FIND)
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the tables' names in place, and `{incarnation}`."""
+        """Return a statement with the tables' names in place, and `{incarnation}` and `{server}`."""
         return sql.SQL(text).format(**self._names)
 
     @property
@@ -214,6 +226,9 @@ class CallbackTable:
             return [f"table {name} has no incarnation: run `outbox table create`"]
         if found.get("schema_version") != SCHEMA_VERSION:
             return [f"the tables are of version {found.get('schema_version')}, this library needs {SCHEMA_VERSION}"]
+        if connection.execute(_MAY_IDENTIFY).fetchone() != (True,):
+            grant = f"GRANT EXECUTE ON FUNCTION pg_control_system() TO {written(connection.info.user)}"
+            return [f"this role may not ask which server it is, for the incarnation: let a superuser run {grant}"]
         return []
 
     def incarnation(self, connection: psycopg.Connection[Any]) -> str | None:

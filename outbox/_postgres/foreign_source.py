@@ -25,10 +25,12 @@ CREATE TABLE IF NOT EXISTS {source} (
     nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     delivered bigint NOT NULL DEFAULT 0,
     delivered_nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
-    ids text[] NOT NULL DEFAULT '{{}}'
+    ids text[] NOT NULL DEFAULT '{{}}',
+    halted text
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE {source} IS
     'The batch in delivery: its number, the ids of its rows. delivered: the last number known to be delivered.';
+COMMENT ON COLUMN {source}.halted IS 'Why its owner stopped; NULL: it did not.';
 CREATE TABLE IF NOT EXISTS {discarded} (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     row_id text NOT NULL,

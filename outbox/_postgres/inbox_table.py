@@ -34,9 +34,12 @@ _INSERT: LiteralString = (
     "INSERT INTO {inbox} (consumer_group, message_id) VALUES ({group}, {id})"
     " ON CONFLICT (consumer_group, message_id) DO NOTHING RETURNING true"
 )
+_FIND: LiteralString = "SELECT true FROM {inbox} WHERE consumer_group = {group} AND message_id = {id}"
+_TEXT: LiteralString = "convert_from(decode({}, 'hex'), 'UTF8')"
+"""Makes a text of its UTF-8 in hexadecimal: no `client_encoding` decides which it is (R77)."""
 _PURGE: LiteralString = (
     "DELETE FROM {inbox} WHERE ctid = ANY (ARRAY(SELECT ctid FROM {inbox} WHERE received_at < now() - {age}"
-    " AND consumer_group = coalesce(CAST({group} AS text), consumer_group) ORDER BY received_at LIMIT {batch}))"
+    " AND consumer_group = coalesce({group}, consumer_group) ORDER BY received_at LIMIT {batch}))"
 )
 PURGE_BATCH = 5_000
 """Rows that the clean-up deletes in one transaction."""
@@ -62,9 +65,13 @@ class InboxTable:
     def places(self) -> Places:
         return {Table.INBOX: (self.schema, self.name)}
 
-    def insert_statement(self, group: sql.Composable, id_: sql.Composable) -> str:
-        """Remember a message; it returns a row if the message is new. Each driver has its own placeholders."""
-        return sql.SQL(_INSERT).format(**self._names, group=group, id=id_).as_string()
+    def once_statements(self, group: sql.Composable, id_: sql.Composable) -> list[str]:
+        """Return what remembers a message, with a row if it is new, and what looks for it.
+
+        Both take a driver's placeholders, for UTF-8 in hexadecimal.
+        """
+        given = {"group": sql.SQL(_TEXT).format(group), "id": sql.SQL(_TEXT).format(id_)}
+        return [sql.SQL(one).format(**self._names, **given).as_string() for one in (_INSERT, _FIND)]
 
     def statements(self) -> list[sql.Composed]:
         """Return the statements that make the table, and its schema if there is none; running them again is safe."""
@@ -108,7 +115,7 @@ class InboxTable:
         """
         if keep <= timedelta(0) or batch < 1:
             raise UsageError("the age to keep and the batch must be above 0")
-        parameters = {"age": keep, "group": group, "batch": batch}
+        parameters = {"age": keep, "group": group and group.encode().hex(), "batch": batch}
         deleted = 0
         while (count := self._purge_batch(database, parameters)) == batch:
             deleted += count
@@ -128,4 +135,5 @@ class InboxTable:
             return database.execute(self._purge_statement(placeholders).encode(), parameters).rowcount
 
     def _purge_statement(self, parameters: Mapping[str, sql.Composable]) -> str:
-        return sql.SQL(_PURGE).format(**self._names, **parameters).as_string()
+        group = sql.SQL(_TEXT).format(parameters["group"])
+        return sql.SQL(_PURGE).format(**self._names, **{**parameters, "group": group}).as_string()

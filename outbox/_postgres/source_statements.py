@@ -40,6 +40,12 @@ PROGRESS: LiteralString = (
 )
 """The name of a source, and its `Progress`."""
 
+HALT: LiteralString = (
+    "UPDATE {source} SET halted = %(reason)s WHERE id = 0 AND halted IS DISTINCT FROM CAST(%(reason)s AS text)"
+)
+"""Keeps why an owner stopped, for operators; NULL: it serves."""
+HALTED: LiteralString = "SELECT halted FROM {source} WHERE halted IS NOT NULL"
+
 COUNTED: LiteralString = (
     "SELECT CAST(CASE WHEN gone = named AND recorded = gone AND moved = refused AND kept = moved THEN batch::text"
     " ELSE concat_ws(' ', 'outbox counts', gone, named, recorded, moved, refused, kept) END AS bigint)"

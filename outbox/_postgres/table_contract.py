@@ -62,9 +62,9 @@ _COLUMNS: Mapping[Table, str] = {
     Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz! = now(),"
     " batch bigint!, ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, ids bigint[]! = {{}}, xids xid8[]! = {{}},"
-    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz",
+    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz, halted text",
     Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz! = now()",
-    Table.FOREIGN_SOURCE: f"id integer!, name text!, message_table text!, {_BATCHES}, ids text[]! = {{}}",
+    Table.FOREIGN_SOURCE: f"id integer!, name text!, message_table text!, {_BATCHES}, ids text[]! = {{}}, halted text",
     Table.FOREIGN_DISCARDED: "id bigint! = ALWAYS AS IDENTITY, row_id text!, content json, reason text!, detail text!,"
     " discarded_at timestamptz! = now()",
 }
@@ -86,11 +86,12 @@ _KEYS: Mapping[Table, str] = {
 
 # A value from another table may come compressed, and pg_column_size() alone counts it so. array_cat() unpacks it.
 # The longest positions are 5,000 numbers of four digits. The times are those of Python's calendar, in any time zone.
+_TIME: LiteralString = "created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
 CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
     Table.MESSAGE: (
         "coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) <= 64000000",
         (
-            "octet_length(service) <= 200 AND octet_length(topic) <= 249"
+            f"octet_length(service) <= 200 AND octet_length(topic) <= 249 AND {_TIME}"
             " AND pg_column_size(array_cat(header_names, '{}')) + pg_column_size(array_cat(header_values, '{}'))"
             " <= 1000000"
         ),
@@ -98,7 +99,7 @@ CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
     Table.CALLBACK: (
         (
             "octet_length(service) <= 200 AND octet_length(channel) <= 249 AND octet_length(positions) <= 25000"
-            " AND created_at >= '1970-01-01 00:00:00+00' AND created_at < '9999-01-01 00:00:00+00'"
+            f" AND {_TIME}"
         ),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,9 @@ _NO_RIGHT = "42501"
 
 _POLICY_ROUTINES = frozenset({"check_enable_rls", "ExecWithCheckOptions"})
 """Where Postgres refuses a statement for a policy, with the SQLSTATE of a missing right."""
+
+_FUNCTION = re.compile(r"\bpg_(control_system|(try_)?advisory_\w+)")
+"""A function of Postgres from which EXECUTE may be revoked, as a message names it in any language."""
 
 APPLICATION = "--application-role ROLE"
 
@@ -71,6 +75,8 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
             f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role, or "
             f"refuses them ({what}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
         )
+    if function := _FUNCTION.search(what):
+        return TableError(f"{what}: let a superuser run GRANT EXECUTE ON FUNCTION {function[0]} to this role")
     return TableError(
         f"{what} (schema {written(schema)}): let the owner of the tables run "
         f"`outbox table create{_options(schema, table)} {right}` with the role of this connection"

@@ -273,8 +273,8 @@ def parse_options(value: bytes) -> HalfOptions:
         found[name] = text
     incarnation = found.get("incarnation")
     return HalfOptions(
-        timestamp=_milliseconds(found.get("timestamp"), "timestamp"),
-        immunity=_milliseconds(found.get("immunity"), "immunity"),
+        timestamp=_milliseconds(found.get("timestamp"), "timestamp", 1),  # for 0 librdkafka writes the present time
+        immunity=_milliseconds(found.get("immunity"), "immunity", 0),
         ordering=_ordering(found),
         incarnation=None if incarnation is None else check_uuid(incarnation),
     )
@@ -293,5 +293,5 @@ def _ordering(found: Mapping[str, str | None]) -> tuple[bytes | None] | None:
     return None if ordering is None else (parse_key(ordering),)
 
 
-def _milliseconds(text: str | None, name: str) -> int | None:
-    return None if text is None else parse_number(text, f"option {name!r}", maximum=MAX_MILLISECONDS)
+def _milliseconds(text: str | None, name: str, minimum: int) -> int | None:
+    return None if text is None else parse_number(text, f"option {name!r}", minimum, MAX_MILLISECONDS)

@@ -19,7 +19,7 @@ from outbox._failpoints import failpoint
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
 from outbox._postgres.notifications import Notifications
-from outbox._postgres.source_statements import OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
+from outbox._postgres.source_statements import HALT, OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Committed, Progress, contradiction
@@ -197,6 +197,11 @@ class OwnedTable(ABC):
             return ""
         pid, _, role, _ = row
         return held_by_intruder(pid, role)
+
+    def note_halt(self, reason: str | None) -> None:
+        """Keep why this owner stops, where operators look; None: it serves."""
+        statement = sql.SQL(HALT).format(source=sql.Identifier(self._names.schema, self._names.source))
+        self._connection.execute(statement, {"reason": reason})
 
     @abstractmethod
     def check(self) -> None:

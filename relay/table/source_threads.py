@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 import psycopg
@@ -78,6 +78,7 @@ class _SourceThread(threading.Thread):
         self._pause = PAUSE_SECONDS
         self._dsn, self._dsn_at = "", 0.0
         self.halted = self.unserved = ""
+        self._is_owner = False
 
     def run(self) -> None:
         """Take over, serve, and again after each failure."""
@@ -115,6 +116,9 @@ class _SourceThread(threading.Thread):
             log.error("Table source halted", source=self._source, reason=reason, exc_info=traceback_of(error))
         self.halted, self.unserved = reason, ""
         metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(1)
+        if self._is_owner:
+            with suppress(psycopg.Error, OutboxError), closing(self._connect()) as table:
+                table.note_halt(reason)
         self.stop.wait(HALTED_SECONDS)
 
     def _later(self, reason: str) -> None:
@@ -124,6 +128,7 @@ class _SourceThread(threading.Thread):
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
 
     def _own(self) -> None:
+        self._is_owner = False
         table = self._connect()
         try:
             is_owner = table.try_own()
@@ -141,6 +146,7 @@ class _SourceThread(threading.Thread):
                 if self.stop.wait(OWNER_SECONDS):
                     return
                 is_owner, tries = table.try_own(), tries + 1
+            self._is_owner = True
             table.require_session()
             table.progress()  # a foreign table reads its columns with it
             report.table_figures(self._source, table.figures())  # also if Kafka does not answer

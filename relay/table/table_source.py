@@ -218,6 +218,7 @@ class TableSource:
         if time.monotonic() - self._figures_at < FIGURES_SECONDS:
             return
         self._figures_at = time.monotonic()
+        self._table.note_halt(None)  # a turn has ended well
         report.table_figures(self._name, self._table.figures())
         metrics.TABLE_ROWS.labels(self._name, metrics.WAITING_ROWS).set(len(self._admission.waiting()))
         self._rows_that_wait.tell(self._admission.by_topic(), time.monotonic())

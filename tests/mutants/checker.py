@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from confluent_kafka import Consumer, Message
@@ -78,6 +78,19 @@ def r10_incarnation(batch: Iterable[CheckRequest], incarnation: str | None) -> s
     database or a fresh one has no rows: everything that is asked there would be fenced, and messages whose transactions
     committed would be rolled back."""
     return set()
+
+
+_COMPOSE = CallbackTable.compose
+
+
+@mutant(CallbackTable.compose, "R10", Harm.LOST)
+@fails("integration/checker/test_fence.py::test_a_copy_of_the_database_never_decides")
+@fails("integration/checker/test_fence_durability.py::test_a_standby_is_the_same_database_and_another_server_is_not")
+def r10_identity_of_the_server(self: CallbackTable, text: LiteralString) -> sql.Composed:
+    """The incarnation is bound to the server and the database. A dump that is restored elsewhere has the same value in
+    its table. Bound to that value alone, a checker that is pointed at it fences what commits in the original."""
+    self._names["incarnation"] = sql.SQL("(SELECT value FROM {meta} WHERE key = 'incarnation')").format(**self._names)
+    return _COMPOSE(self, text)
 
 
 _BLIND = _INSERT.replace("value::bigint > asked.last", "false")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, LiteralString
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import sql
 
 from outbox import Message
-from outbox._postgres import dsn, table_contract
+from outbox._postgres import dsn, publish_function, table_contract
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import Notifications
 from outbox._postgres.table_contract import Breach, Facts, Table
@@ -26,6 +26,7 @@ from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
 from outbox._table.owner_look import OwnerLook
 from outbox._table.row_writer import RowWriter
+from outbox.inbox import Inbox
 from outbox.operator.reading.delivered_search import unprovable
 from outbox.operator.state.gap import Gap
 from outbox.settings import TableNames
@@ -35,7 +36,7 @@ from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.id_floor import IdFloor
 from relay.table.kafka_progress import RowAuthor
-from relay.table.owned_table import OwnedTable, Refusal, was_delivered
+from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
 from relay.table.plain_window import Judge
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
@@ -167,6 +168,18 @@ def r61_time_of_the_purge(self: SourceTable) -> bool:
     return self._connection.execute(self._table.compose(statement), (self._keep_ms, PURGE_ROWS)).rowcount == PURGE_ROWS
 
 
+T = TypeVar("T")
+
+
+@mutant(OwnedTable._keep_up, "R61", Harm.STUCK)
+@fails("integration/relay/test_table_counts.py::test_upkeep_that_fails_stops_no_delivery")
+@fails("integration/relay/test_table_counts.py::test_figures_that_cannot_be_read_stop_no_delivery")
+def r61_upkeep_that_fails(self: OwnedTable, work: str, do: Callable[[], T]) -> T | None:
+    """Upkeep that fails is logged, counted, and tried again. Without it a purge or figures that fail, or wait for a
+    lock, end the turn of the owner: its table stands still for as long as they do."""
+    return do()
+
+
 @mutant(IdFloor.look, "R62", Harm.LOST)
 @fails("unit/relay/test_id_floor.py::test_id_of_an_open_transaction_is_waited_for")
 def r62_open_transactions(self: IdFloor, writers: Collection[str], now: float) -> None:
@@ -239,6 +252,19 @@ def r72_xid_alone(rows: Iterable[Row]) -> list[RowTransaction]:
     return [RowTransaction(transaction_id(some[0].row), which(some[0].row), some) for some in grouped.values()]
 
 
+_LOOK_BEYOND = SourceTable._look_beyond
+
+
+@mutant(SourceTable._look_beyond, "R72", Harm.DOUBLED)
+@fails("integration/relay/test_table_identity.py::test_a_row_that_comes_back_is_never_delivered_again")
+@fails("integration/relay/test_table_identity.py::test_a_dead_letter_whose_row_comes_back_stays_one")
+def r72_rows_that_come_back(self: SourceTable, found: Sequence[Row]) -> Window:
+    """A source keeps the highest id that ever left its table, and looks below it for rows that have come back. Without
+    it a message table that is restored alone, as from a backup of it, is delivered once more."""
+    self._highest = 0
+    return _LOOK_BEYOND(self, found)
+
+
 @mutant(is_of_a_copy, "R73", Harm.LOST)
 @fails("unit/relay/test_table_progress.py::test_copies_delete_nothing_unread_and_a_conflict_halts_both")
 @fails("integration/relay/test_table_copies.py::test_two_copies_halt_and_delete_nothing_unread")
@@ -274,6 +300,46 @@ def r75_cache_of_ids(
     """The sequence of a message table has no cache. With one, each session gives out ids of its own range, and rows of
     one key are not read in the order of the changes."""
     yield from _BREACHES(connection, table, place, facts._replace(has_sequence=True))
+
+
+@mutant(table_contract._breaches, "R75", Harm.OUT_OF_ORDER)
+@fails("integration/library/test_table_contract.py::test_a_breach_is_found")
+def r75_defaults_and_identity(
+    connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
+) -> Iterator[Breach]:
+    """What a row gets that leaves a column out is part of the contract. With ids that a writer may choose, or with a
+    start that is the time of the row, the rows of one local transaction are delivered as several, in another order."""
+    return (one for one in _BREACHES(connection, table, place, facts) if "has other defaults" not in one.what)
+
+
+@mutant(table_contract._breaches, "R75", Harm.STUCK)
+@fails("integration/library/test_table_contract.py::test_a_breach_is_found")
+def r75_checks(
+    connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
+) -> Iterator[Breach]:
+    """The checks that bound a row are part of the contract, and are validated. Without them one row takes all the
+    memory of a relay, again after each restart."""
+    return (one for one in _BREACHES(connection, table, place, facts) if "has not validated" not in one.what)
+
+
+@mutant(table_contract._breaches, "R75", Harm.LOST)
+@fails("integration/library/test_table_contract.py::test_a_breach_is_found")
+def r75_primary_keys(
+    connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
+) -> Iterator[Breach]:
+    """The primary key of each table is part of the contract. Without that of the callback table a rollback row and the
+    row of the application are there both, and a committed message is rolled back."""
+    return (one for one in _BREACHES(connection, table, place, facts) if "primary key" not in one.what)
+
+
+@mutant(publish_function.is_altered, "R75", Harm.LOST)
+@fails("integration/library/test_table_contract.py::test_a_breach_is_found")
+def r75_source_of_the_function(
+    connection: psycopg.Connection[Any], function: tuple[str, str], message: tuple[str, str]
+) -> bool:
+    """The source of `outbox_publish()` is part of the contract. Without it a function that was altered, or declared
+    STRICT, loses a message whose transaction commits."""
+    return False
 
 
 @mutant(OwnedTable.verify, "R75", Harm.DOUBLED)
@@ -334,6 +400,27 @@ def r78_rows_that_are_counted(self: RowWriter, connection: InsertConnection, mes
     commit without some of its messages, silently."""
 
 
+_BODY = publish_function._body
+
+
+@mutant(publish_function._body, "R78", Harm.LOST)
+@fails("integration/library/test_table_mode.py::test_the_sql_function_counts_its_row")
+def r78_row_of_the_function(message: tuple[str, str]) -> sql.Composed:
+    """`outbox_publish()` fails unless its row was inserted. Without it a trigger that keeps the row out makes the
+    transaction commit without its message, and NULL is all that its caller sees."""
+    return sql.Composed([sql.SQL(_BODY(message).as_string().replace("IF NOT FOUND", "IF false"))])
+
+
+@mutant(Inbox._was_handled, "R78", Harm.LOST)
+@fails(
+    "integration/library/test_inbox.py::test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_handled"
+)
+def r78_row_of_the_inbox(self: Inbox, id_: str, row: object) -> bool:
+    """A consumer that has stored no id looks whether it is there. Without it a trigger that keeps rows out makes each
+    message one that was handled: its offset is committed, and nothing is done for it."""
+    return False
+
+
 _original = _SourceThread._halt
 
 
@@ -345,6 +432,13 @@ def r81_table_source(self: _SourceThread, error: Exception) -> None:
     if not isinstance(error, UnsafeError):
         raise error
     _original(self, error)
+
+
+@mutant(OwnedTable.note_halt, "R81", Harm.STUCK)
+@fails("integration/operator/test_pending_tables.py::test_a_source_that_its_owner_halted_is_shown_with_the_cause")
+def r81_cause_of_a_halt(self: OwnedTable, reason: str | None) -> None:
+    """Why a table source is halted stays beside its progress. Without it only the log of one relay has the cause:
+    `outbox pending` and doctor show no owner, and an operator starts another relay, which halts, too."""
 
 
 @mutant(OwnerLook.column, "R82", Harm.STUCK)

@@ -121,7 +121,7 @@ HALVES: dict[str, tuple[HalfControl, bytes | None, bytes | None, list[Header]]] 
             2,
             "Shop.eu_1-a",
             Truth.LISTENER,
-            HalfOptions(timestamp=0, immunity=0, ordering=(b"\x00\xff",), incarnation=INCARNATION),
+            HalfOptions(timestamp=1, immunity=0, ordering=(b"\x00\xff",), incarnation=INCARNATION),
         ),
         b"42",
         b"x",

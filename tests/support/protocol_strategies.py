@@ -40,7 +40,7 @@ positions = st.sets(st.integers(0, MAX_POSITION) | st.integers(0, 8), max_size=3
 
 options = st.builds(
     HalfOptions,
-    timestamp=st.none() | milliseconds,
+    timestamp=st.none() | milliseconds.filter(bool),
     immunity=st.none() | milliseconds,
     ordering=st.none() | st.tuples(bodies),
     incarnation=st.none() | uuids,

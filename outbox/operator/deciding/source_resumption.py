@@ -75,7 +75,7 @@ _SET: LiteralString = (
     " (excluded.incarnation, excluded.batch, excluded.delivered, excluded.nonce, excluded.delivered_nonce,"
     " greatest(was.highest, excluded.highest),"
     " CASE WHEN was.highest = 0 THEN now() ELSE was.purged_until END),"
-    " ids = '{{}}', xids = '{{}}', starts = '{{}}' WHERE was.name = %(name)s"
+    " ids = '{{}}', xids = '{{}}', starts = '{{}}', halted = NULL WHERE was.name = %(name)s"
     " AND was.incarnation::text = %(incarnation)s AND was.batch = %(batch)s AND was.nonce = CAST(%(nonce)s AS uuid)"
     " AND was.delivered = %(delivered)s RETURNING batch),"
     " gone AS (DELETE FROM {message} AS m USING moved, unnest(%(ids)s::bigint[], %(xids)s::text[]::xid8[],"

@@ -132,7 +132,7 @@ class SourceReporter:
         if progress:
             found.batch, found.delivered = progress.batch, progress.delivered
         found.kafka_batch = committed.batch if committed else None
-        if contradicts:
+        if contradicts := contradicts or view.halted():
             found.condition, found.why = Condition.HALTED, contradicts
         elif holder and not found.owner_pid:
             found.why = held_by_intruder(holder.pid, holder.role)

@@ -8,7 +8,7 @@ import psycopg
 
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import OWNER, PROGRESS, source_name
+from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, source_name
 from outbox._rules.source_progress import Progress
 from outbox.operator.state.channel_state import DiscardedRows
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
@@ -141,6 +141,10 @@ class TableView:
         """Return the session that holds the owner's lock; None: none does."""
         row = self._connection.execute(OWNER, {"source": self._source}).fetchone()
         return None if row is None else Owner(*row)
+
+    def halted(self) -> str:
+        """Return why the last owner stopped; empty: it did not."""
+        return "".join(why for (why,) in self._all(HALTED))
 
     def by_topic(self, most: int) -> list[TopicRows]:
         """Return how many rows wait for each topic, of the first rows of the table."""

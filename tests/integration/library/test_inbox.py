@@ -28,7 +28,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from outbox._postgres.inbox_table import InboxTable
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import ConfigurationError, TableError, UsageError
 from outbox.inbox import Inbox
 from tests.support.billing import Billing
 from tests.support.harness import Site, wait_until
@@ -185,6 +185,50 @@ def test_another_error_of_the_database_stays_itself(site: Site, inbox: Inbox) ->
             inbox.once(connection, "a/0")
     with pytest.raises(OperationalError), Session(create_engine("postgresql+psycopg://127.0.0.1:9/x")) as session:
         inbox.once(session, "a/0")
+
+
+def test_a_row_that_a_trigger_keeps_out_is_not_taken_for_a_message_that_was_handled(
+    site: Site, inbox: Inbox, engine: Engine
+) -> None:
+    """R78: the message would never be handled, in silence."""
+    name = InboxTable(site.tables).name
+    with site.connect() as connection:
+        connection.execute(
+            f"CREATE FUNCTION {name}_no() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
+            f" CREATE TRIGGER n BEFORE INSERT ON {name} FOR EACH ROW EXECUTE FUNCTION {name}_no()".encode()
+        )
+
+    async def consume() -> None:
+        made = _async_engine(site)
+        async with await psycopg.AsyncConnection.connect(site.postgres_url) as plain, AsyncSession(made) as session:
+            for one in (plain, session):
+                with pytest.raises(TableError, match=r"'a/1' of group 'billing' .* is not there"):
+                    await inbox.once_async(one, "a/1")
+
+    try:
+        with psycopg.connect(site.postgres_url) as plain, Session(engine) as session:
+            for one in (plain, session):
+                with pytest.raises(TableError, match=r"'a/1' of group 'billing' .* is not there"):
+                    inbox.once(one, "a/1")
+        asyncio.run(consume())
+    finally:
+        with site.connect() as connection:
+            connection.execute(f"DROP FUNCTION {name}_no CASCADE".encode())
+    assert _ids(site) == []
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_no_encoding_of_a_client_decides_group_or_id(site: Site, inbox: Inbox, encoding: str) -> None:
+    """R77: a group in other bytes is another group, which handles its messages again."""
+    assert inbox.group
+    group = Inbox("счёт", site.tables)
+    with psycopg.connect(site.postgres_url, client_encoding=encoding) as plain:
+        assert group.once(plain, "é/€")
+    with psycopg.connect(site.postgres_url) as plain:
+        assert not group.once(plain, "é/€")
+    with psycopg.connect(site.postgres_url, client_encoding=encoding) as plain:
+        assert group.purge(plain, timedelta(microseconds=1)) == 1
+    assert _ids(site, "счёт") == []
 
 
 def _async_engine(site: Site) -> AsyncEngine:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from outbox import Message
+from outbox._half.seal import Sealer
 from outbox._half.sender import Acks
+from outbox._postgres.callback_table import CallbackTable
 from outbox.errors import TableError, TransactionFenced
 from outbox.protocol.identifiers import lock_number
-from tests.support.harness import wait_until
+from tests.support.harness import other_database, wait_until
 from tests.support.shop import Shop
 
 Hook = Callable[[str], None]
@@ -139,6 +142,47 @@ def test_a_database_that_was_restored_behind_a_connection_takes_no_row(
         assert before is not None
         _set_incarnation(shop, before[0])
     assert shop.delivered(2, topic) == ["v", "v"]
+
+
+def test_a_pooler_may_lead_a_connection_to_another_server(shop: Shop, commit: Commit) -> None:
+    """The identity of a server is read once; a promoted standby has the same one, a restored dump another (R10)."""
+    seen = _sealer(shop).incarnations
+    seen.clear()
+    commit(lambda _name: None)
+    ((driver, (incarnation, server)),) = known = [*seen.items()]
+    seen[driver] = incarnation, "as of a standby"
+    again = commit(lambda _name: None)
+    assert (shop.site.rows()[again], [*seen.items()]) == ("C", known)
+    seen[driver] = "5dd5b1f2-ffff-4fff-8fff-000000000000", f"{server}1"
+    with pytest.raises(TableError, match="restored"):
+        commit(lambda _name: None)
+    statement = CallbackTable(shop.site.tables).insert_statement.as_string()
+    assert "pg_control_system" not in statement  # it reads a file, which takes a third of the time of the INSERT
+
+
+def test_a_role_that_may_not_ask_for_the_server_hears_what_to_grant(shop: Shop, topic: str) -> None:
+    role, table = f"{shop.site.name}_app", CallbackTable(shop.site.tables)
+    with other_database(shop.site) as url, psycopg.connect(url, autocommit=True) as owner:
+        owner.execute(f"CREATE ROLE {role}".encode())
+        try:
+            table.create(owner, [table.application_grant(role)])
+            owner.execute(f"REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; SET ROLE {role}".encode())
+            (problem,) = table.problems(owner)
+            owner.autocommit = False
+            with pytest.raises(TableError) as caught, shop.outbox.transaction(owner) as transaction:
+                transaction.publish(Message(shop.site.topic(topic), "v", "k"))
+            grant = "let a superuser run GRANT EXECUTE ON FUNCTION pg_control_system"
+            assert (grant in problem, grant in str(caught.value)) == (True, True)
+        finally:
+            owner.rollback()
+            owner.autocommit = True
+            owner.execute(f"RESET ROLE; DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+def _sealer(shop: Shop) -> Sealer:
+    starter = shop.outbox._publisher._starter
+    assert isinstance(starter, Sealer)
+    return starter
 
 
 def _set_incarnation(shop: Shop, value: str) -> None:

@@ -85,6 +85,16 @@ def test_a_source_whose_table_breaks_its_contract_is_halted(shop: Site) -> None:
     assert "waits for a relay" not in call_command(app, shop, environ=relay_settings(shop))[1]
 
 
+def test_a_source_that_its_owner_halted_is_shown_with_the_cause(shop: Site) -> None:
+    """R81: whatever the cause is; until an owner serves it."""
+    _insert(shop, ("orders", "a"))
+    shop.relay(extra=relay_settings(shop), failpoint="relay.table_delivered:1:raise")
+    wait_until(lambda: _table(shop)["condition"] == "halted", explain=shop.logs)
+    assert "unforeseen error" in _table(shop)["why"]
+    wait_until(lambda: _table(shop)["condition"] == "served", explain=shop.logs)
+    assert _table(shop)["why"] is None
+
+
 @pytest.mark.long
 def test_rows_are_shown_though_kafka_is_down(shop: Site) -> None:
     _insert(shop, ("orders", "a"))

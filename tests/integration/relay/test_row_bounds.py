@@ -38,6 +38,13 @@ def test_names_are_bounded(shop: Site, values: str) -> None:
         _insert(shop, "", values)
 
 
+@pytest.mark.parametrize("time", ["'-infinity'", "'infinity'", "'1969-12-31 23:59+00'"])
+def test_the_time_of_a_row_can_be_in_its_transaction_id(shop: Site, time: str) -> None:
+    """Of another one the relay can make no id: its source would halt."""
+    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
+        _insert(shop, ", created_at", f"SELECT 'g', 't', CAST({time} AS timestamptz)")
+
+
 def test_headers_that_come_compressed_are_counted_unpacked(shop: Site) -> None:
     """As they are in another table of the application: 50 MB in half a megabyte."""
     with shop.connect() as connection:

@@ -209,3 +209,19 @@ def test_upkeep_that_fails_stops_no_delivery(shop: Site) -> None:
     evidence = f"SELECT count(*) FROM {shop.tables.delivered}".encode()
     with shop.connect() as connection:
         wait_until(lambda: connection.execute(evidence).fetchone() == (0,), explain=shop.logs)
+
+
+def test_figures_that_cannot_be_read_stop_no_delivery(shop: Site) -> None:
+    """Nor do they wait for a lock, and the source keeps its owner."""
+    port = free_port()
+    relay = shop.relay(extra=relay_settings(shop, OUTBOX_HTTP_PORT=str(port)))
+    insert(shop, "one")
+    wait_empty(shop)
+    failures = partial(metric, port, "outbox_relay_table_upkeep_failures_total", channel=shop.name, source=SOURCE)
+    with psycopg.connect(shop.postgres_url) as locker:
+        locker.execute(f"LOCK TABLE {shop.tables.discarded} IN ACCESS EXCLUSIVE MODE".encode())
+        wait_until(lambda: failures(work="figures") > 0, explain=shop.logs)
+    insert(shop, "two")
+    wait_empty(shop)
+    assert_exactly(shop, "orders")
+    assert "Table source not served yet" not in relay.output()

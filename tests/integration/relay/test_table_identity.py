@@ -165,6 +165,7 @@ def test_a_row_that_comes_back_is_never_delivered_again(shop: Site, start: str) 
     insert(shop, "three")
     relay = shop.relay(extra=relay_settings(shop))
     wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=shop.logs)
+    wait_until(lambda: "come back" in str(execute(shop, "SELECT halted FROM {source}")), explain=shop.logs)
     assert (keys(shop), waiting(shop)) == ([b"late", b"one", b"two"], 3)
     resume = ("--source", SOURCE, "--yes")
     if start != "created_at":

@@ -21,3 +21,18 @@ def test_a_missing_table_is_made_by_the_command_that_is_named(schema: str, table
     error = explanation_of(psycopg.errors.UndefinedTable(), schema, table)
     assert error is not None
     assert command in str(error)
+
+
+def test_a_function_that_was_revoked_is_named_with_its_grant() -> None:
+    """No option of `outbox table create` would give it back."""
+
+    class RevokedError(Exception):
+        sqlstate = "42501"
+
+    for what in ("function pg_control_system", "function pg_advisory_xact_lock", "function pg_try_advisory_lock"):
+        error = explanation_of(RevokedError(), "public", what)
+        assert error is not None
+        assert f"GRANT EXECUTE ON FUNCTION {what.split()[1]} to this role" in str(error)
+    other = explanation_of(RevokedError(), "public", "pg_shop_message")
+    assert other is not None
+    assert "--application-role" in str(other)

@@ -263,8 +263,8 @@ def test_delivered_records_carry_the_number_of_messages_that_count() -> None:
 def test_without_a_timestamp_of_the_users_the_append_time_is_kept() -> None:
     (record,) = deliver(committed(message(9, 0)), 3)
     assert record.timestamp == NOW
-    (record,) = deliver(committed(message(9, 0, options=HalfOptions(timestamp=0))), 3)
-    assert record.timestamp == 0
+    (record,) = deliver(committed(message(9, 0, options=HalfOptions(timestamp=1))), 3)
+    assert record.timestamp == 1
 
 
 def test_records_have_order_of_positions_without_struck_ones() -> None:

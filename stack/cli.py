@@ -21,10 +21,9 @@ from outbox._jars.fetch import jar_cache, make_lock
 from outbox._service.exit_codes import guarded
 from outbox._service.process import stop_on_signals
 from stack.errors import StartError
-from stack.locks import all_locks
 from stack.ports import HOST
 from stack.postgres import DATABASE, ROLE
-from stack.servers import Stack
+from stack.servers import Stack, all_locks
 
 _CHECK_SECONDS = 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -13,20 +14,27 @@ from typing import TYPE_CHECKING, Self
 
 from outbox._jars.fetch import Watch, fetch
 from outbox._jars.java import find_java
-from stack.accounts import let_in, server_user
 from stack.errors import PortInUseError, StartError
-from stack.kafka import Kafka, KafkaProgram
-from stack.kafka_cluster import Listeners
-from stack.locks import KAFKA_LOCK
+from stack.kafka import Kafka, KafkaProgram, Listeners
 from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
-from stack.postgres_binaries import postgres_binaries, system_binaries
+from stack.postgres_binaries import let_in, postgres_binaries, server_user, system_binaries
 from stack.processes import Processes, User
 
 if TYPE_CHECKING:
     from stack.security.site_security import Security
 
 _ATTEMPTS = 3
+
+KAFKA_LOCK = Path(__file__).with_name("kafka.lock")
+
+
+def all_locks() -> list[Path]:
+    """Kafka's lock, and those of the Spark jobs if they are installed."""
+    # Looked up, not imported: the stack and the Spark jobs know nothing of each other.
+    spec = importlib.util.find_spec("spark_jobs")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return [KAFKA_LOCK, *(lock for folder in folders for lock in sorted(Path(folder).glob("runtime/*.lock")))]
 
 
 class Stack:

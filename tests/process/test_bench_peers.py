@@ -28,7 +28,7 @@ from benchmarks.peers.rocketmq_settings import broker_conf, name_server_conf
 from benchmarks.reading import Arrival, Reading, first_new, first_times
 from benchmarks.steady import Steady
 from outbox._jars.coordinates import read_lock
-from stack.locks import KAFKA_LOCK, all_locks
+from stack.servers import KAFKA_LOCK, all_locks
 
 
 class Failing(AbstractContextManager[str]):

@@ -25,7 +25,7 @@ from outbox._jars.coordinates import Coordinate, Lock, read_lock, write_lock
 from outbox._jars.errors import ChecksumError, FetchError
 from outbox._jars.fetch import FetchProgress, fetch, make_lock
 from outbox._jars.java import Java
-from stack.locks import all_locks
+from stack.servers import all_locks
 
 LAMP = Coordinate("org.example", "lamp", "1.0")
 BULB = Coordinate("org.example", "bulb", "2.1", "linux-x86_64")

@@ -17,10 +17,9 @@ from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from outbox._jars.coordinates import read_lock
-from outbox._jars.errors import SetupError
 from outbox._jars.fetch import fetch
-from outbox._jars.java import find_java, spark_java_home
+from outbox._jars.ivy import read_lock
+from outbox._jars.java import SetupError, find_java, spark_java_home
 from outbox._service.logs import configure_logs
 from outbox._service.process import stop_on_signals
 from outbox._settings.of_jobs import SparkSettings

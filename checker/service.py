@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from checker import metrics
-from checker.databases import ServedDatabases
+from checker.database import ServedDatabases
 from checker.requests import Intake
 from checker.rules.verdicts import Answers, Verdict, op_entry
 from checker.settings import CheckerSettings
@@ -23,9 +23,9 @@ from checker.upkeep.service import Upkeep
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import checked_properties
 from outbox._service.channels.channel_threads import ServiceControl
-from outbox._service.channels.shared_admin import shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.membership import Membership, not_joined, refuse_missing_right, require_rights
+from outbox._service.settings import shared_admin
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_ops

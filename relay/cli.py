@@ -15,7 +15,7 @@ from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.output import Figures
 from outbox._service.process import collect_rarely, share_one_arena
 from outbox._service.run import run_service
-from outbox._settings.channels import load_all
+from outbox._settings.layers import load_all
 from relay import metrics
 from relay.service import RelayService
 from relay.settings import RelaySettings, require_allow_list

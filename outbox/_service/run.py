@@ -20,7 +20,7 @@ from outbox._service.logs import configure_logs
 from outbox._service.output import Figures, show_progress
 from outbox._service.process import stop_on_signals
 from outbox._service.settings import ServiceSettings
-from outbox._settings.channels import load_all, load_channel
+from outbox._settings.layers import load_all, load_channel
 
 S = TypeVar("S", bound=ServiceSettings)
 

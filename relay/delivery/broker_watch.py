@@ -18,7 +18,7 @@ import structlog
 from confluent_kafka import Producer
 
 from outbox._kafka.admin import REFRESH_SECONDS, checked_properties, reconnecting, refresh_brokers
-from outbox._service.channels.shared_admin import ConnectionKey
+from outbox._service.settings import ConnectionKey
 
 LOOK_MS = 200
 DISBELIEF_SECONDS = 30.0

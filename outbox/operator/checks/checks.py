@@ -17,8 +17,8 @@ from outbox._postgres.dsn import connection_remedy
 from outbox._service.exit_codes import guarded
 from outbox._service.logs import configure_logs
 from outbox._service.settings import ServiceSettings
-from outbox._settings.channels import load_all
 from outbox._settings.declared import CheckerDatabase, TableSettings
+from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.channel_checks import (
     Topics,

@@ -28,7 +28,7 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.source_report import SourceReporter
-from outbox.operator.reading.table_connection import IN_TABLES, remedy, table_connection
+from outbox.operator.reading.table_view import IN_TABLES, remedy, table_connection
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.waiting_rows import FIXES
 from outbox.protocol.names import Channel

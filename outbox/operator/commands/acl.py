@@ -25,7 +25,7 @@ from outbox._rules.role_rights import (
     takes_sources,
 )
 from outbox._service.exit_codes import warn
-from outbox._settings.channels import load_all
+from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import Given, RightsSettings
 from outbox.protocol.errors import ProtocolError

@@ -19,9 +19,8 @@ from outbox._service.output import document, signed
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
 from outbox.operator.deciding.decisions import entry_of, send_decisions
-from outbox.operator.reading.discard_topic import read_discarded, read_manifests
-from outbox.operator.reading.discarded_rows import DiscardedTable, Moved
-from outbox.operator.reading.table_connection import table_connection
+from outbox.operator.reading.discards import DiscardedTable, Moved, read_discarded, read_manifests
+from outbox.operator.reading.table_view import table_connection
 from outbox.operator.settings import TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
 from outbox.protocol.discard import DiscardReason

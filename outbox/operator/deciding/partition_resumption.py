@@ -17,7 +17,7 @@ from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.reading.delivered_search import DeliveredSearch
-from outbox.operator.state.gap import Gap
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.repairs import StoredHalf, first_checkpoint
 from outbox.protocol.checkpoint import CheckpointError, OpCheckpoint
 from outbox.protocol.errors import ProtocolError

@@ -17,8 +17,8 @@ from outbox.operator.context import RECORDS, OperatorContext
 from outbox.operator.deciding.decisions import send_decisions
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
-from outbox.operator.reading.discard_topic import read_manifests
-from outbox.operator.state.gap import Gap
+from outbox.operator.reading.discards import read_manifests
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.check import CheckRequest

@@ -18,9 +18,8 @@ from outbox._rules.source_progress import Committed, Progress, is_foreign
 from outbox.errors import UsageError
 from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch
 from outbox.operator.reading.source_report import read_committed
-from outbox.operator.reading.table_connection import table_connection
-from outbox.operator.reading.table_view import TableView
-from outbox.operator.state.gap import Gap
+from outbox.operator.reading.table_view import TableView, table_connection
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.repairs import NEW, NOT_BEGUN, Repair, repair
 from outbox.protocol.identifiers import table_transaction_id
 from outbox.protocol.names import Channel

@@ -13,8 +13,8 @@ from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._service.exit_codes import UnsafeError
-from outbox.operator.reading.discard_topic import read_manifests
-from outbox.operator.state.gap import Gap
+from outbox.operator.reading.discards import read_manifests
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.unsettled_transactions import Gathering, Half
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint

@@ -19,7 +19,7 @@ from outbox._postgres.dsn import connection_problem
 from outbox._rules.callback_row import Row, read_row
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, TableError
-from outbox.operator.reading.table_connection import operator_session
+from outbox.operator.reading.table_view import operator_session
 from outbox.operator.state.rulings import SourceState, of_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number

@@ -17,8 +17,7 @@ from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.operator.reading.table_connection import refusal_to_write, table_connection
-from outbox.operator.reading.table_view import TableView
+from outbox.operator.reading.table_view import TableView, refusal_to_write, table_connection
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import Condition, RefusingTopic, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN

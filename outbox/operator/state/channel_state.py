@@ -10,7 +10,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outbox.operator.state.gap import Gap
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, ServiceSum, UnsettledTransaction
 from outbox.operator.state.waiting_rows import SourceWaits, Waits
 

@@ -17,13 +17,12 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy.util import await_only
 
-from outbox._half.draft import Draft
-from outbox._half.validation import refuse, why_not_for
+from outbox._half.draft import Draft, refuse, why_not_for
 from outbox._publish.acceptance import refuse_internal, require_accepted
 from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement, local_connection
 from outbox._publish.tracing import with_traces
 from outbox._publish.waiting import BLOCKING
-from outbox._table.transaction_limits import why_not
+from outbox._table.table_publisher import why_not
 from outbox.errors import (
     CommitOutcomeUnknown,
     MessageRefused,

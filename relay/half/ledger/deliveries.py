@@ -12,9 +12,9 @@ from relay.half.ledger.op_decisions import Decisions
 from relay.half.ledger.partition_progress import Progress
 from relay.half.ledger.pending_transactions import Pending
 from relay.half.ledger.ready_queue import ReadyQueue
-from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards
 from relay.half.state.message_transaction import COMMITTED, READY, ROLLED_BACK, Event, Transaction
+from relay.half.state.parking import Deferred
 
 _FREED = Event.FREED
 

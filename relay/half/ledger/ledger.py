@@ -20,11 +20,10 @@ from relay.half.ledger.op_decisions import Decisions, Dropped, EarlyOp
 from relay.half.ledger.partition_progress import Checkpoints, OpProgress, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
-from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, ParkedHalves, from_manifest, to_manifest
 from relay.half.state.half_records import Half, OpRecord
 from relay.half.state.message_transaction import Event, Transaction
-from relay.half.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
+from relay.half.state.parking import DEFAULT, GRACE_MS, Deferred, Parking, ParkingPolicy, Room
 
 
 class Ledger:

@@ -26,10 +26,10 @@ from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.ready_queue import Pacing
 from relay.half.serving import half_telemetry as report
-from relay.half.serving.arrivals import Arrivals
 from relay.half.serving.check_back import CheckBack
 from relay.half.serving.commits import Commits
 from relay.half.serving.hand_out import Batch, HandOut
+from relay.half.serving.intake import Arrivals
 from relay.half.state.half_records import OpRecord
 
 READ_AT_ONCE = 5_000

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import Message, MessageRefused
-from outbox._half.draft import Draft
+from outbox._half.draft import Draft, PlannedHalf, refuse
 from outbox._half.sender import Sender
-from outbox._half.validation import PlannedHalf, refuse
 from outbox._kafka.channel import ChannelDescription
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox._rules.topic_description import TopicDescription

@@ -21,12 +21,12 @@ import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
 import spark_jobs.replaying.cli
 from checker.settings import CheckerSettings
+from outbox._cli.setting_options import describe_settings
 from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
-from outbox._settings.describe import describe_settings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError

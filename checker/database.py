@@ -3,8 +3,6 @@
 A database that is down does not delay the checks of others: only its own thread waits.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """Metrics of the checker; no label ever holds an id."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from prometheus_client import Histogram

@@ -1,7 +1,5 @@
 """What of the check topic is looked at: requests that can be read, that are recent, and that a row answers."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

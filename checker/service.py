@@ -4,8 +4,6 @@ A request that gets lost here is no loss: the relay asks again. So offsets are c
 a checker that dies at any point only delays a decision.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """`TransactionalProducer`: RocketMQ's API. It sends the half, runs the local transaction, then sends its outcome."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -1,7 +1,5 @@
 """`outbox relay`: run the relay."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Settings of the relay."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

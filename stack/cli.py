@@ -1,7 +1,5 @@
 """`outbox stack`: a Kafka and a Postgres to work with, and the jars that they need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Errors of starting servers. Each message has the fault and the remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from outbox._jars.java import SetupError

@@ -1,7 +1,5 @@
 """A real Kafka cluster: processes of Kafka's own jars, formatted once, ready when a client gets an answer."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

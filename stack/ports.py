@@ -1,7 +1,5 @@
 """Free ports, chosen so that stacks which start side by side do not choose the same ones."""
 
-from __future__ import annotations
-
 import random
 import socket
 from collections.abc import Iterator

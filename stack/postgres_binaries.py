@@ -5,8 +5,6 @@ wheel's files are used. Its own launcher trusts every local user, takes no setti
 everybody.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pwd

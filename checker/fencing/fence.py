@@ -9,8 +9,6 @@ No statement is sent in a pipeline: between the commands of a pipeline the serve
 process that freezes there would keep its locks (R41).
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ that topic were read first, one that moves there in between would be seen in nei
 with it the decision.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import deque

@@ -5,8 +5,6 @@ different moments: the checkpoint may be seen while the discard record is still 
 was read is compared with the end of the partition that readers do not see yet (R11).
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

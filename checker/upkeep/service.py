@@ -4,8 +4,6 @@ Each has a thread and a connection of its own: no check waits for it, and no dat
 with the databases that are served.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 

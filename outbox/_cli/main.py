@@ -1,7 +1,5 @@
 """The command `outbox`: its subcommands come from the rooms, by entry point, and are loaded when they are called."""
 
-from __future__ import annotations
-
 import sys
 import traceback
 from importlib.metadata import EntryPoint, entry_points

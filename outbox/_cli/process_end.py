@@ -5,8 +5,6 @@ it is taken apart crashes the process, or hangs it. So it is not taken apart: a 
 before it returns, and then the process ends.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

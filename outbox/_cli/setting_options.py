@@ -1,7 +1,5 @@
 """Command line options of a command, made from its settings: type, default and text are written once."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """Connect to Kafka: one idempotent producer, and one thread that polls it for delivery reports; the circuit."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import math

@@ -1,7 +1,5 @@
 """Send halves and op markers."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading

@@ -1,7 +1,5 @@
 """Jars by Maven coordinates: fetched once into the user's cache, checked against the lock file each time."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import shutil

@@ -3,8 +3,6 @@
 And the one folder of the user in which fetched and derived files live between runs.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib.util

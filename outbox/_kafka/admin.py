@@ -1,7 +1,5 @@
 """The cluster as an administrator asks it: topics and their settings, with errors that name the remedy."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence

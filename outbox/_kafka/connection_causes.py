@@ -1,7 +1,5 @@
 """Why a client does not reach Kafka: librdkafka's error events, which a request that timed out does not carry."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Consumer groups, without joining them: their committed offsets, read and written, and who serves a channel."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

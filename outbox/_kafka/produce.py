@@ -1,7 +1,5 @@
 """Hands records to librdkafka, however many there are, and collects what Kafka refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """What the tables' DDL is made of: statements that run one by one or are printed, and the rights of a role."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the relay keeps beside a foreign table: its progress, and what it could not deliver. DDL and rights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, LiteralString
 

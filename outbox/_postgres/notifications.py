@@ -6,8 +6,6 @@ lock, shared, until it ends, and the relay cannot begin to wait before that. So 
 or notified.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, LiteralString

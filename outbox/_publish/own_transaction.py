@@ -4,8 +4,6 @@ It checks the command tag of COMMIT: Postgres answers the COMMIT of a failed tra
 (R5).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar

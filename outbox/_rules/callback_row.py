@@ -1,7 +1,5 @@
 """A row of the callback table, and the op entry that it makes. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest

@@ -1,7 +1,5 @@
 """Layouts of foreign tables: which column of a table that the application made holds what of a message. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """The name of a table that others made: schema and table, checked before any SQL is made of it. Pure."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple, Self
 

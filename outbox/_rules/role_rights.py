@@ -1,7 +1,5 @@
 """The rights in Kafka that each role needs: one table, from which commands, documents and the doctor are made."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

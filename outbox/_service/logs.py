@@ -4,8 +4,6 @@ No payload, key or header value is ever logged: ids, offsets and sizes only. Con
 drivers and tracebacks quote.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any

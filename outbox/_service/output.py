@@ -1,7 +1,5 @@
 """What a command prints: tables for people on a terminal, one JSON document for programs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How a service runs: settings, logs, health, signals, then its main loops; expected errors end in one clear line."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """What relay and checker derive from the settings that they have in common."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The tables `[channels.NAME]` of a configuration file: what each channel has, and what it inherits. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any

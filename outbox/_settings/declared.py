@@ -3,8 +3,6 @@
 The library, the services, the jobs and the commands read the same file and the same environment, each what is its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable

@@ -1,7 +1,5 @@
 """The one loader: settings from the command line, the environment (`OUTBOX_…`), and the file of `OUTBOX_CONFIG`."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import os

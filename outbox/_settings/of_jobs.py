@@ -1,7 +1,5 @@
 """The settings of the jobs, each once; see `declared`."""
 
-from __future__ import annotations
-
 import enum
 from pathlib import Path
 from typing import ClassVar, Literal

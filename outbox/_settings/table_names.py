@@ -1,7 +1,5 @@
 """Names that settings give: of the channel's topics, and of the outbox's tables."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The library never begins or ends a transaction here: the caller's transaction carries the rows.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import closing

@@ -5,8 +5,6 @@ names has no owner, and no process of the outbox sees it but those that publish.
 that runs anyway: no round trip, no connection, nothing that could fail.
 """
 
-from __future__ import annotations
-
 import logging
 import struct
 import time

@@ -11,8 +11,6 @@ its xid and start that wait, are discarded, or are evidence (R61). With none of 
 server never gave the xid out, or has it as aborted: evidence may have been deleted by hand.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass

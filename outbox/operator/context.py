@@ -1,7 +1,5 @@
 """What the operator's commands have in common: options, settings, the channel."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Mapping

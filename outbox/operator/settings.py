@@ -1,7 +1,5 @@
 """Settings that the library's subcommands share, and the connection that they make."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Annotated, Any, ClassVar
 

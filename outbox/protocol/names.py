@@ -4,8 +4,6 @@ Group ids and transactional ids derive from the channel's name and are no settin
 channel can never miss each other's fence.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache

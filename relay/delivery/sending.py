@@ -7,8 +7,6 @@ closed in its half partition's gate for a multiple of the time that the failure 
 and a delivery ends it. No transaction is discarded for it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping

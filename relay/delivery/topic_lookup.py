@@ -1,7 +1,5 @@
 """Describes real topics for the gate of one owner; ends first what relays left open there (R31)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol

@@ -11,8 +11,6 @@ commit ends it rightly.
 Nothing is written to a topic that cannot be looked at, or has no leader.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Logins of a secured stack, with secrets in files, and its ACLs: those that `outbox acl print` prints."""
 
-from __future__ import annotations
-
 import io
 import json
 import time

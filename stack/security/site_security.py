@@ -1,7 +1,5 @@
 """`Security`: the files of one secured stack, and the settings that name them."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import ipaddress

@@ -3,8 +3,6 @@
 They are used as if they had no such label: `labels()` and `remove()` take the other labels.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The examination of a channel: versions, allow-list, encryption, broker, contract and checkpoints."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata

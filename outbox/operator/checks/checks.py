@@ -3,8 +3,6 @@
 What only a room can look at, such as the relay's own reading of its checkpoints, it gives to `examine()`.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

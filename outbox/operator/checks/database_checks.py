@@ -1,7 +1,5 @@
 """The examination of databases: server, tables, grants, and whether their rows have a relay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, LiteralString
 

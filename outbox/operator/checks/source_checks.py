@@ -1,7 +1,5 @@
 """The examination of table sources: tables, rights, vacuum, progress, and rights in Kafka."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, LiteralString

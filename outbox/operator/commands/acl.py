@@ -1,7 +1,5 @@
 """`outbox acl`: print the rights in Kafka that a role needs."""
 
-from __future__ import annotations
-
 import enum
 import json
 import re

@@ -1,7 +1,5 @@
 """`outbox channel create`: the internal topics of a channel."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`outbox doctor`: one line and one fix for each finding."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`outbox pending`: the unsettled transactions, which are undecided, or decided and not delivered yet."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`outbox resume`: what halts for want of numbers goes on, after an operator has decided on what was delivered."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`outbox skip`: pass by one record that halts its half partition."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Annotated

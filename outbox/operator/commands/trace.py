@@ -1,7 +1,5 @@
 """`outbox trace`: the story of one transaction or message."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """An operator's decisions on their way into the verdict topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import Producer

@@ -1,7 +1,5 @@
 """Resume half partitions that were written to before they had a checkpoint: a channel that grew (R84)."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

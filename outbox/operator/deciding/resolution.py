@@ -1,7 +1,5 @@
 """Decisions of an operator on undecided transactions: their states, the consequences, and what was decided."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Resume a halted table source: its three numbers, what would happen, and the one statement that sets them (R55)."""
 
-from __future__ import annotations
-
 import enum
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

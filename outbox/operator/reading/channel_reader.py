@@ -1,7 +1,5 @@
 """Reads what a channel holds unsettled: committed checkpoints first, then the halves that they name, then the rest."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ Looking is a plain SELECT in a read-only connection, and takes no lock. Deciding
 lock, row, COMMIT that waits for the disk, then a separate read (R8, R9).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

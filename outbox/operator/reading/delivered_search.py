@@ -1,7 +1,5 @@
 """Search real topics for rows or halves that were delivered. What is not read is never called absent."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 Discarded rows can be moved back into the message table, or deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, LiteralString, NamedTuple
 

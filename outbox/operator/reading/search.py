@@ -1,7 +1,5 @@
 """Searches databases, message tables and topics for one transaction: by known places, else by time; with a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The state of one table source for operators: rows, owner, progress, and why rows wait. Nothing is written."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import KafkaException

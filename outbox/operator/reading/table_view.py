@@ -3,8 +3,6 @@
 And the connections to its database.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString, NamedTuple

@@ -4,8 +4,6 @@ Each value is written once, here: the fields are those of the JSON of `outbox pe
 Times are ms since 1970, ages are ms, and None is what is not known.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A transaction that was not delivered, of halves or of rows; and what was not read. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 

@@ -1,7 +1,5 @@
 """The unsettled transactions of a channel, gathered from halves, op entries, check requests and manifests. Pure."""
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections import Counter

@@ -1,7 +1,5 @@
 """Why rows of a message table wait, as far as real topics and the order of rows show it. Pure."""
 
-from __future__ import annotations
-
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`InMemoryOutbox` and `InMemoryHalfOutbox`: outboxes for unit tests, without Kafka and tables, on any database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial

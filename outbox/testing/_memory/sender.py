@@ -1,7 +1,5 @@
 """The sender of an in-memory outbox, with declared topics and no connection."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import replace

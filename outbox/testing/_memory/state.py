@@ -1,7 +1,5 @@
 """The state of an in-memory outbox: open transactions, published messages, and requested failures."""
 
-from __future__ import annotations
-
 import enum
 import threading
 from collections.abc import Sequence

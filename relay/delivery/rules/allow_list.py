@@ -1,7 +1,5 @@
 """The allow-list: to which real topics a service may write. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 

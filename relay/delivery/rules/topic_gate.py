@@ -9,8 +9,6 @@ there is room.
 The worker describes the topics. Times are monotonic ms: the broker's clock leaps while a relay catches up.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

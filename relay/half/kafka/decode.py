@@ -1,7 +1,5 @@
 """Kafka's records to the ledger's values."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

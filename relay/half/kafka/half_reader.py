@@ -1,7 +1,5 @@
 """Reads halves by their offsets: those that a checkpoint names unsettled, and those whose bodies were let go."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

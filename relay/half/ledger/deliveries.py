@@ -1,7 +1,5 @@
 """The decided transactions of one half partition: judged, handed out in their order, and settled. Pure."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Batch shaped: lists in, lists out, no I/O, no clock. What it hands out for deliv
 transaction fails, the ledger is thrown away and created again from the committed checkpoint (R18).
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Op entries of one half partition, and what each changes: a transaction, an op kept for later, or nothing. Pure."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a Kafka transaction of the relay writes: real records and discard records. Pure."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """How far a half partition, its op and its verdict partition are read and settled: the checkpoints' content. Pure."""
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence

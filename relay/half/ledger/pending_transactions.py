@@ -1,7 +1,5 @@
 """The pending transactions of one half partition: read and not settled; and their share of the limits. Pure."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Committed transactions that may be handed out, in order; some wait for a topic or for the checkpoint. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple

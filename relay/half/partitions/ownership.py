@@ -3,8 +3,6 @@
 A number is served only while its partitions of the half, the op and the verdict topic are ours (H6).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What was done with half messages, in logs and metrics: ids and reasons, never a payload."""
 
-from __future__ import annotations
-
 import heapq
 import logging
 import time

@@ -12,8 +12,6 @@ The same Kafka transaction writes what leaves the discard topic, undecided halve
 cannot be parsed. If it fails, hand-out and ledger are thrown away; the committed checkpoint makes new ones (R18).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

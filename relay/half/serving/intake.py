@@ -1,7 +1,5 @@
 """The intake: what the consumer hands over to the workers' threads, by partition, without holes, and throttled."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict, deque

@@ -1,7 +1,5 @@
 """The half partitions that a relay process serves: taken over, watched, given up, halted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 

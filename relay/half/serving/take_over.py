@@ -4,8 +4,6 @@ What a half partition wrote to real topics is recognised by its author, with whe
 delivered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress

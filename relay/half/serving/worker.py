@@ -4,8 +4,6 @@ The consumer belongs to the service's thread, which hands records over (`Arrival
 service then takes the partition over again, from the committed checkpoint (R17, R18).
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

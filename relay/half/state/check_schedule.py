@@ -1,7 +1,5 @@
 """When a transaction is overdue, by the broker's clock, and when to ask again. Pure: time comes in as numbers."""
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections import deque

@@ -5,8 +5,6 @@ index is made from the partition's manifests at take-over, and changed by what t
 that Kafka transaction fails, it is thrown away with the ledger.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes

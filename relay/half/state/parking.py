@@ -5,8 +5,6 @@ its limit are read and not kept (R44): the checkpoint names them unsettled, and 
 as soon as their service is below its limit.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -94,6 +94,5 @@ def undelivered(database: str, found: Mapping[Delay, int]) -> None:
 
 
 def purged(database: str, rows: Mapping[str, int]) -> None:
-    """Rows were deleted, by state."""
     for state, count in rows.items():
         PURGED.labels(database, state).inc(count)

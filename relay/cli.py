@@ -29,7 +29,6 @@ class RelayProgress:
         self._at = clock()
 
     def __call__(self) -> Figures:
-        """Return the present figures."""
         found = self._found()
         delivered, now = found["outbox_relay_delivery_seconds_count"], self._clock()
         rate = (delivered - self._delivered) / max(now - self._at, 0.001)

@@ -64,7 +64,6 @@ class RelaySettings(RelayFields, ServiceSettings):
         }
 
     def batch_policy(self) -> BatchPolicy:
-        """Return the limits at which a batch is closed."""
         return BatchPolicy(self.batch_messages)
 
 

@@ -19,7 +19,6 @@ class Ports:
         self._claims: dict[int, socket.socket] = {}
 
     def claim(self, wanted: int | None = None) -> int:
-        """Claim a port."""
         for port in [wanted] if wanted is not None else _some_ports():
             if self._take(port):
                 return port

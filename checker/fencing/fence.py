@@ -371,7 +371,6 @@ def _verdict(id_: str, row: Row | None, topic_id: str, fenced: _Fenced) -> Verdi
 
 
 def _require_discarded(ids: set[str], in_discard_topic: DiscardLookup) -> None:
-    """Verify that all transactions are in the discard topic."""
     if ids and not ids <= set(in_discard_topic(ids)):
         raise OvertakenError("some of it has left the discard topic meanwhile")
 

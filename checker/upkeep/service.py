@@ -51,7 +51,6 @@ class DatabaseUpkeep:
         self._periodic.start()
 
     def check(self) -> None:
-        """Whether all is well here."""
         self._periodic.check()
 
     def stop(self) -> None:
@@ -128,7 +127,6 @@ class Upkeep:
         one.start()
 
     def check(self) -> None:
-        """Whether all is well here."""
         for one in self._databases.values():
             one.check()
 

@@ -174,7 +174,6 @@ class Draft:
 
     @property
     def ordering_key(self) -> bytes | None:
-        """The key of the first message."""
         return self._messages[0][1].key_bytes()
 
     @property

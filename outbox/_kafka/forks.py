@@ -48,7 +48,6 @@ class ForkSafeLock:
         follow(self)
 
     def start_afresh(self) -> None:
-        """Begin with a lock that is free."""
         self.free = threading.Lock()
 
 

@@ -61,7 +61,6 @@ def committed_checkpoints(
 
 
 def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Return the partitions for which a group has no committed offset."""
     return set(places) - set(committed_offsets(kafka, group, places))
 
 
@@ -162,7 +161,6 @@ _WITHOUT = {RELAY: "nothing of the half partitions is delivered", CHECKER: "what
 
 
 def group_of(channel: Channel, service: str) -> str:
-    """Return the group of the relays or checkers of a channel."""
     return channel.relay_group if service == RELAY else channel.checker_group
 
 

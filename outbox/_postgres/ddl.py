@@ -70,7 +70,6 @@ def create_schema(schema: str) -> sql.Composed:
 
 
 def drop_tables(schema: str, tables: Iterable[str]) -> sql.Composed:
-    """Drop tables, those that are there."""
     names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
     return sql.SQL("DROP TABLE IF EXISTS {}").format(names)
 

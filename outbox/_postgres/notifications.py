@@ -61,7 +61,6 @@ def notify_statements(table: sql.Identifier, function: sql.Identifier, *, notify
 
 
 def has_trigger(connection: psycopg.Connection[Any], table: str) -> bool:
-    """Return whether a table has the trigger, enabled."""
     return connection.execute(_EXISTS, (table,)).fetchone() == (True,)
 
 

@@ -99,7 +99,6 @@ def core_transaction(connection: Connection, transaction_of: Callable[[], T]) ->
 
 @contextmanager
 def core_savepoint(connection: Connection) -> Iterator[None]:
-    """Open a SAVEPOINT on a Core connection of SQLAlchemy."""
     with connection.begin_nested():
         yield
 

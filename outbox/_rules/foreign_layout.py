@@ -47,7 +47,6 @@ class Layout:
 
     @property
     def order(self) -> str:
-        """Return the column by which rows are ordered."""
         return self.columns.get("order", self.columns["id"])
 
     def routed(self, value: str | None) -> str:

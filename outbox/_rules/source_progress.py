@@ -41,7 +41,6 @@ class Progress(NamedTuple):
 
     @classmethod
     def read(cls, *values: Any) -> Self:
-        """Return the progress of its values as the database has them."""
         found = cls(*values)
         return found._replace(ids=tuple(found.ids), transactions=frozenset(found.transactions))
 

@@ -33,7 +33,6 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text as rich prints it."""
         return super().render_str(visible(text), **options)
 
 

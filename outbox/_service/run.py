@@ -89,7 +89,6 @@ class _Several(Generic[S]):
         self.health = ChannelsHealth(self._healths)
 
     def service(self, stop: threading.Event) -> ChannelThreads:
-        """Return what serves them all."""
         return ChannelThreads({name: self._thread(name, stop) for name in self._healths}, self.health, stop)
 
     def _thread(self, name: str, stop: threading.Event) -> ChannelThread:

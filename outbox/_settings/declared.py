@@ -155,7 +155,6 @@ class Database(TablePlace):
             raise ValueError("give either dsn or dsn_file")
 
     def connection_string(self) -> str:
-        """Return the connection string as it is at this moment."""
         if self.dsn_file is None:
             return self.dsn.text if self.dsn else ""
         return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
@@ -270,7 +269,6 @@ class TableSettings(KeptSettings, Service, Database, reader="a table source"):
         return QualifiedName.parse(self.message_table)
 
     def foreign_layout(self) -> Layout:
-        """Return which column of the foreign table holds what."""
         return make_layout(self.layout, self.columns, self.topic, self.service, self.additional_placement)
 
     def message_names(self) -> TableNames:

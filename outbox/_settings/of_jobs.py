@@ -97,7 +97,6 @@ class TopicSettings(LayeredSettings):
     )
 
     def topic_names(self) -> tuple[str, ...]:
-        """All topics, each once."""
         return names_in(self.topics)
 
 

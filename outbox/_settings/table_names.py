@@ -35,7 +35,6 @@ class TableNames:
 
     @property
     def transaction(self) -> str:
-        """Name of the callback table."""
         return f"{self.prefix}_transaction"
 
     @property
@@ -101,7 +100,6 @@ class TableNames:
 
 
 def channel_names(name: str) -> Channel:
-    """Return the channel of a name, with the names of its topics."""
     try:
         return Channel(name)
     except ProtocolError as error:

@@ -101,7 +101,6 @@ class CoreConnection:
 
     @property
     def autocommits(self) -> bool:
-        """Whether the isolation level is AUTOCOMMIT."""
         return getattr(self._connection.connection.dbapi_connection, "autocommit", False) is True
 
     @property
@@ -278,12 +277,10 @@ def insert_connection(given: Any) -> InsertConnection:
 
 
 def core_error(text: str, error: psycopg.Error) -> BaseException:
-    """Return the error of SQLAlchemy for one of psycopg."""
     return DBAPIError.instance(text, None, error, psycopg.Error)
 
 
 def is_async_connection(given: object) -> bool:
-    """Return whether it is an async connection of psycopg or asyncpg."""
     if isinstance(given, psycopg.AsyncConnection):
         return True
     return type(given).__module__.partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")

@@ -78,7 +78,6 @@ Given = dict[str, Any]
 
 
 def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
-    """Connect in autocommit."""
     url = settings.connection_string()
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")

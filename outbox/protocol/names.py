@@ -158,7 +158,6 @@ def check_service(service: str) -> str:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether Kafka allows this name for a topic."""
     return bool(_TOPIC.fullmatch(topic)) and topic not in {".", ".."}
 
 

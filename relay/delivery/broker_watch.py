@@ -92,7 +92,6 @@ class BrokerWatch:
         refresh_brokers(self._client)
 
     def view(self) -> BrokerView:
-        """Return what is known now."""
         with self._lock:
             self._client.poll(0)
             return self._states.view

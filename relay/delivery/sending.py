@@ -107,7 +107,6 @@ class Refusals:
                 del self._closed[topic]
 
     def delivered(self, topics: Collection[str]) -> None:
-        """Forget the failures of topics that took records."""
         for topic in self._closed.keys() & topics:
             del self._closed[topic]
 
@@ -143,7 +142,6 @@ class BatchFeedback:
         return self.refusals.failed(found._replace(errors=real), int(seconds * 1_000), now)
 
     def delivered(self, sent: Sent, seconds: float, *, timed_out: bool) -> None:
-        """Learn from a batch that was committed."""
         if timed_out:
             self.volume.timed_out(sent.topics.total(), sent.size(), is_single=False)
         elif self.volume.is_reduced:
@@ -162,7 +160,6 @@ class Sending:
         self._owner = owner
 
     def send(self, sent: Sent, commit: Callable[[], None]) -> None:
-        """Write a batch."""
         self._limit_batches(sent.topics)
         began = time.monotonic()
         try:

@@ -165,7 +165,6 @@ class Security:
         }
 
     def postgres_tls(self) -> ServerTls:
-        """Return with what Postgres encrypts its connections."""
         return ServerTls(self._postgres.certificate, self._postgres.key, self.authority.certificate)
 
     def jvm_options(self) -> list[str]:

@@ -143,7 +143,6 @@ Place = tuple[str, str, str]
 
 
 def named_places(tables: Mapping[str, TableSettings]) -> set[Place]:
-    """Return the message tables that the setting `tables` names."""
     return {
         (database_name(table.connection_string()), table.table_names().schema, table.table_names().message)
         for table in tables.values()

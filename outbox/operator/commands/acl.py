@@ -52,7 +52,6 @@ def is_principal(text: str) -> bool:
 
 
 def formatted(form: AclFormat, principal: str, rights: Sequence[Right]) -> str:
-    """Return rights in the form that a tool reads."""
     return _FORMATS[form](principal, rights)
 
 

@@ -131,7 +131,6 @@ _NEXT = {
 
 
 def show_halves(console: Console, state: ChannelState) -> None:
-    """Print what a channel holds of halves."""
     if state.sums:
         console.print(f"unsettled transactions in channel {state.channel}:")
         table = Table("service", "half partition", "undecided", "decided", "oldest", box=None)
@@ -217,7 +216,6 @@ def _progress(one: SourceState) -> str:
 
 
 def age(ms: int) -> str:
-    """Return an age for people."""
     for name in ("d", "h", "m"):
         if ms >= 2 * UNITS[name]:
             return f"{ms // UNITS[name]}{name}"

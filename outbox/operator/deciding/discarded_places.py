@@ -156,7 +156,6 @@ class Discards:
         self._stores: list[Store] = [self._topic, *self.tables]
 
     def unread(self) -> list[str]:
-        """Return what could not be read."""
         return sorted(place for store in self._stores for place in store.unread)
 
     def read(self) -> Iterator[DiscardedTransaction]:
@@ -238,7 +237,6 @@ class Decision:
         return None, {}
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return what became of each, for programs."""
         return [document(one) | self._outcome(one) for one in self.chosen]
 
     def _outcome(self, one: DiscardedTransaction) -> dict[str, Any]:

@@ -132,7 +132,6 @@ class ChannelResumption:
 
     @property
     def outcome(self) -> str:
-        """What became of them, or can become of them."""
         if self.is_resumed:
             return "resumed"
         if not self.partitions:

@@ -53,7 +53,6 @@ class Case:
 
     @property
     def is_refused(self) -> bool:
-        """Whether nothing is decided on it."""
         return self.ruling.step is DecisionStep.REFUSE
 
     def document(self, kind: OpKind) -> dict[str, Any]:

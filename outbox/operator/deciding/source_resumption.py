@@ -255,7 +255,6 @@ class Resumption:
 
     @property
     def outcome(self) -> str:
-        """What became of the source, or can become of it."""
         if self.deleted is not None:
             return "resumed"
         if not self.repair.halted:
@@ -264,7 +263,6 @@ class Resumption:
 
     @property
     def why(self) -> str:
-        """Why it is refused; empty if it is not."""
         if self.repair.refusal or not self.repair.halted:
             return self.repair.refusal
         if self.gaps:

@@ -162,7 +162,6 @@ class SourceReporter:
 
 
 def topic_states(admin: AdminClient, names: Collection[str]) -> dict[str, TopicState]:
-    """Return the states of real topics, by name."""
     asked = sorted(name for name in names if is_topic_name(name))
     described = describe_topics(admin, asked, writing=True) if asked else {}
     return {name: topic_state(name, described.get(name)) for name in names}

@@ -216,7 +216,6 @@ class TableView:
         return None
 
     def has_evidence(self) -> bool:
-        """Return whether there is evidence of deliveries."""
         return bool(self._all(_EVIDENCE))
 
     def owner(self) -> Owner | None:

@@ -128,7 +128,6 @@ class Findings:
             self.events.append(event)
 
     def miss(self, place: str, why: str) -> None:
-        """Note what is not read."""
         self.unread.append(Gap(place, why))
 
     def decisions(self) -> list[TimelineEvent]:

@@ -55,7 +55,6 @@ class MemoryPublisher:
     def publish_many(
         self, target: Any, messages: Iterable[Message], bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
-        """Publish messages; as `Outbox.publish_many()`."""
         if self._is_closed:
             raise closed()
         if not isinstance(target, Session | scoped_session | Connection):

@@ -237,5 +237,4 @@ def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
 
 
 def _condition(topic: RealTopic | None) -> object:
-    """Return what of a topic decides whether it is closed."""
     return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable, topic.internal)

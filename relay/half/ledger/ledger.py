@@ -205,7 +205,6 @@ class Ledger:
         return self.overdue.needs_op_end(now) or (self.lacks_room() and self.overdue.ops_known_until() < now - GRACE_MS)
 
     def half_checkpoint(self) -> HalfCheckpoint:
-        """Return the progress of the half partition."""
         return self.progress.half_checkpoint()
 
     def op_checkpoint(self) -> OpCheckpoint:

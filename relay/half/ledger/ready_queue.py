@@ -36,7 +36,6 @@ class ReadyQueue:
         return Ready(self._messages, self._bytes)
 
     def push(self, transaction: Transaction) -> None:
-        """Add a transaction at the end."""
         messages, size = len(transaction.halves), transaction.size
         self._queue.append((transaction, messages, size))
         self._messages += messages

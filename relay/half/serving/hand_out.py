@@ -49,7 +49,6 @@ class Batch:
     records: list[Record] = field(default_factory=list)  # what is written, in this order
 
     def __bool__(self) -> bool:
-        """Whether there is anything to write."""
         return bool(self.removed or self.ready or self.moves or self.malformed)
 
     def delivered(self) -> list[Transaction]:

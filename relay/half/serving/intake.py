@@ -35,7 +35,6 @@ class Arrivals:
     # --- the consumer's thread
 
     def feed(self, halves: Sequence[Message], ops: Sequence[Message], verdicts: Sequence[Message] = ()) -> None:
-        """Add records."""
         with self._wake:
             self._halves.extend(halves)
             for waiting, new in zip(self._ops, (ops, verdicts), strict=True):
@@ -54,7 +53,6 @@ class Arrivals:
             self._wake.notify()
 
     def stop(self) -> None:
-        """Ask the worker to stop."""
         with self._wake:
             self.is_stopping = True
             self._wake.notify()
@@ -138,7 +136,6 @@ class Intake:
             self._unreadable.pop(place, None)
 
     def hand_over(self, messages: Iterable[Message], arrivals: Mapping[int, Arrivals]) -> None:
-        """Hand records over to the workers."""
         found: dict[Place, list[Message]] = defaultdict(list)
         ends: dict[Place, int] = {}
         events: list[tuple[Message, KafkaError]] = []

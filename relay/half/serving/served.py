@@ -80,7 +80,6 @@ class ServedPartitions:
         return starts
 
     def take_over_due(self) -> None:
-        """Take over what is due."""
         self.take_over(self.ownership.due(time.monotonic(), self._group.generation()))
 
     def _fence(self, number: int) -> Delivery:

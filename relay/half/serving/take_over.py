@@ -133,7 +133,6 @@ def is_made_of(found: Written, half: Half | None) -> bool:
 
 
 def parking_policy(settings: RelaySettings) -> ParkingPolicy:
-    """Return the limits at which transactions are parked."""
     return ParkingPolicy(
         settings.service_pending_max,
         settings.service_pending_max_bytes,

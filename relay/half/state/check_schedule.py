@@ -39,7 +39,6 @@ class Agenda:
         return due, self._queue(due)[0]
 
     def remove_first(self) -> None:
-        """Remove the entry that `first` returned."""
         due = self._times[0]
         queue = self._queue(due)
         queue.popleft()

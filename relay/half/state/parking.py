@@ -67,23 +67,18 @@ class Deferred:
         self._services: dict[str, _Runs] = {}
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
         return bool(self._services)
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return sum(runs.count for runs in self._services.values())
 
     def __contains__(self, offset: int) -> bool:
-        """Return whether the half at an offset is deferred."""
         return any(offset in runs for runs in self._services.values())
 
     def services(self) -> list[str]:
-        """Return the services of these halves."""
         return list(self._services)
 
     def holds(self, service: str) -> bool:
-        """Return whether halves of a service are deferred."""
         return service in self._services
 
     def add(self, service: str, offset: int, append_time: int) -> None:
@@ -271,7 +266,6 @@ class Parking:
     # --- what happens -------------------------------------------------------------------------------------------
 
     def added(self, transaction: Transaction, half: Half) -> None:
-        """Add a half of a pending transaction."""
         size = half.size()
         transaction.size += size
         self._halves += 1
@@ -294,7 +288,6 @@ class Parking:
             del self._weights[transaction.service]
 
     def answered_unknown(self, transaction: Transaction) -> None:
-        """One more check of a transaction was answered UNKNOWN."""
         if transaction.unknown_answers >= self._policy.check_max and transaction.discarded is None:
             self._unanswered.append(transaction)
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import FIRST_ANSWER_SECONDS, checked_properties, refused
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, Causes, checked_properties, refused
 from outbox._kafka.client_log import logged
-from outbox._kafka.connection_causes import Causes
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 

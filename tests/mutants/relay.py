@@ -28,7 +28,7 @@ from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
 from relay.delivery.sending import Blame, Refusals
 from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
-from relay.half.kafka.decode import keepable
+from relay.half.kafka.half_reader import keepable
 from relay.half.ledger.op_decisions import Waiting
 from relay.half.partitions.ownership import Halts, Stalls, _Progress
 from relay.half.serving.commits import GroupMetadata

@@ -24,10 +24,15 @@ from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.recorder import Recorder, guarded
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.participant import MemoryStarter, RowParticipant, memory_connection
-from outbox.testing._memory.sender import DeclaredTopics, MemorySender, Topics
-from outbox.testing._memory.state import CommitFailure, Memory
-from outbox.testing.published import PublishedMessage
+from outbox.testing._memory.participant import (
+    DeclaredTopics,
+    MemorySender,
+    MemoryStarter,
+    RowParticipant,
+    Topics,
+    memory_connection,
+)
+from outbox.testing._memory.state import CommitFailure, Memory, PublishedMessage
 from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
 
 

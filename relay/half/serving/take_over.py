@@ -23,8 +23,7 @@ from relay.delivery.producer import DeliveryError
 from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
 from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
-from relay.half.kafka.decode import Decoder
-from relay.half.kafka.half_reader import DiscardReader, HalfReader, PartitionReaders
+from relay.half.kafka.half_reader import Decoder, DiscardReader, HalfReader, PartitionReaders
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.pending_transactions import BodyPolicy

@@ -21,8 +21,8 @@ from outbox.protocol.record import Record
 from relay.delivery.sending import BatchFeedback, Sending
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
+from relay.half.ledger.deliveries import Pacing
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.ready_queue import Pacing
 from relay.half.serving import half_telemetry as report
 from relay.half.serving.check_back import CheckBack
 from relay.half.serving.commits import Commits

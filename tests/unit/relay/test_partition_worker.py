@@ -33,8 +33,7 @@ from relay.delivery.rules.volume import BatchPolicy
 from relay.delivery.sending import PAUSE_MS_MIN, BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import Delivery
-from relay.half.kafka.decode import Decoder
-from relay.half.kafka.half_reader import DiscardReader, HalfReader, PartitionReaders
+from relay.half.kafka.half_reader import Decoder, DiscardReader, HalfReader, PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits

@@ -23,7 +23,7 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
 from outbox.protocol.size import record_size
 from outbox.protocol.skip import Skip, parse_skip
-from relay.half.kafka.decode import FIRST_BYTES, Decoder, keepable
+from relay.half.kafka.half_reader import FIRST_BYTES, Decoder, keepable
 from relay.half.ledger.outgoing_records import discard_malformed, malformed
 from relay.half.state.half_records import Half
 

@@ -10,10 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from outbox._rules.foreign_layout import After, Layout, LayoutName, make_layout
-from outbox._rules.qualified_name import QualifiedName, check_name
+from outbox._rules.foreign_layout import After, Layout, LayoutName, QualifiedName, check_name, make_layout
 from outbox._security.secret_files import read_secret
-from outbox._settings.layers import LayeredSettings
+from outbox._settings.layers import DEFAULT_DATABASE, LayeredSettings
 from outbox._settings.properties import usable_properties
 from outbox._settings.setting import Secret, SettingsTable, setting
 from outbox._settings.table_names import TableNames, channel_names
@@ -25,9 +24,6 @@ NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap
 
 NO_TABLES = "no message table is configured (setting tables)"
 """Why rows of table mode are not looked for."""
-
-DEFAULT_DATABASE = "default"
-"""Name of the database that `postgres_url` gives the checker and the audit."""
 
 DAY_MS = 86_400_000
 

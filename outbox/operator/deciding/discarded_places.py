@@ -8,25 +8,58 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 
-from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, REQUEST_TIMEOUT, admin_client, checked_properties
 from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.client_log import logged
+from outbox._kafka.produce import Refusals, produce
 from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import document, signed
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
-from outbox.operator.deciding.decisions import entry_of, send_decisions
 from outbox.operator.reading.discards import DiscardedTable, Moved, read_discarded, read_manifests
 from outbox.operator.reading.table_view import table_connection
 from outbox.operator.settings import TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
-from outbox.protocol.discard import DiscardReason
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import message_id
-from outbox.protocol.op import OpKind
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from outbox.protocol.record import Record
+
+
+def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
+    """Write an operator's decisions into the verdict topic, one record each; their reasons name role and cause."""
+    refusals = Refusals()
+    with checked_properties():
+        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
+    with refusals.raised(channel.verdict.name):
+        for entry in entries:
+            value, headers = encode_op([entry], OpSource.OPERATOR)
+            produce(producer, Record(channel.verdict.name, entry.partition, None, value, headers))
+            producer.poll(0)
+        left = producer.flush(REQUEST_TIMEOUT)
+    if left:
+        raise ConfigurationError(f"Kafka did not take {left} decisions within {REQUEST_TIMEOUT:.0f} s: give them again")
+
+
+def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
+    counted = set(manifest.positions)
+    offsets = [offset for position, offset in manifest.offsets if position in counted]
+    return OpEntry(
+        kind,
+        manifest.transaction_id,
+        manifest.topic_id,
+        manifest.partition,
+        manifest.positions,
+        min(offsets),
+        max(offsets),
+        reason=reason,
+    )
+
 
 LOOK_SECONDS = 0.5
 

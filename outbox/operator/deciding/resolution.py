@@ -12,7 +12,7 @@ from outbox._service.exit_codes import Exit, fail, warn
 from outbox._service.output import show_records_read
 from outbox.errors import ConfigurationError
 from outbox.operator.context import RECORDS, OperatorContext
-from outbox.operator.deciding.decisions import send_decisions
+from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import read_manifests

@@ -29,8 +29,8 @@ from relay.delivery.rules.volume import BatchPolicy, Volume
 from relay.delivery.sending import Sent
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
+from relay.half.ledger.deliveries import deliver, discard, discard_malformed, malformed, tombstones
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.outgoing_records import deliver, discard, discard_malformed, malformed, tombstones
 from relay.half.state.discard_index import ParkedHalves, all_keys, record_keys, to_manifest
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction

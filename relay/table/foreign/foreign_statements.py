@@ -12,8 +12,7 @@ from typing import LiteralString, NamedTuple
 from psycopg import sql
 
 from outbox._postgres.source_statements import COUNTED
-from outbox._rules.foreign_layout import Layout
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import Layout, QualifiedName
 from outbox.settings import TableNames
 from relay.table.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES
 from relay.table.foreign.foreign_rows import MAX_BYTES

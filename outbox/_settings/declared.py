@@ -330,7 +330,7 @@ class LogSettings(LayeredSettings):
         "info", "debug: also each transaction, with its offsets.", of_process=True
     )
     log_format: Literal["auto", "json", "text"] = setting(
-        "auto", "auto: text with a progress line on a terminal, else JSON.", of_process=True
+        "auto", "auto: text on a terminal, else JSON.", of_process=True
     )
 
 

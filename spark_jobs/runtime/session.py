@@ -15,7 +15,6 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
-from rich.console import Console
 
 from outbox._jars.fetch import fetch
 from outbox._jars.ivy import read_lock
@@ -160,12 +159,11 @@ def _environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def configure_job_logs(settings: SparkSettings) -> Console | None:
-    """Configure the logs; return the terminal if they go to one. Py4J logs only warnings: else each call into Java."""
-    terminal = configure_logs(settings.log_level, settings.log_format)
+def configure_job_logs(settings: SparkSettings) -> None:
+    """Configure the logs. Py4J logs only warnings: else each call into Java."""
+    configure_logs(settings.log_level, settings.log_format)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.getLogger().addFilter(_is_not_of_py4j)
-    return terminal
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any, NamedTuple
 
-from confluent_kafka import Message, Producer
+from confluent_kafka import Message
 
-from outbox._kafka.admin import FIRST_ANSWER_SECONDS, REQUEST_TIMEOUT, admin_client, checked_properties
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
-from outbox._kafka.client_log import logged
-from outbox._kafka.produce import Refusals, produce
+from outbox._kafka.produce import write_all
 from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
@@ -33,17 +32,9 @@ from outbox.protocol.record import Record
 
 def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
     """Write an operator's decisions into the verdict topic, one record each; their reasons name role and cause."""
-    refusals = Refusals()
-    with checked_properties():
-        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
-    with refusals.raised(channel.verdict.name):
-        for entry in entries:
-            value, headers = encode_op([entry], OpSource.OPERATOR)
-            produce(producer, Record(channel.verdict.name, entry.partition, None, value, headers))
-            producer.poll(0)
-        left = producer.flush(REQUEST_TIMEOUT)
-    if left:
-        raise ConfigurationError(f"Kafka did not take {left} decisions within {REQUEST_TIMEOUT:.0f} s: give them again")
+    topic = channel.verdict.name
+    encoded = ((entry.partition, encode_op([entry], OpSource.OPERATOR)) for entry in entries)
+    write_all(kafka, topic, (Record(topic, partition, None, *op) for partition, op in encoded))
 
 
 def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:

@@ -1,7 +1,5 @@
 """The Spark session, with its logs and its stop: a local one with everything set, or that which `spark-submit` made."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

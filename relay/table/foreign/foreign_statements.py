@@ -4,8 +4,6 @@ Each expression is total: no content of a row makes a statement fail, so that no
 quoted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import LiteralString, NamedTuple
 

@@ -9,6 +9,8 @@ In a migration of Alembic:
         op.execute(outbox.ddl(drop=True))
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from outbox._postgres.callback_table import CallbackTable

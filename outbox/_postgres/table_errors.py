@@ -1,5 +1,7 @@
 """What Postgres refuses about the project's tables, as an error that names the remedy."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,5 +1,7 @@
 """The settings of the jobs, each once; see `declared`."""
 
+from __future__ import annotations
+
 import enum
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -97,6 +99,7 @@ class TopicSettings(LayeredSettings):
     )
 
     def topic_names(self) -> tuple[str, ...]:
+        """All topics, each once."""
         return names_in(self.topics)
 
 

@@ -1,5 +1,7 @@
 """`outbox table create`: the tables in an application's database."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Annotated
 

@@ -18,7 +18,6 @@ import pytest
 from django.db import transaction as django_transaction
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from outbox.operator.reading.discarded_rows import DiscardedTable
 from psycopg.rows import dict_row
 from sqlalchemy import Engine, NullPool, Table, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
@@ -31,6 +30,7 @@ from outbox._postgres.publish_function import STARTED_US
 from outbox.async_outbox import AsyncTransaction
 from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
 from outbox.message import HeadersInput
+from outbox.operator.reading.discards import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.serialization import JsonSerializer

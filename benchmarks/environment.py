@@ -17,7 +17,7 @@ import confluent_kafka
 import psycopg
 
 from stack import Stack
-from stack.locks import KAFKA_LOCK
+from stack.servers import KAFKA_LOCK
 
 _PACKAGES = ("kafka-transactional-outbox", "confluent-kafka", "psycopg", "pyspark", "sqlalchemy")
 CORES = len(os.sched_getaffinity(0))

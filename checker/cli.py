@@ -1,7 +1,5 @@
 """`outbox checker`: run the checker, or check what it would find."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

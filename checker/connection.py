@@ -1,7 +1,5 @@
 """Connections of the checker to a producers' database, and what is verified on each new one (R7, R12)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, LiteralString
 

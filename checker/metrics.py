@@ -1,7 +1,5 @@
 """Metrics of the checker; no label ever holds an id."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from prometheus_client import Histogram
@@ -96,6 +94,5 @@ def undelivered(database: str, found: Mapping[Delay, int]) -> None:
 
 
 def purged(database: str, rows: Mapping[str, int]) -> None:
-    """Rows were deleted, by state."""
     for state, count in rows.items():
         PURGED.labels(database, state).inc(count)

@@ -1,7 +1,5 @@
 """`outbox checker --check`: what a checker would find, without joining the group or writing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from checker.connection import connect_and_verify

@@ -1,7 +1,5 @@
 """Settings of the checker."""
 
-from __future__ import annotations
-
 from checker.rules.breaker import Policy
 from outbox._service.settings import ServiceSettings
 from outbox._settings.declared import CheckerDatabase, CheckerFields

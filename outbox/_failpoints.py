@@ -6,8 +6,6 @@ error. Failpoints are passed per batch or per transaction, never per message. Th
 passes: sent to the process, another thread may take it, and this one would run on for a while.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

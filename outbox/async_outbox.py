@@ -3,8 +3,6 @@
 They run the blocking implementation in SQLAlchemy's greenlet, where only the current task waits.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from functools import partial

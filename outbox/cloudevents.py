@@ -4,8 +4,6 @@ The attributes are headers (`ce_id`, `ce_source`, `ce_type`, …, `content-type`
 extension `partitionkey` is the key. The official SDK (`cloudevents` 2) marshals events and can read them back.
 """
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

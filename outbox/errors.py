@@ -16,8 +16,6 @@
 No message of an error carries a payload, a key or a password.
 """
 
-from __future__ import annotations
-
 
 class OutboxError(Exception):
     """Base class of all errors that the library raises."""

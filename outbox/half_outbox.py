@@ -1,7 +1,5 @@
 """`HalfOutbox`: messages go to Kafka as half messages before COMMIT."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self

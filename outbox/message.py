@@ -1,7 +1,5 @@
 """`Message`: what applications publish."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache

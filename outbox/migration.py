@@ -18,7 +18,7 @@ from outbox._postgres.ddl import Grant, script
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
-from outbox._rules.qualified_name import QualifiedName, check_name
+from outbox._rules.foreign_layout import QualifiedName, check_name
 from outbox.errors import ConfigurationError, UsageError
 from outbox.settings import TableNames
 

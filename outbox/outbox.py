@@ -1,7 +1,5 @@
 """`Outbox`: the library's main class. Messages are rows of the message table, which the relay delivers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self, TypedDict

@@ -1,7 +1,5 @@
 """A recorder for Prometheus; needs the extra `metrics`."""
 
-from __future__ import annotations
-
 import weakref
 from functools import partial
 from typing import NamedTuple

@@ -3,8 +3,6 @@
 `outbox.prometheus.PrometheusRecorder` is the implementation for Prometheus.
 """
 
-from __future__ import annotations
-
 import enum
 import logging
 from typing import Protocol

@@ -5,8 +5,6 @@ a `SerializationContext` and returns bytes, or None for a null. It may add heade
 `schema-registry` adds Avro, Protobuf and JSON Schema with Schema Registry.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Callable

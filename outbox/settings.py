@@ -1,7 +1,5 @@
 """Settings of the library: from arguments, from the environment (`OUTBOX_…`), from a TOML file."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping

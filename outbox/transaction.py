@@ -1,7 +1,5 @@
 """What an outbox gives back: receipts, open transactions, and the outcome of one."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 from contextlib import AbstractContextManager

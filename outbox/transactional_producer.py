@@ -1,7 +1,5 @@
 """`TransactionalProducer`: RocketMQ's API. It sends the half, runs the local transaction, then sends its outcome."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time
@@ -14,7 +12,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox._failpoints import failpoint
 from outbox._half.check_server import CheckServer
-from outbox._half.validation import PlannedHalf, refuse
+from outbox._half.draft import PlannedHalf, refuse
 from outbox._publish.acceptance import require_accepted
 from outbox._publish.tracing import with_trace
 from outbox._publish.waiting import Budget

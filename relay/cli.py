@@ -1,7 +1,5 @@
 """`outbox relay`: run the relay."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -15,7 +13,7 @@ from outbox._service.channels.channel_threads import ServiceControl
 from outbox._service.output import Figures
 from outbox._service.process import collect_rarely, share_one_arena
 from outbox._service.run import run_service
-from outbox._settings.channels import load_all
+from outbox._settings.layers import load_all
 from relay import metrics
 from relay.service import RelayService
 from relay.settings import RelaySettings, require_allow_list
@@ -31,7 +29,6 @@ class RelayProgress:
         self._at = clock()
 
     def __call__(self) -> Figures:
-        """Return the present figures."""
         found = self._found()
         delivered, now = found["outbox_relay_delivery_seconds_count"], self._clock()
         rate = (delivered - self._delivered) / max(now - self._at, 0.001)

@@ -1,7 +1,5 @@
 """Metrics of the relay; no label ever holds an id or a key. docs/operations/metrics.md has a table of them."""
 
-from __future__ import annotations
-
 from outbox._service.channels.channel_metrics import MetricTable
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.op import OpKind, OpSource

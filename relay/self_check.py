@@ -1,7 +1,5 @@
 """`outbox relay --check`: what a relay would find, without joining the group or writing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaException

@@ -15,11 +15,11 @@ from outbox._failpoints import failpoint
 from outbox._kafka.admin import REFRESH_SECONDS, checked_properties
 from outbox._kafka.topic_cache import TopicCache
 from outbox._service.channels.channel_threads import ServiceControl
-from outbox._service.channels.shared_admin import connection_key, shared_admin
 from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import UnsafeError
 from outbox._service.membership import Membership, not_joined, require_rights
 from outbox._service.periodic import Periodic
+from outbox._service.settings import connection_key, shared_admin
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import Channel
 from relay import metrics

@@ -1,7 +1,5 @@
 """Settings of the relay."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -66,7 +64,6 @@ class RelaySettings(RelayFields, ServiceSettings):
         }
 
     def batch_policy(self) -> BatchPolicy:
-        """Return the limits at which a batch is closed."""
         return BatchPolicy(self.batch_messages)
 
 

@@ -4,8 +4,6 @@ Header values come from outside: a missing, malformed or undecodable one gives n
 headers stay beside the typed columns, so nothing is lost by that.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Collection
 

@@ -1,10 +1,6 @@
 """`outbox stack`: a Kafka and a Postgres to work with, and the jars that they need."""
 
-from __future__ import annotations
-
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +8,16 @@ import typer
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # public, not in its __all__
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from outbox._jars import fetch as maven
 from outbox._jars.fetch import fetch as fetch_jars
 from outbox._jars.fetch import jar_cache, make_lock
 from outbox._service.exit_codes import guarded
 from outbox._service.process import stop_on_signals
 from stack.errors import StartError
-from stack.locks import all_locks
 from stack.ports import HOST
 from stack.postgres import DATABASE, ROLE
-from stack.servers import Stack
+from stack.servers import Stack, all_locks
 
 _CHECK_SECONDS = 1.0
 
@@ -45,16 +38,15 @@ def up(
 
     def run() -> None:
         console = Console(stderr=True)
-        with shown(console, "Kafka's jars") as progress:
-            stack = Stack(
-                brokers=brokers,
-                standby=standby,
-                kafka_port=kafka_port,
-                postgres_port=postgres_port,
-                data_dir=data_dir,
-                progress=progress,
-            )
-            stack.start()
+        stack = Stack(
+            brokers=brokers,
+            standby=standby,
+            kafka_port=kafka_port,
+            postgres_port=postgres_port,
+            data_dir=data_dir,
+            report=_report,
+        )
+        stack.start()
         try:
             _create(topic or [], stack.bootstrap_servers)
             _serve(stack, console)
@@ -74,17 +66,18 @@ def fetch(
     """Fetch the jars of Kafka and Spark into the user's cache. What is there already is only checked."""
 
     def run() -> None:
-        console = Console(stderr=True)
         for lock in all_locks():
             if resolve:
                 make_lock(lock)
-            what = f"{lock.stem}'s jars"
-            with shown(console, what) as progress:
-                jars = fetch_jars(lock, progress=progress)
+            jars = fetch_jars(lock, report=_report)
             megabytes = sum(jar.stat().st_size for jar in jars) / 1e6
-            console.print(f"{what}: {len(jars)} files, {megabytes:.0f} MB, in {jar_cache()}", highlight=False)
+            typer.echo(f"{lock.stem}'s jars: {len(jars)} files, {megabytes:.0f} MB, in {jar_cache()}", err=True)
 
     guarded(run)
+
+
+def _report(jar: str) -> None:
+    typer.echo(f"fetched {jar}", err=True)
 
 
 def _create(topics: Iterable[str], bootstrap_servers: str) -> None:
@@ -127,46 +120,3 @@ def _table(stack: Stack) -> Table:
         if server:
             table.add_row(name, f"{HOST}:{server.port}", f"{ROLE}, {DATABASE}", str(server.log))
     return table
-
-
-_LINE_SECONDS = 5.0
-
-
-@contextmanager
-def shown(console: Console, what: str) -> Iterator[maven.Watch]:
-    """Make a callback for `maven.fetch` that shows its progress.
-
-    Args:
-        what: Whose jars they are, for people: "Kafka's jars".
-    """
-    if console.is_terminal:
-        with _bar(console) as bar:
-            yield _on_bar(bar, what)
-    else:
-        yield _in_lines(console, what)
-
-
-def _bar(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console)
-
-
-def _on_bar(bar: Progress, what: str) -> maven.Watch:
-    def watch(progress: maven.FetchProgress) -> None:
-        # Added at the first report only: nothing is shown when there is nothing to fetch.
-        task = bar.task_ids[0] if bar.task_ids else bar.add_task(f"fetching {what}")
-        bar.update(task, completed=progress.done, total=progress.total)
-
-    return watch
-
-
-def _in_lines(console: Console, what: str) -> maven.Watch:
-    said = float("-inf")
-
-    def watch(progress: maven.FetchProgress) -> None:
-        nonlocal said
-        if progress.done == progress.total or time.monotonic() - said >= _LINE_SECONDS:
-            said = time.monotonic()
-            console.print(f"fetching {what}: {progress.done} of {progress.total}", highlight=False)
-
-    return watch

@@ -1,10 +1,8 @@
 """Errors of starting servers. Each message has the fault and the remedy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-from outbox._jars.errors import SetupError
+from outbox._jars.java import SetupError
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 16_384

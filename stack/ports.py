@@ -1,7 +1,5 @@
 """Free ports, chosen so that stacks which start side by side do not choose the same ones."""
 
-from __future__ import annotations
-
 import random
 import socket
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ class Ports:
         self._claims: dict[int, socket.socket] = {}
 
     def claim(self, wanted: int | None = None) -> int:
-        """Claim a port."""
         for port in [wanted] if wanted is not None else _some_ports():
             if self._take(port):
                 return port

@@ -7,8 +7,10 @@ import re
 import secrets
 import shutil
 import signal
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlencode
@@ -17,7 +19,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from stack.errors import PortInUseError, StartError, log_tail
-from stack.ports import HOST, is_free
+from stack.ports import HOST, Ports, is_free
+from stack.postgres_binaries import let_in, postgres_binaries, server_user
 from stack.processes import Command, Processes, User
 
 ROLE = "outbox"
@@ -268,3 +271,17 @@ class Postgres:
         with psycopg.connect(local, autocommit=True) as connection:
             if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
                 connection.execute(f"CREATE DATABASE {DATABASE}")
+
+
+@contextmanager
+def postgres_alone(settings: Mapping[str, str] | None = None) -> Iterator[Postgres]:
+    """Start a Postgres on a port of its own, and remove it after the block."""
+    user = server_user()
+    folder = Path(tempfile.mkdtemp(prefix="outbox-postgres-")).resolve()
+    if user:
+        let_in(user, folder)
+    with closing(Processes(folder, remove=folder)) as processes, closing(Ports()) as ports:
+        programs = postgres_binaries(user, folder)
+        server = Postgres(processes, programs, folder / "postgres", port=ports.claim(), user=user, settings=settings)
+        server.start()
+        yield server

@@ -1,7 +1,5 @@
 """The servers' processes, seen from the stack: started, signalled and watched through the supervisor."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

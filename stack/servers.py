@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -11,22 +12,30 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from outbox._jars.fetch import Watch, fetch
+from outbox._jars.fetch import fetch
+from outbox._jars.ivy import Report
 from outbox._jars.java import find_java
-from stack.accounts import let_in, server_user
 from stack.errors import PortInUseError, StartError
-from stack.kafka import Kafka, KafkaProgram
-from stack.kafka_cluster import Listeners
-from stack.locks import KAFKA_LOCK
+from stack.kafka import Kafka, KafkaProgram, Listeners
 from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
-from stack.postgres_binaries import postgres_binaries, system_binaries
+from stack.postgres_binaries import let_in, postgres_binaries, server_user, system_binaries
 from stack.processes import Processes, User
 
 if TYPE_CHECKING:
     from stack.security.site_security import Security
 
 _ATTEMPTS = 3
+
+KAFKA_LOCK = Path(__file__).with_name("kafka.lock")
+
+
+def all_locks() -> list[Path]:
+    """Kafka's lock, and those of the Spark jobs if they are installed."""
+    # Looked up, not imported: the stack and the Spark jobs know nothing of each other.
+    spec = importlib.util.find_spec("spark_jobs")
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return [KAFKA_LOCK, *(lock for folder in folders for lock in sorted(Path(folder).glob("runtime/*.lock")))]
 
 
 class Stack:
@@ -55,7 +64,7 @@ class Stack:
         kafka_settings: Settings of Kafka's `server.properties` over the stack's own.
         postgres_settings: Settings of Postgres over the stack's own.
         data_dir: Folder for all data and logs, kept and used again; None: a temporary one, removed at the end.
-        progress: Is called while jars are fetched.
+        report: Is called with the name of each jar that is fetched.
 
     Attributes, while it runs:
         kafka: The Kafka cluster, to kill, stop and start.
@@ -83,7 +92,7 @@ class Stack:
         kafka_settings: Mapping[str, str] | None = None,
         postgres_settings: Mapping[str, str] | None = None,
         data_dir: Path | None = None,
-        progress: Watch | None = None,
+        report: Report | None = None,
     ) -> None:
         self._brokers = brokers
         self._with_standby = standby
@@ -93,7 +102,7 @@ class Stack:
         self._kafka_settings = kafka_settings
         self._postgres_settings = postgres_settings
         self._kept_folder = data_dir
-        self._progress = progress
+        self._report = report or (lambda _: None)
         self._ports = Ports()
         self._processes: Processes | None = None
         self._temporary_folder: Path | None = None
@@ -112,7 +121,7 @@ class Stack:
 
     def start(self) -> None:
         """Start everything and wait until it answers; jars that are missing are fetched first."""
-        program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, progress=self._progress))
+        program = KafkaProgram(find_java(), fetch(KAFKA_LOCK, report=self._report))
         for attempt in range(_ATTEMPTS):
             try:
                 self._start(program)

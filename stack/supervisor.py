@@ -10,8 +10,6 @@ Requests: `{"do": "start", "name": …, "argv": […], "env": {…}, "log": path
 behind and that are not gone yet.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

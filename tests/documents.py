@@ -14,6 +14,7 @@ import checker.metrics
 import relay.metrics
 import spark_jobs.landing.metrics
 from checker.settings import CheckerSettings
+from outbox._cli.setting_options import DescribedSetting, describe_settings
 from outbox._kafka.topic_contract import STOPS, WARNS, Rule
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
@@ -23,7 +24,6 @@ from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase, ServiceFields, TableSettings
-from outbox._settings.describe import DescribedSetting, describe_settings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
 from outbox.settings import TableNames

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
-from outbox._jars.coordinates import read_lock
 from outbox._jars.fetch import fetch as fetch_jars
 from outbox._jars.fetch import make_lock
+from outbox._jars.ivy import read_lock
 from outbox._service.exit_codes import guarded
 
 _FOLDER = Path(__file__).parent

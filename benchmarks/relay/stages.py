@@ -26,7 +26,7 @@ from outbox.protocol.positions import Positions
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.delivery.topic_lookup import TopicLookup
-from relay.half.kafka.decode import Decoder
+from relay.half.kafka.half_reader import Decoder
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
 from relay.half.serving.hand_out import Batch, HandOut, take_ready

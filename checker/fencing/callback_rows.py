@@ -5,8 +5,6 @@ without the advisory lock (an old client, SQL written by hand) is met here: the 
 transaction's end. Nothing shows whose row it is but the wait, so it is short, and the batch is halved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString, Self

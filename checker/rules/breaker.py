@@ -11,8 +11,6 @@ Their order follows from their ids, which begin with the time of an application'
 breaker open later or sooner; it decides nothing.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A transaction is settled when it is below the relay's checkpoint and not in the 
 may be purged (R11). A committed row that is old, and not settled, is a finding (R27).
 """
 
-from __future__ import annotations
-
 import enum
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Verdicts of the callback table on a transaction, and the op entries that follow. Pure."""
 
-from __future__ import annotations
-
 import enum
 
 from outbox._rules.callback_row import Row, decision_entry

@@ -4,8 +4,6 @@ Each has a thread and a connection of its own: no check waits for it, and no dat
 with the databases that are served.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 
@@ -53,7 +51,6 @@ class DatabaseUpkeep:
         self._periodic.start()
 
     def check(self) -> None:
-        """Whether all is well here."""
         self._periodic.check()
 
     def stop(self) -> None:
@@ -130,7 +127,6 @@ class Upkeep:
         one.start()
 
     def check(self) -> None:
-        """Whether all is well here."""
         for one in self._databases.values():
             one.check()
 

@@ -12,8 +12,6 @@ which was open when it was fenced, and none is after a month.
 The walk is in the order of the primary key, page by page, in small transactions: ids begin with their time.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import zlib

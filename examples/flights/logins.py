@@ -12,8 +12,7 @@ from outbox._kafka.admin import admin_client
 from outbox._rules.role_rights import Role
 from outbox.protocol.names import Channel
 from stack import Stack
-from stack.security.acls import Acls, printed_rights
-from stack.security.logins import PasswordLogin, with_secret_files
+from stack.security.acls import Acls, PasswordLogin, printed_rights, with_secret_files
 
 SOURCE = "flights"
 """The relay's table source."""

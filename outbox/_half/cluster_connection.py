@@ -1,7 +1,5 @@
 """Connect to Kafka: one idempotent producer, and one thread that polls it for delivery reports; the circuit."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import math
@@ -17,10 +15,9 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import admin_client, checked_properties, reconnecting, takes_records
+from outbox._kafka.admin import UNKNOWN_CAUSE, admin_client, cause_of, checked_properties, reconnecting, takes_records
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.client_log import logged
-from outbox._kafka.connection_causes import UNKNOWN_CAUSE, cause_of
 from outbox._kafka.forks import abandon, follow
 from outbox._kafka.topic_cache import KnownTopics
 from outbox._publish.acceptance import closed

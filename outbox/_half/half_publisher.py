@@ -1,7 +1,5 @@
 """Publish in half mode: with a session, with a connection, and with a transaction of the library's own."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, closing

@@ -24,9 +24,8 @@ import psycopg
 from psycopg import sql
 
 from outbox._failpoints import failpoint
-from outbox._half.draft import Draft
+from outbox._half.draft import Draft, refuse
 from outbox._half.sender import Sender
-from outbox._half.validation import refuse
 from outbox._postgres.callback_table import CallbackRow, CallbackTable, may_be_purged
 from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import require_accepted

@@ -1,7 +1,5 @@
 """Send halves and op markers."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -15,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from outbox._failpoints import failpoint
 from outbox._half.cluster_connection import Connection
-from outbox._kafka.connection_causes import NO_ANSWER
+from outbox._kafka.admin import NO_ANSWER
 from outbox._kafka.produce import why_refused
 from outbox._publish.waiting import Budget, Notify
 from outbox._rules.half_place import HalfPlace

@@ -1,39 +1,22 @@
 """Jars by Maven coordinates: fetched once into the user's cache, checked against the lock file each time."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from outbox._jars import ivy
-from outbox._jars.cache import make_folder, user_cache
-from outbox._jars.coordinates import Coordinate, Lock, read_lock, write_lock
-from outbox._jars.errors import ChecksumError, FetchError
-from outbox._jars.java import find_java
+from outbox._jars.ivy import Coordinate, Lock, read_lock, write_lock
+from outbox._jars.java import SetupError, find_java, make_folder, user_cache
 
 _WORK_PREFIX = ".fetching-"
 
 
-@dataclass(frozen=True)
-class FetchProgress:
-    """How far a fetch has come.
-
-    Attributes:
-        name: The file that came last; empty at the start.
-    """
-
-    done: int
-    total: int
-    name: str
-
-
-Watch = Callable[[FetchProgress], None]
+def _unwatched(_: str) -> None:
+    """Show no progress."""
 
 
 def jar_cache() -> Path:
@@ -41,13 +24,13 @@ def jar_cache() -> Path:
     return user_cache() / "jars"
 
 
-def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = None) -> list[Path]:
+def fetch(lock: Path, *, cache: Path | None = None, report: ivy.Report = _unwatched) -> list[Path]:
     """Return the jars that a lock file names, in its order, each with the right checksum; missing ones are fetched.
 
     Needs the network only for what is not in the cache yet. Several processes may fetch at once.
 
     Args:
-        progress: Is called when a fetch begins and for each file that arrives; never when all is there.
+        report: Is called for each file that arrives; never when all is there.
     """
     folder = cache or jar_cache()
     sha256 = read_lock(lock).sha256
@@ -56,7 +39,7 @@ def fetch(lock: Path, *, cache: Path | None = None, progress: Watch | None = Non
             # Another process may have fetched them while this one waited.
             missing = [name for name, digest in sha256.items() if not _is_good(folder / name.path, digest)]
             if missing:
-                _fetch_missing(missing, sha256, folder, progress or _unwatched)
+                _fetch_missing(missing, sha256, folder, report)
     return [folder / name.path for name in sha256]
 
 
@@ -66,7 +49,7 @@ def make_lock(lock: Path) -> Lock:
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         try:
-            ivy.download(old.roots, folder, find_java(), transitive=old.transitive, report=lambda _: None)
+            ivy.download(old.roots, folder, find_java(), transitive=old.transitive, report=_unwatched)
         except ivy.IvyFailedError as error:
             raise _cannot_fetch(old.roots, error) from error
         new = Lock(old.roots, old.transitive, {name: _sha256(path) for name, path in _files(folder)})
@@ -74,18 +57,12 @@ def make_lock(lock: Path) -> Lock:
     return new
 
 
-def _fetch_missing(missing: list[Coordinate], sha256: Mapping[Coordinate, str], folder: Path, watch: Watch) -> None:
-    arrived = 0
-
-    def report(name: str) -> None:
-        nonlocal arrived
-        arrived += 1
-        watch(FetchProgress(arrived, len(missing), name))
-
+def _fetch_missing(
+    missing: list[Coordinate], sha256: Mapping[Coordinate, str], folder: Path, report: ivy.Report
+) -> None:
     java = find_java()
-    watch(FetchProgress(0, len(missing), ""))
     with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK_PREFIX) as work:
-        failure: FetchError | None = None
+        failure: SetupError | None = None
         try:
             ivy.download(missing, Path(work), java, transitive=False, report=report)
         except ivy.IvyFailedError as error:
@@ -103,7 +80,7 @@ def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
     found = _sha256(arrived)
     if found != digest:
         arrived.unlink()
-        raise ChecksumError(
+        raise SetupError(
             f"{name} has SHA-256 {found}, the lock file has {digest}: the file was deleted; "
             "try again, and if this persists, do not trust the place that it comes from",
         )
@@ -112,11 +89,11 @@ def _keep(arrived: Path, final: Path, name: Coordinate, digest: str) -> bool:
     return True
 
 
-def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None, folder: Path | None = None) -> FetchError:
+def _cannot_fetch(names: Iterable[Coordinate], cause: Exception | None, folder: Path | None = None) -> SetupError:
     first, *others = map(str, names)
     what = f"{first} and {len(others)} more" if others else first
     kept = f"jars already in {folder} are used without network, " if folder else ""
-    return FetchError(
+    return SetupError(
         f"cannot fetch {what}: no network? ({cause or 'it did not come'}); {kept}"
         f"HTTPS_PROXY names a proxy and {ivy.MIRROR_VARIABLE} another repository",
     )
@@ -150,7 +127,3 @@ def _is_good(path: Path, digest: str) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _unwatched(_: FetchProgress) -> None:
-    """No progress is shown."""

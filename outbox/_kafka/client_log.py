@@ -1,7 +1,5 @@
 """Log lines of librdkafka, on their way into the logger `outbox`: rate limited, as an outage brings 20 a second."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -1,7 +1,5 @@
 """Consumed records: their headers and ids, and those that Kafka's client cannot unpack (R54)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

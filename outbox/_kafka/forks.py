@@ -4,8 +4,6 @@ The threads of librdkafka stay in the parent. In the child a client neither answ
 wait for threads that do not exist.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
@@ -50,7 +48,6 @@ class ForkSafeLock:
         follow(self)
 
     def start_afresh(self) -> None:
-        """Begin with a lock that is free."""
         self.free = threading.Lock()
 
 

@@ -1,7 +1,5 @@
 """Consumer groups, without joining them: their committed offsets, read and written, and who serves a channel."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,9 +8,8 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._kafka.admin import FIRST_ANSWER_SECONDS, checked_properties, refused
+from outbox._kafka.admin import FIRST_ANSWER_SECONDS, Causes, checked_properties, refused
 from outbox._kafka.client_log import logged
-from outbox._kafka.connection_causes import Causes
 from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel
 
@@ -63,7 +60,6 @@ def committed_checkpoints(
 
 
 def missing_offsets(kafka: Mapping[str, str], group: str, places: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Return the partitions for which a group has no committed offset."""
     return set(places) - set(committed_offsets(kafka, group, places))
 
 
@@ -164,7 +160,6 @@ _WITHOUT = {RELAY: "nothing of the half partitions is delivered", CHECKER: "what
 
 
 def group_of(channel: Channel, service: str) -> str:
-    """Return the group of the relays or checkers of a channel."""
     return channel.relay_group if service == RELAY else channel.checker_group
 
 

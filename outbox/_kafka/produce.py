@@ -1,14 +1,13 @@
 """Hands records to librdkafka, however many there are, and collects what Kafka refuses."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from outbox._kafka.admin import refused
+from outbox._kafka.admin import REQUEST_TIMEOUT, checked_properties, refused
+from outbox._kafka.client_log import logged
 from outbox.errors import ConfigurationError
 from outbox.protocol.record import Record
 
@@ -46,7 +45,21 @@ def why_refused(error: KafkaError, topic: str) -> str:
     return f"{error.name()}: {error.str()}"
 
 
-class Refusals:
+def write_all(kafka: Mapping[str, Any], topic: str, records: Iterable[Record]) -> None:
+    """Write records to a topic, and wait until Kafka has them."""
+    refusals = _Refusals()
+    with checked_properties():
+        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
+    with refusals.raised(topic):
+        for record in records:
+            produce(producer, record)
+            producer.poll(0)
+        left = producer.flush(REQUEST_TIMEOUT)
+    if left:
+        raise ConfigurationError(f"Kafka did not take {left} records within {REQUEST_TIMEOUT:.0f} s: give them again")
+
+
+class _Refusals:
     """Collects why Kafka did not take the records of one idempotent producer."""
 
     def __init__(self) -> None:

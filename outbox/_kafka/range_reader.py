@@ -1,7 +1,5 @@
 """Read bounded offset ranges with manual assignment, without joining the group."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

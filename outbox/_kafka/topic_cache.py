@@ -1,7 +1,5 @@
 """Descriptions of topics, remembered for a while and shared by the threads of a process."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

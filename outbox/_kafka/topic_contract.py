@@ -3,8 +3,6 @@
 It is looked at before anything is read, and from time to time: a topic may be altered while a service runs.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What the tables' DDL is made of: statements that run one by one or are printed, and the rights of a role."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,7 +70,6 @@ def create_schema(schema: str) -> sql.Composed:
 
 
 def drop_tables(schema: str, tables: Iterable[str]) -> sql.Composed:
-    """Drop tables, those that are there."""
     names = sql.SQL(", ").join(sql.Identifier(schema, table) for table in tables)
     return sql.SQL("DROP TABLE IF EXISTS {}").format(names)
 

@@ -1,7 +1,5 @@
 """Postgres connection strings: accept the usual spellings, and keep the password out of every message."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

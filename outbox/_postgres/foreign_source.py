@@ -1,7 +1,5 @@
 """What the relay keeps beside a foreign table: its progress, and what it could not deliver. DDL and rights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, LiteralString
 
@@ -11,7 +9,7 @@ from psycopg import sql
 from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
 from outbox._postgres.notifications import notify_statements
 from outbox._postgres.table_contract import Places, Table
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
 
 # Apart from the tables of a message table of ours, so that neither changes for the other.

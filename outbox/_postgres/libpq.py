@@ -1,7 +1,5 @@
 """Whether psycopg finds libpq; pip installs psycopg without it."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 

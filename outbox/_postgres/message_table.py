@@ -5,8 +5,6 @@ them. `xid` identifies the local transaction. It is the first column because def
 columns: no row gets an id before its transaction has an xid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, LiteralString
 

@@ -6,8 +6,6 @@ lock, shared, until it ends, and the relay cannot begin to wait before that. So 
 or notified.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any, LiteralString
@@ -63,7 +61,6 @@ def notify_statements(table: sql.Identifier, function: sql.Identifier, *, notify
 
 
 def has_trigger(connection: psycopg.Connection[Any], table: str) -> bool:
-    """Return whether a table has the trigger, enabled."""
     return connection.execute(_EXISTS, (table,)).fetchone() == (True,)
 
 

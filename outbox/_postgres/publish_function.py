@@ -1,7 +1,5 @@
 """`outbox_publish()`, by which any program publishes with SQL: its DDL, and whether it is as it was made (R75, R78)."""
 
-from __future__ import annotations
-
 from typing import Any, LiteralString
 
 import psycopg

@@ -1,7 +1,5 @@
 """Statements about the owner and the progress of a table source, which relay and operators share."""
 
-from __future__ import annotations
-
 import re
 from typing import LiteralString, NamedTuple, Self
 

@@ -1,7 +1,5 @@
 """What both modes refuse at `publish()`, before anything is written."""
 
-from __future__ import annotations
-
 from outbox.errors import MessageRefused, TransactionsRejected, UsageError
 from outbox.protocol.names import Channel, is_internal_topic
 from outbox.protocol.positions import MAX_POSITION

@@ -3,8 +3,6 @@
 For an async connection every call runs in SQLAlchemy's greenlet.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from abc import ABC, abstractmethod

@@ -4,8 +4,6 @@ It checks the command tag of COMMIT: Postgres answers the COMMIT of a failed tra
 (R5).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -101,7 +99,6 @@ def core_transaction(connection: Connection, transaction_of: Callable[[], T]) ->
 
 @contextmanager
 def core_savepoint(connection: Connection) -> Iterator[None]:
-    """Open a SAVEPOINT on a Core connection of SQLAlchemy."""
     with connection.begin_nested():
         yield
 

@@ -1,7 +1,5 @@
 """What an outbox is made of, as protocols: its publisher, and what a publisher has in a local transaction."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import TracebackType

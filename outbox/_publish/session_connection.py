@@ -1,7 +1,5 @@
 """Choose the connection of a session with which a message commits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Without opentelemetry-api (extra `opentelemetry`) nothing is added. OpenTelemetr
 the headers. The half carries them like headers of the application, so that they reach the real topic.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Under an event loop the library's code runs in SQLAlchemy's greenlet, where `awa
 task that runs the greenlet.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import threading

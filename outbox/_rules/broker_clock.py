@@ -3,8 +3,6 @@
 Times of its clock and monotonic time are passed in as numbers.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 

@@ -1,7 +1,5 @@
 """A row of the callback table, and the op entry that it makes. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from outbox.protocol.check import CheckRequest
@@ -59,5 +57,4 @@ def decision_entry(request: CheckRequest, kind: OpKind, row: Row | None) -> OpEn
 
 
 def answer(request: CheckRequest, kind: OpKind, positions: Positions, first: int, last: int) -> OpEntry:
-    """Return an op entry in the place that asked."""
     return OpEntry(kind, request.transaction_id, request.topic_id, request.partition, positions, first, last)

@@ -1,14 +1,39 @@
-"""Layouts of foreign tables: which column of a table that the application made holds what of a message. Pure."""
+"""Foreign tables: their names, and which column of a table that the application made holds what of a message. Pure."""
 
-from __future__ import annotations
-
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, Self
 
-from outbox._rules.qualified_name import check_name
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.names import HEADER_PREFIX, check_service, is_topic_name
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$-]{0,62}")
+
+
+class QualifiedName(NamedTuple):
+    """Schema and name of a table, as Postgres' catalog has them. All SQL quotes them."""
+
+    schema: str
+    table: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        schema, dot, table = text.partition(".")
+        if not dot:
+            raise ValueError(f"{text!r} has no schema. Write it as schema.table, such as public.{text or 'outbox'}.")
+        return cls(check_name(schema), check_name(table))
+
+
+def check_name(name: str) -> str:
+    """Return the name of a schema, table or column if it is allowed."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is not a name of a schema, table or column. Use at most 63 of A-Z, a-z, 0-9, '_', '$' and '-', "
+            "a letter or '_' first, without quotation marks, in the case in which the catalog has it."
+        )
+    return name
+
 
 LayoutName = Literal["outbox", "debezium", "mapping"]
 After = Literal["delete", "mark"]
@@ -49,7 +74,6 @@ class Layout:
 
     @property
     def order(self) -> str:
-        """Return the column by which rows are ordered."""
         return self.columns.get("order", self.columns["id"])
 
     def routed(self, value: str | None) -> str:

@@ -1,7 +1,5 @@
 """The half partition of one transaction, and whether its half topic was recreated since (R39)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

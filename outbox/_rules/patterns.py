@@ -1,7 +1,5 @@
 """Patterns of names in settings, exact or ending in `*`; and the allow-list of topics, which is made of them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from outbox.protocol.names import PLATFORM_PREFIXES, PLATFORM_SUFFIXES

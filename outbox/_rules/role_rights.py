@@ -1,7 +1,5 @@
 """The rights in Kafka that each role needs: one table, from which commands, documents and the doctor are made."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +47,6 @@ class Role(enum.StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What has this role."""
         return _MEANINGS[self]
 
 
@@ -211,7 +208,6 @@ class Scope:
     sources: tuple[str, ...] = ()
 
     def names(self) -> dict[str, Sequence[str]]:
-        """Return the names by their place in a need."""
         siblings = [sibling for topic in self.topics if (sibling := sibling_topic(topic))]
         return {"topic": self.topics, "sibling": siblings, "service": self.services, "source": self.sources}
 
@@ -232,7 +228,6 @@ class Right:
 
     @property
     def resource(self) -> tuple[Kind, str, bool]:
-        """Kind, name and pattern."""
         return self.kind, self.name, self.prefixed
 
     def __str__(self) -> str:

@@ -1,7 +1,5 @@
 """The order of a message table's rows (R55). Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 

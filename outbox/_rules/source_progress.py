@@ -8,8 +8,6 @@ Two copies of a database count alike. So a batch also has a nonce: an equal numb
 another copy, which is not in this database.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Self
 
 FIRST_NONCE = "00000000-0000-0000-0000-000000000000"
@@ -43,7 +41,6 @@ class Progress(NamedTuple):
 
     @classmethod
     def read(cls, *values: Any) -> Self:
-        """Return the progress of its values as the database has them."""
         found = cls(*values)
         return found._replace(ids=tuple(found.ids), transactions=frozenset(found.transactions))
 

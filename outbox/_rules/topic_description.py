@@ -1,7 +1,5 @@
 """A topic as the cluster describes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether connections that leave this machine are encrypted, and the server at their end is verified."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,8 +4,6 @@ With a password it is the user name, with a token the token's subject, with a ce
 maps names (`ssl.principal.mapping.rules`, `principal.builder.class`) may use another one.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -3,8 +3,6 @@
 Messages are built without secrets. This is the second line: it covers what a driver, a parser or a traceback quotes.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,7 +1,5 @@
 """Secrets in files: a setting NAME_file names the file that holds the secret NAME."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Token providers for SASL OAUTHBEARER: the property `oauth_cb` as the name of a function, as a file may have it."""
 
-from __future__ import annotations
-
 import logging
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """The contract of the channel's topics, watched while a service runs (R23)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 

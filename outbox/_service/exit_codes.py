@@ -1,7 +1,5 @@
 """Exit codes of the commands, and the one place where an expected error becomes one clear line."""
 
-from __future__ import annotations
-
 import enum
 import sys
 from collections.abc import Callable

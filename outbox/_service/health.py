@@ -1,7 +1,5 @@
 """`/livez`, `/readyz` and `/metrics` of a service, on one small HTTP server in threads of its own."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import threading

@@ -4,30 +4,15 @@ No payload, key or header value is ever logged: ids, offsets and sizes only. Con
 drivers and tracebacks quote.
 """
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any
 
 import structlog
-from rich.console import Console
-from rich.text import Text
 
 from outbox._security.redaction import printable, redact
 
 LIBRDKAFKA = "librdkafka"
-
-
-class _Above(logging.Handler):
-    """Writes text to a terminal, above the line at its end."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._console.print(Text.from_ansi(self.format(record)), soft_wrap=True)
 
 
 class _TextFormatter(structlog.stdlib.ProcessorFormatter):
@@ -46,18 +31,14 @@ _plain = structlog.dev.plain_traceback
 """The default one prints local variables, such as a password for Kafka or a payload."""
 
 
-def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
+def configure_logs(level: str = "info", form: str = "auto") -> None:
     """Set up structlog and the standard library's root logger alike.
 
     Args:
         level: debug, info, warning or error.
         form: json, text, or auto (text on a terminal).
-
-    Returns:
-        The terminal, if there is one.
     """
     on_terminal = sys.stderr.isatty() and form != "json"
-    terminal = Console(stderr=True) if on_terminal else None
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -76,7 +57,7 @@ def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         cache_logger_on_first_use=True,
     )
-    handler = _Above(terminal) if terminal else logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
     formatter = _TextFormatter if as_text else structlog.stdlib.ProcessorFormatter
     handler.setFormatter(
         formatter(
@@ -85,4 +66,3 @@ def configure_logs(level: str = "info", form: str = "auto") -> Console | None:
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    return terminal

@@ -1,7 +1,5 @@
 """What a service needs of Kafka to be ready (R43): membership of its group, and rights; and leaving the group."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a command prints: tables for people on a terminal, one JSON document for programs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,7 +11,6 @@ from typing import Annotated, Any, Literal
 import structlog
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -35,7 +32,6 @@ class PlainConsole(Console):
         super().__init__(stderr=stderr, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text as rich prints it."""
         return super().render_str(visible(text), **options)
 
 
@@ -155,28 +151,14 @@ def signed(operator: str, comment: str) -> str:
 
 
 LOG_SECONDS = 60.0
-REFRESH_PER_SECOND = 2.0
 
 Figures = Mapping[str, Any]
-"""Figures by name, each as it is shown."""
+"""Figures by name, each as it is logged."""
 
 
 @contextmanager
-def show_progress(figures: Callable[[], Figures], terminal: Console | None) -> Iterator[None]:
-    """Show the progress while the block runs.
-
-    Args:
-        terminal: The terminal of the line; None: a log line every minute, unless nothing has changed.
-    """
-    if terminal is not None:
-        with Live(
-            get_renderable=lambda: _line(figures()),
-            console=terminal,
-            refresh_per_second=REFRESH_PER_SECOND,
-            transient=True,
-        ):
-            yield
-        return
+def log_progress(figures: Callable[[], Figures]) -> Iterator[None]:
+    """Log the figures each minute in which they have changed, while the block runs."""
     last: list[Figures] = [figures()]
 
     def look() -> None:
@@ -192,11 +174,3 @@ def show_progress(figures: Callable[[], Figures], terminal: Console | None) -> I
         periodic.check()
     finally:
         periodic.stop()
-
-
-def _line(figures: Figures) -> Text:
-    return Text("  ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in figures.items()), no_wrap=True)
-
-
-def _shown(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)

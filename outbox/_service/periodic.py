@@ -1,7 +1,5 @@
 """A look at something from time to time, in a thread of its own, so that no main loop waits for the cluster."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

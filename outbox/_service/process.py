@@ -4,8 +4,6 @@ SIGTERM and SIGINT set a flag, and nothing else: a handler that raises would thr
 second signal sets it again, which changes nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import platform

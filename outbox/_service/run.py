@@ -1,7 +1,5 @@
 """How a service runs: settings, logs, health, signals, then its main loops; expected errors end in one clear line."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
@@ -9,7 +7,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from prometheus_client import disable_created_metrics
-from rich.console import Console
 
 from outbox._service.channels.channel_context import in_channel
 from outbox._service.channels.channel_metrics import MetricTable
@@ -17,10 +14,10 @@ from outbox._service.channels.channel_threads import ChannelThread, ChannelThrea
 from outbox._service.exit_codes import guarded
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
-from outbox._service.output import Figures, show_progress
+from outbox._service.output import Figures, log_progress
 from outbox._service.process import stop_on_signals
 from outbox._service.settings import ServiceSettings
-from outbox._settings.channels import load_all, load_channel
+from outbox._settings.layers import load_all, load_channel
 
 S = TypeVar("S", bound=ServiceSettings)
 
@@ -48,22 +45,22 @@ def _serve(
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
     channels = load_all(settings_type, given)
     settings = next(iter(channels.values()))
-    terminal = configure_logs(settings.log_level, settings.log_format)
+    configure_logs(settings.log_level, settings.log_format)
     stop = stop_on_signals()
     if "" in channels:
         health = Health()
         _serve_health(settings, health, metrics)
         with in_channel(settings.channel):
             metrics.show_ready(health)
-            _run(make(settings, ServiceControl(stop, health)), progress, terminal)
+            _run(make(settings, ServiceControl(stop, health)), progress)
     else:
         several = _Several(settings_type, given, metrics, make, channels)
         _serve_health(settings, several.health, metrics)
-        _run(several.service(stop), progress, terminal)
+        _run(several.service(stop), progress)
 
 
-def _run(service: Service, progress: Callable[[], Figures] | None, terminal: Console | None) -> None:
-    with show_progress(progress, terminal) if progress else nullcontext():
+def _run(service: Service, progress: Callable[[], Figures] | None) -> None:
+    with log_progress(progress) if progress else nullcontext():
         service.run()
 
 
@@ -91,7 +88,6 @@ class _Several(Generic[S]):
         self.health = ChannelsHealth(self._healths)
 
     def service(self, stop: threading.Event) -> ChannelThreads:
-        """Return what serves them all."""
         return ChannelThreads({name: self._thread(name, stop) for name in self._healths}, self.health, stop)
 
     def _thread(self, name: str, stop: threading.Event) -> ChannelThread:

@@ -3,8 +3,6 @@
 The library, the services, the jobs and the commands read the same file and the same environment, each what is its own.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
@@ -12,10 +10,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from outbox._rules.foreign_layout import After, Layout, LayoutName, make_layout
-from outbox._rules.qualified_name import QualifiedName, check_name
+from outbox._rules.foreign_layout import After, Layout, LayoutName, QualifiedName, check_name, make_layout
 from outbox._security.secret_files import read_secret
-from outbox._settings.layers import LayeredSettings
+from outbox._settings.layers import DEFAULT_DATABASE, LayeredSettings
 from outbox._settings.properties import usable_properties
 from outbox._settings.setting import Secret, SettingsTable, setting
 from outbox._settings.table_names import TableNames, channel_names
@@ -27,9 +24,6 @@ NO_KAFKA = "Kafka is not named: set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap
 
 NO_TABLES = "no message table is configured (setting tables)"
 """Why rows of table mode are not looked for."""
-
-DEFAULT_DATABASE = "default"
-"""Name of the database that `postgres_url` gives the checker and the audit."""
 
 DAY_MS = 86_400_000
 
@@ -157,7 +151,6 @@ class Database(TablePlace):
             raise ValueError("give either dsn or dsn_file")
 
     def connection_string(self) -> str:
-        """Return the connection string as it is at this moment."""
         if self.dsn_file is None:
             return self.dsn.text if self.dsn else ""
         return read_secret(f"dsn_file {self.dsn_file}", self.dsn_file)
@@ -272,7 +265,6 @@ class TableSettings(KeptSettings, Service, Database, reader="a table source"):
         return QualifiedName.parse(self.message_table)
 
     def foreign_layout(self) -> Layout:
-        """Return which column of the foreign table holds what."""
         return make_layout(self.layout, self.columns, self.topic, self.service, self.additional_placement)
 
     def message_names(self) -> TableNames:
@@ -338,7 +330,7 @@ class LogSettings(LayeredSettings):
         "info", "debug: also each transaction, with its offsets.", of_process=True
     )
     log_format: Literal["auto", "json", "text"] = setting(
-        "auto", "auto: text with a progress line on a terminal, else JSON.", of_process=True
+        "auto", "auto: text on a terminal, else JSON.", of_process=True
     )
 
 

@@ -1,7 +1,5 @@
 """Properties for Kafka that a user gives: those that would break the guarantee, secrets in files, token providers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any

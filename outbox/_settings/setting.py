@@ -63,7 +63,6 @@ class _Problems(list[tuple[tuple[str, ...], str]]):
             self.append(((name,), str(error)))
 
     def refuse(self) -> None:
-        """Raise what is wrong."""
         if self:
             raise WrongSettingsError(self)
 
@@ -103,11 +102,9 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
         return f"OUTBOX_{self.name.upper()}"
 
     def value(self, given: Any) -> Any:
-        """Return a value of its type."""
         made = _converted(self.kind, given)
         if self.least is not None and made is not None and not made >= self.least:
             raise ValueError(f"it is {made}, and must be at least {self.least:.10g}")

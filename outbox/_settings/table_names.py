@@ -1,7 +1,5 @@
 """Names that settings give: of the channel's topics, and of the outbox's tables."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 
@@ -37,7 +35,6 @@ class TableNames:
 
     @property
     def transaction(self) -> str:
-        """Name of the callback table."""
         return f"{self.prefix}_transaction"
 
     @property
@@ -103,7 +100,6 @@ class TableNames:
 
 
 def channel_names(name: str) -> Channel:
-    """Return the channel of a name, with the names of its topics."""
     try:
         return Channel(name)
     except ProtocolError as error:

@@ -3,8 +3,6 @@
 The library never begins or ends a transaction here: the caller's transaction carries the rows.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import closing
@@ -103,7 +101,6 @@ class CoreConnection:
 
     @property
     def autocommits(self) -> bool:
-        """Whether the isolation level is AUTOCOMMIT."""
         return getattr(self._connection.connection.dbapi_connection, "autocommit", False) is True
 
     @property
@@ -280,12 +277,10 @@ def insert_connection(given: Any) -> InsertConnection:
 
 
 def core_error(text: str, error: psycopg.Error) -> BaseException:
-    """Return the error of SQLAlchemy for one of psycopg."""
     return DBAPIError.instance(text, None, error, psycopg.Error)
 
 
 def is_async_connection(given: object) -> bool:
-    """Return whether it is an async connection of psycopg or asyncpg."""
     if isinstance(given, psycopg.AsyncConnection):
         return True
     return type(given).__module__.partition(".")[0] == "asyncpg" and hasattr(given, "is_in_transaction")

@@ -9,8 +9,6 @@ inside an array, `array_nulls` what NULL means in the text of one, and `client_e
 no parameter is an array, no array literal has a NULL, and each parameter is ASCII.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from typing import NamedTuple

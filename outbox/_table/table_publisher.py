@@ -1,18 +1,37 @@
-"""Publish in table mode: check messages, insert their rows, return their receipts."""
+"""Publish in table mode: check messages, insert their rows, return their receipts, and determine outcomes.
 
-from __future__ import annotations
+The messages of each local transaction are counted for its limits. They are rows already, so Postgres identifies the
+transaction: each INSERT returns its xid. Only when the limit seems to be reached is the xid asked for before. All
+outboxes of a process count together, because the relay delivers all rows of a local transaction in one Kafka
+transaction. Rows that vanish with a SAVEPOINT still count.
+
+An outcome is determined by a row that belongs to the transaction (R74). An xid is no proof: Postgres gives it out again
+if its WAL was not on disk at a crash or failover, and another server has its own. A committed transaction has rows of
+its xid and start that wait, are discarded, or are evidence (R61). With none of them, a rollback is proven only if the
+server never gave the xid out, or has it as aborted: evidence may have been deleted by hand.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.orm import Session, scoped_session
 
 from outbox._postgres.table_errors import explanation_of
-from outbox._publish.acceptance import MAX_MESSAGES, closed, refuse_internal, require_accepted
+from outbox._publish.acceptance import (
+    MAX_BYTES,
+    MAX_MESSAGES,
+    closed,
+    refuse_internal,
+    require_accepted,
+    too_many_bytes,
+    too_many_messages,
+)
 from outbox._publish.local_connection import local_connection
 from outbox._publish.own_transaction import Savepoints, core_savepoint, core_transaction, own_transaction
 from outbox._publish.session_connection import BindArguments, writing_connection
@@ -25,16 +44,86 @@ from outbox._table.insert_connection import (
     insert_connection,
     require_transaction,
 )
-from outbox._table.message_insert import MAX_ROWS
-from outbox._table.owner_look import OwnerLook
-from outbox._table.row_writer import RowWriter
-from outbox._table.table_outcome import ask_table_outcome
-from outbox._table.transaction_limits import record, require_fit
-from outbox.errors import UsageError
+from outbox._table.message_insert import MAX_ROWS, Statement
+from outbox._table.row_writer import OwnerLook, RowWriter
+from outbox.errors import MessageRefused, TableError, UsageError
 from outbox.message import Message
+from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
 from outbox.recorder import Recorder, guarded
-from outbox.settings import Settings
-from outbox.transaction import Outcome, Receipt, Transaction
+from outbox.settings import Settings, TableNames
+from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
+
+_CURRENT = Statement("SELECT CAST(pg_current_xact_id_if_assigned() AS text)", ())
+
+
+@dataclass(slots=True)
+class Published:
+    """What was published in the latest transaction of a connection."""
+
+    xid: str
+    transaction_id: str
+    messages: int = 0
+    size: int = 0
+
+
+_latest: WeakKeyDictionary[object, Published] = WeakKeyDictionary()  # by the driver's connection
+
+
+MAX_HEADER_BYTES = 1_000_000
+"""Of a message's headers as Postgres counts them; `outbox_bounds`, a constraint of the message table, has the same."""
+
+
+def require_fit(connection: InsertConnection, messages: Sequence[Message]) -> None:
+    """Refuse messages with which the transaction would have too many, or too large ones."""
+    published = _latest.get(connection.driver)
+    count, size = (published.messages, published.size) if published is not None else (0, 0)
+    problem = why_not(messages, count, size)
+    if problem and published is not None and _xid(connection) != published.xid:
+        problem = why_not(messages)  # that transaction has ended
+    if problem:
+        raise MessageRefused(problem)
+
+
+def why_not(messages: Sequence[Message], count: int = 0, size: int = 0) -> str:
+    """Return why a transaction does not take messages; an empty text if it does."""
+    if count + len(messages) > MAX_MESSAGES:
+        return too_many_messages()
+    if size + sum(message.size() for message in messages) > MAX_BYTES:
+        return too_many_bytes()
+    if not all(map(_headers_fit, messages)):
+        return f"The headers of a message have more than {MAX_HEADER_BYTES} bytes. Put large content into its value."
+    return ""
+
+
+def record(connection: InsertConnection, xid: str, started_us: int, messages: Sequence[Message]) -> Published:
+    """Count messages that were inserted; return what the transaction has published."""
+    driver = connection.driver
+    published = _latest.get(driver)
+    if published is None or published.xid != xid:
+        published = _latest[driver] = Published(xid, table_transaction_id(int(xid), started_us))
+    published.messages += len(messages)
+    published.size += sum(message.size() for message in messages)
+    return published
+
+
+def _headers_fit(message: Message) -> bool:
+    headers = message.header_list()
+    if message.size() + 15 * len(headers) + 64 <= MAX_HEADER_BYTES:
+        return True
+    contents = [content for _, content in headers]
+    return _array_bytes([name.encode() for name, _ in headers]) + _array_bytes(contents) <= MAX_HEADER_BYTES
+
+
+def _array_bytes(items: Sequence[bytes | None]) -> int:
+    """Return the size of an array as `pg_column_size()` counts it: each item has a length, and is padded to 4 bytes."""
+    nulls = (len(items) + 7) // 8 if None in items else 0
+    return 24 + -(-nulls // 8) * 8 + sum(4 + -(-len(item) // 4) * 4 for item in items if item is not None)
+
+
+def _xid(connection: InsertConnection) -> str | None:
+    (row,) = connection.run(_CURRENT)
+    return None if row[0] is None else str(int(row[0]))
+
 
 Insert = Callable[[InsertConnection, list[Message]], list[Receipt]]
 """Inserts the rows of messages."""
@@ -181,3 +270,96 @@ def _flush(session: Session) -> None:
     """
     if session.autoflush and not session._flushing:  # noqa: SLF001 - there is no public attribute
         session.flush()
+
+
+LOST_XIDS = 1_000_000
+"""A server can have lost so many transactions in a crash or failover; an xid further ahead is of another database."""
+
+# One statement has one snapshot: a row that is moved meanwhile is seen once, and a transaction is open if the snapshot
+# cannot have its rows. Its xmax may be below the next xid, which age() counts from.
+_ASK = (
+    "SELECT CASE WHEN pg_is_in_recovery() THEN 'standby'"
+    " WHEN {secured} THEN 'hidden'"
+    " WHEN {found} THEN 'committed'"
+    " WHEN NOT pg_visible_in_snapshot(xid, taken) AND ahead < 0 THEN 'open'"
+    " WHEN started <= (SELECT purged_until FROM {source} WHERE id = 0) THEN 'too old'"
+    " WHEN ahead > {lost} THEN 'strange'"
+    " WHEN ahead >= 0 THEN 'rolled back'"
+    " WHEN coalesce(pg_xact_status(xid), 'committed') = 'committed' THEN 'too old'"
+    " ELSE 'rolled back' END"
+    " FROM (SELECT *, CAST(CAST(xid AS text) AS bigint) - CAST(CAST(pg_snapshot_xmax(taken) AS text) AS bigint)"
+    " - age(CAST(pg_snapshot_xmax(taken) AS xid)) AS ahead"
+    " FROM (SELECT CAST(CAST({0} AS text) AS xid8) AS xid, timestamptz '1970-01-01 00:00:00+00'"
+    " + CAST(CAST({1} AS text) AS bigint) * interval '1 microsecond' AS started, pg_current_snapshot() AS taken"
+    ") AS given) AS asked"
+)
+_FOUND = "EXISTS (SELECT FROM {} AS found WHERE found.xid = asked.xid AND found.created_at = asked.started)"
+_SECURED = "row_security_active(CAST('{}' AS text))"
+
+
+def ask_table_outcome(names: TableNames, transaction_id: str, database: Any) -> Outcome:
+    """Return the outcome of a transaction. Nothing is written, and an open transaction may still commit.
+
+    Args:
+        database: An engine of SQLAlchemy, or a connection outside a transaction.
+    """
+    check_transaction_id(transaction_id)
+    if isinstance(database, Engine):
+        with database.connect() as connection:
+            return _ask(names, insert_connection(connection), transaction_id)
+    return _ask(names, insert_connection(database), transaction_id)
+
+
+def _ask(names: TableNames, connection: InsertConnection, transaction_id: str) -> Outcome:
+    if connection.in_transaction:
+        raise UsageError("The connection is in a transaction. Give outcome() another connection, or an engine.")
+    try:
+        found = _answer(connection, _statement(names, transaction_id, numbered=connection.numbered))
+    except Exception as error:
+        if (explanation := explanation_of(error, names.schema, names.message)) is not None:
+            raise explanation from error
+        raise
+    if found == "standby":
+        raise UsageError("The server is a standby, which may lag behind. Give outcome() a connection to the primary.")
+    if found == "hidden":
+        raise TableError(
+            f"Row security hides rows of {names.schema}.{names.message}, or of the tables beside it, from this role. "
+            "Disable row security on them, or give the role BYPASSRLS."
+        )
+    if found == "strange":
+        raise UsageError(
+            f"{transaction_id!r} is not a transaction of this database in table mode: no transaction has the xid "
+            f"{xid_of(transaction_id)}. Give the transaction_id of a receipt, and the database in which it was "
+            "published."
+        )
+    return Outcome(found)
+
+
+def _statement(names: TableNames, transaction_id: str, *, numbered: bool) -> Statement:
+    tables = [f'"{names.schema}"."{name}"' for name in (names.message, names.discarded, names.delivered)]
+    source = f'"{names.schema}"."{names.source}"'
+    text = _ASK.format(
+        *(("$1", "$2") if numbered else ("%s", "%s")),
+        secured=" OR ".join(map(_SECURED.format, [*tables, source])),
+        found=" OR ".join(map(_FOUND.format, tables)),
+        source=source,
+        lost=LOST_XIDS,
+    )
+    return Statement(text, (str(xid_of(transaction_id)), str(started_us_of(transaction_id))))
+
+
+def _answer(connection: InsertConnection, statement: Statement) -> str:
+    """Return the one value of a statement, and leave no transaction open."""
+    try:
+        found = str(connection.run(statement)[0][0])
+    except BaseException:
+        with suppress(Exception):  # not the error of a rollback on a connection that is lost
+            _leave(connection)
+        raise
+    _leave(connection)
+    return found
+
+
+def _leave(connection: InsertConnection) -> None:
+    if not connection.autocommits:
+        connection.roll_back()

@@ -1,7 +1,5 @@
 """What the operator's commands have in common: options, settings, the channel."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Mapping
@@ -84,7 +82,6 @@ def parse_id(text: str) -> tuple[str, int | None]:
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration in ms."""
     match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a valid duration. Write a whole number and ms, s, m, h or d, such as 15m.")

@@ -1,7 +1,5 @@
 """Settings that the library's subcommands share, and the connection that they make."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from typing import Annotated, Any, ClassVar
 
@@ -80,7 +78,6 @@ Given = dict[str, Any]
 
 
 def database(settings: PostgresSettings) -> psycopg.Connection[Any]:
-    """Connect in autocommit."""
     url = settings.connection_string()
     if not url:
         raise ConfigurationError("the database is not named: set OUTBOX_POSTGRES_URL or give --postgres-url")

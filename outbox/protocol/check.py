@@ -1,7 +1,5 @@
 """Check requests: the relay asks what became of a transaction (RocketMQ: CHECK_TRANSACTION_STATE)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ keyed `<transaction id>/<position>/<half offset>`.
 Removal is a tombstone for each of them in one Kafka transaction.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Fields of records, read strictly: of the right type, within bounds, in the one form in which they are written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Half messages: the control headers that travel with the user's own key, value and headers."""
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Transaction ids, message ids and the advisory lock's number."""
 
-from __future__ import annotations
-
 import re
 import uuid
 

@@ -4,8 +4,6 @@ Group ids and transactional ids derive from the channel's name and are no settin
 channel can never miss each other's fence.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import lru_cache
@@ -160,7 +158,6 @@ def check_service(service: str) -> str:
 
 
 def is_topic_name(topic: str) -> bool:
-    """Whether Kafka allows this name for a topic."""
     return bool(_TOPIC.fullmatch(topic)) and topic not in {".", ".."}
 
 

@@ -4,8 +4,6 @@ One line is one entry: `kind transaction-id topic-id partition positions first l
 partition is the half's; the entry repeats it, so that a copy in a wrong place is recognised.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Iterable, Iterator, Sequence

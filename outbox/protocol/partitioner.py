@@ -1,7 +1,5 @@
 """The partition of a key, as a Java producer would choose it (murmur2), so that topics can be joined."""
 
-from __future__ import annotations
-
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
 _R = 24

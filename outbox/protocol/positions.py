@@ -74,7 +74,6 @@ class Positions:
             yield from range(first, last + 1)
 
     def __contains__(self, position: object) -> bool:
-        """Whether a position counts."""
         return isinstance(position, int) and any(first <= position <= last for first, last in self.runs)
 
 

@@ -1,7 +1,5 @@
 """A record that is to be produced. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -5,8 +5,6 @@ sizes here are those of such a batch: format 2, not compressed. Publishers and r
 longest values for what only the relay adds: the relay accepts what a publisher accepted (R48).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import lru_cache

@@ -4,8 +4,6 @@ A skip is a record of the discard topic, in the partition of the same number. It
 there, and names who wanted it. A relay obeys it only for a record that it cannot read.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from outbox.protocol import names

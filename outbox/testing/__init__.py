@@ -4,9 +4,9 @@ The pytest plugin `outbox.testing.plugin` has fixtures for all of them.
 """
 
 from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
+from outbox.testing._memory.state import PublishedMessage
 from outbox.testing.assertions import ANY, assert_published
 from outbox.testing.kill_point import Killed, KillPoint
-from outbox.testing.published import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
 from outbox.testing.site import Site
 

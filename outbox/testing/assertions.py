@@ -17,7 +17,7 @@ from outbox.outbox import Outbox
 from outbox.protocol.half import Header
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
-from outbox.testing.published import PublishedMessage
+from outbox.testing._memory.state import PublishedMessage
 from outbox.testing.reader import VisibleRecord, read_committed, settled
 from outbox.testing.site import Site
 

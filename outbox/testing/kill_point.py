@@ -1,7 +1,5 @@
 """Kill an application's function at a named step of its local transaction, and assert the outcome."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import multiprocessing

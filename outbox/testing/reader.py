@@ -1,7 +1,5 @@
 """Read what is visible to read_committed consumers, and whether the relay has settled all halves."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence

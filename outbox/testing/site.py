@@ -1,7 +1,5 @@
 """A site for integration tests: its own channel, tables and real topics, with a relay and a checker."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The servers of integration tests, from an entry point of the group `outbox.stacks`."""
 
-from __future__ import annotations
-
 import os
 from contextlib import AbstractContextManager
 from importlib.metadata import entry_points

@@ -5,8 +5,6 @@ the subscribed consumer. A relay that dies in between repeats what the checkpoin
 double and reorder, and a transaction of several messages becomes visible one by one.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

@@ -18,7 +18,7 @@ import structlog
 from confluent_kafka import Producer
 
 from outbox._kafka.admin import REFRESH_SECONDS, checked_properties, reconnecting, refresh_brokers
-from outbox._service.channels.shared_admin import ConnectionKey
+from outbox._service.settings import ConnectionKey
 
 LOOK_MS = 200
 DISBELIEF_SECONDS = 30.0
@@ -92,7 +92,6 @@ class BrokerWatch:
         refresh_brokers(self._client)
 
     def view(self) -> BrokerView:
-        """Return what is known now."""
         with self._lock:
             self._client.poll(0)
             return self._states.view

@@ -1,7 +1,5 @@
 """The calls to Kafka that are under way: one that takes long is a line of the log, with what it does (R79)."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What was delivered, refused or kept waiting, in logs and metrics: ids and reasons, never a payload."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

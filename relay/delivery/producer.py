@@ -1,7 +1,5 @@
 """A producer for whole batches: which records were not delivered, and what its log reports."""
 
-from __future__ import annotations
-
 import logging
 import math
 import os

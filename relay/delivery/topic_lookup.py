@@ -1,7 +1,5 @@
 """Describes real topics for the gate of one owner; ends first what relays left open there (R31)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
@@ -14,10 +12,10 @@ from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
 from relay.delivery.broker_watch import BrokerView, BrokerWatch
 from relay.delivery.call_watch import calling
-from relay.delivery.refusals import Refusals
 from relay.delivery.rules.allow_list import AllowList
 from relay.delivery.rules.preflight import RealTopic, real_topic
 from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
+from relay.delivery.sending import Refusals
 
 LEADERS_AWAITED_SECONDS = 2.0
 """Time for the partitions of a new topic to get leaders, before DELIVER is given up."""

@@ -4,8 +4,6 @@ Order inside a transaction (R15): messages, flush to zero with errors checked, o
 flush before it sends offsets, and a late EndTxn of the old protocol then only costs duplicates, never a message.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Who wrote a record that readers of a real topic do not see yet, and whether it is still to be delivered."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 

@@ -13,8 +13,6 @@ the checkpoint that must not be gone on from.
 The checkpoint of a table source is the number of its last batch.
 """
 
-from __future__ import annotations
-
 import enum
 import time
 import zlib

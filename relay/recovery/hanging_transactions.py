@@ -11,8 +11,6 @@ commit ends it rightly.
 Nothing is written to a topic that cannot be looked at, or has no leader.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterator, Mapping
 
@@ -60,7 +58,6 @@ class OwnHangingTransactions(HangingTransactions):
         self._ends: dict[str, tuple[int, ...]] = {}  # where topics ended at the first look since the last take-over
 
     def take_stale(self) -> Collection[str]:
-        """See `HangingTransactions`."""
         if self._take_overs == self._delivery.take_overs:
             return ()
         self._take_overs = self._delivery.take_overs
@@ -69,14 +66,12 @@ class OwnHangingTransactions(HangingTransactions):
         return stale.keys()
 
     def stop(self) -> None:
-        """See `HangingTransactions`."""
         self._stopped = True
         reader = self._reader
         if reader is not None:
             reader.stop()
 
     def end(self, topics: Mapping[str, int], in_hand: Collection[int] = frozenset()) -> Mapping[str, str]:
-        """See `HangingTransactions`."""
         new = {name: count for name, count in topics.items() if self._looked_at.get(name) != count}
         if not new:
             return {}

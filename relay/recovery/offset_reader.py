@@ -1,7 +1,5 @@
 """Reads records of one partition by their offsets, beside the subscribed consumer."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

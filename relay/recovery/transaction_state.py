@@ -1,7 +1,5 @@
 """Reads records of `__transaction_state`, in which Kafka's coordinators write how each transaction ends. Pure."""
 
-from __future__ import annotations
-
 import enum
 import struct
 from collections.abc import Iterable

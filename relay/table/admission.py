@@ -4,8 +4,6 @@ A transaction waits while one of its real topics cannot take messages, and while
 ordering keys waits. What waits stays in its table, and only its ids are kept here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass

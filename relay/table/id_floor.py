@@ -8,8 +8,6 @@ until it ends. So once a row is visible, a lower id can only appear by a transac
 all of those have ended, the next read sees whatever they have committed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 

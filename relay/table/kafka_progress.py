@@ -1,7 +1,5 @@
 """The progress of a table source in Kafka: the number of its last batch, as the committed offset of a group."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

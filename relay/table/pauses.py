@@ -1,7 +1,5 @@
 """Pauses of a table source between two turns: it polls, or waits for notifications of commits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ Each pair of service and target is judged once, sizes and times by their extreme
 window that is not plain is not refused: each of its transactions is decided on, by the same rules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any

@@ -1,7 +1,5 @@
 """What waits in the tables of sources, in logs and metrics."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Rows of a window as transactions, where something must be decided about one of them. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A window of rows is handled as columns: no object is made for a row. `relay.tabl
 windows in which something must be decided.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache

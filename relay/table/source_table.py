@@ -1,7 +1,5 @@
 """The SQL of a message table: windows of committed rows, and the one statement that moves its progress (R61)."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections import defaultdict

@@ -6,8 +6,6 @@ transaction), `database`, `unknown` (of `why_unknown`), and what was found out a
 there is null, which is not true.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """`outbox audit`: prove what became of each message of a window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import typer

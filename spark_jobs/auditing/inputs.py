@@ -8,8 +8,6 @@
 The snapshots of the databases come after all of these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 

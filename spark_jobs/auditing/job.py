@@ -1,7 +1,5 @@
 """The job `audit`: what the databases committed against what the topics show, a verdict for each message."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -4,8 +4,6 @@ One shuffle by transaction; what follows keeps its partitioning and its order. A
 what was delivered.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 

@@ -3,8 +3,6 @@
 It has no content of messages: ids, places and times only.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The callback rows of a window, out of Postgres: one snapshot for each database, in bounded memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

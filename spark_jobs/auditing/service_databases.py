@@ -1,7 +1,5 @@
 """The role that answers whether a transaction committed: the databases of the services. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

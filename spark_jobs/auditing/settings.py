@@ -1,7 +1,5 @@
 """Settings of `audit`, with what derives from them."""
 
-from __future__ import annotations
-
 from outbox._settings.declared import CheckerDatabase
 from outbox._settings.of_jobs import AuditFields
 from outbox.errors import ConfigurationError

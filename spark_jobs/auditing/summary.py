@@ -1,7 +1,5 @@
 """The summary of an audit: verdicts, latencies, and what was read. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

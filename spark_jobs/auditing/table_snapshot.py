@@ -4,8 +4,6 @@ The progress is read before the ends of the real topics are taken, the rows afte
 by then has a row or evidence, and the record of each message that was delivered by then is below these ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path

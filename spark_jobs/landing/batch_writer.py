@@ -5,8 +5,6 @@ quarantine, read from there; a second look at the topics; Spark's commit. A batc
 transaction, and does the rest of what was not done.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 

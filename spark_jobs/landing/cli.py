@@ -1,7 +1,5 @@
 """`outbox land` and its commands: `maintain`, `retire`, and `jars` for clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ The commit of the table comes first. The checkpoint follows it: Spark's next bat
 process that dies between them is caught up by the next one, before anything else is looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import structlog

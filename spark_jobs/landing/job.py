@@ -1,7 +1,5 @@
 """The job `land`: topics into tables, each record once."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Metrics of `land`, as a file for the node exporter."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from pathlib import Path
 

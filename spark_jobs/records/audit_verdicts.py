@@ -1,7 +1,5 @@
 """The verdicts of an audit, one for each message of the window. Pure."""
 
-from __future__ import annotations
-
 import enum
 from typing import Self
 

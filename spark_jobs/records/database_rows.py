@@ -1,7 +1,5 @@
 """Rows as evidence: callback rows, and what waits in a message table, was discarded there or delivered. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame

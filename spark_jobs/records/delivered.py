@@ -1,7 +1,5 @@
 """Records of real topics as evidence. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

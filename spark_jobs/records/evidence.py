@@ -4,8 +4,6 @@ A row belongs to one transaction and is one fact of it: a half or a record of a 
 row, or the manifest in the discard topic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 

@@ -3,8 +3,6 @@
 The forms are those of `outbox.protocol`; the test vectors of docs/vectors.json hold for both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import reduce
 

@@ -33,10 +33,10 @@ def run(given: dict[str, Any]) -> None:
     if "ids" in given:
         given["ids"] = _ids(given["ids"])
     settings = ReplaySettings(**given)
-    terminal = configure_job_logs(settings)
+    configure_job_logs(settings)
     with spark_session(settings.name, settings.spark, [DELTA_LOCK]) as spark:
         try:
-            prepared = replay(spark, settings, terminal)
+            prepared = replay(spark, settings)
         except JobFailedError as error:
             fail(str(error), Exit.FAILED)
         except JAVA_ERRORS as error:

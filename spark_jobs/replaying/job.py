@@ -13,13 +13,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.storagelevel import StorageLevel
-from rich.console import Console
 
 from outbox._failpoints import failpoint
 from outbox._kafka.admin import admin_client, describe_targets
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
-from outbox._service.output import Figures, show_progress
+from outbox._service.output import Figures, log_progress
 from outbox._settings.of_jobs import PartitionBy
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.protocol.fields import MAX_INT64
@@ -407,11 +406,8 @@ def _landed(row: Row) -> LandedRecord:
     return LandedRecord(place, row["_hash"], row["_size"], key, value, headers, row["_timestamp"])
 
 
-def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | None = None) -> Prepared:
+def replay(spark: SparkSession, settings: ReplaySettings) -> Prepared:
     """Write the selected records; those that this replay has written already, it passes over.
-
-    Args:
-        terminal: Where the progress is shown; None: a log line every minute.
 
     Returns:
         What was selected, and the ledger's entries before.
@@ -434,7 +430,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, terminal: Console | No
                 ledger.glance()
             return {"records": prepared.plan.rows, "written": ledger.seen.rows}
 
-        with show_progress(figures, terminal):
+        with log_progress(figures):
             written = job.write(prepared)
     log.info("Replayed", replay=settings.replay_id, records=prepared.plan.rows, written=written)
     return prepared

@@ -9,8 +9,6 @@ OutboxError
 └── JobFailedError     a job that had started ended on its own
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from outbox._service.exit_codes import UnsafeError

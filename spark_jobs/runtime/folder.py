@@ -1,7 +1,5 @@
 """A folder on any file system that Spark supports, through Hadoop's own classes, so that both see the same files."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

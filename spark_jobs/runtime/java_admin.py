@@ -1,7 +1,5 @@
 """Kafka's Java admin client, with the properties of Spark's own source: what a job asks before and after it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Self

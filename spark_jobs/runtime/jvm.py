@@ -3,8 +3,6 @@
 Spark Connect has no such door, so the jobs need classic Spark, as `spark-submit` and `outbox` start it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]  # py4j has no types

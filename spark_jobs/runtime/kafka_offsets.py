@@ -1,7 +1,5 @@
 """Offsets of topics and of the relay, asked with the Java client and the properties of Spark's own source."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

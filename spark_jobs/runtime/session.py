@@ -1,7 +1,5 @@
 """The Spark session, with its logs and its stop: a local one with everything set, or that which `spark-submit` made."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -15,12 +13,10 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # py4j has no types
 from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
-from rich.console import Console
 
-from outbox._jars.coordinates import read_lock
-from outbox._jars.errors import SetupError
 from outbox._jars.fetch import fetch
-from outbox._jars.java import find_java, spark_java_home
+from outbox._jars.ivy import read_lock
+from outbox._jars.java import SetupError, find_java, spark_java_home
 from outbox._service.logs import configure_logs
 from outbox._service.process import stop_on_signals
 from outbox._settings.of_jobs import SparkSettings
@@ -161,12 +157,11 @@ def _environment(**variables: str) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def configure_job_logs(settings: SparkSettings) -> Console | None:
-    """Configure the logs; return the terminal if they go to one. Py4J logs only warnings: else each call into Java."""
-    terminal = configure_logs(settings.log_level, settings.log_format)
+def configure_job_logs(settings: SparkSettings) -> None:
+    """Configure the logs. Py4J logs only warnings: else each call into Java."""
+    configure_logs(settings.log_level, settings.log_format)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.getLogger().addFilter(_is_not_of_py4j)
-    return terminal
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

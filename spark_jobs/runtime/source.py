@@ -1,7 +1,5 @@
 """Kafka as the jobs read it: the options of Spark's source, and a look at the topics before a query starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from confluent_kafka import KafkaException

@@ -1,7 +1,5 @@
 """Detect data loss: compare the offsets that a job needs with Kafka's log start and end. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 

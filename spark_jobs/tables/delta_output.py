@@ -7,8 +7,6 @@ A batch is one Delta transaction of the records, which carries the job's name an
 a transaction whose name it has with the same or a higher number, so the rows of a batch are there once.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

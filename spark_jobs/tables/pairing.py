@@ -1,7 +1,5 @@
 """Whether an output, a checkpoint and the topics belong together, seen before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import DataFrame

@@ -4,8 +4,6 @@ Spark plans a batch, writes the plan here, and only then reads: a batch that is 
 have had one form since Spark 2.1: a line with the version, then lines of JSON.
 """
 
-from __future__ import annotations
-
 import json
 
 from spark_jobs.runtime.errors import OutputError

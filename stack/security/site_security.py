@@ -1,7 +1,5 @@
 """`Security`: the files of one secured stack, and the settings that name them."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import ipaddress
@@ -167,7 +165,6 @@ class Security:
         }
 
     def postgres_tls(self) -> ServerTls:
-        """Return with what Postgres encrypts its connections."""
         return ServerTls(self._postgres.certificate, self._postgres.key, self.authority.certificate)
 
     def jvm_options(self) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from outbox._jars.fetch import fetch
-from stack.locks import KAFKA_LOCK
+from stack.servers import KAFKA_LOCK
 from tests.containers.engine import Engine
 from tests.containers.steps import StepError, Steps
 

@@ -25,8 +25,7 @@ from checker.rules.settlement import (
     why_undelivered,
 )
 from checker.rules.verdicts import CONSEQUENCES, Verdict, of_row, op_entry
-from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.discarded_ids import DiscardIndex
+from checker.upkeep.delivery_progress import DeliveryReader, DiscardIndex
 from outbox._kafka.admin import end_offsets
 from outbox._kafka.consumed_records import seek_to_end
 from outbox._postgres.callback_table import CallbackTable

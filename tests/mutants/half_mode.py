@@ -16,7 +16,7 @@ from outbox.protocol.discard import Manifest
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.names import Channel, Place
 from outbox.protocol.op import OpEntry, OpSource, refuse_misplaced
-from relay.half.kafka.decode import Decoder
+from relay.half.kafka.half_reader import Decoder
 from relay.half.ledger.deliveries import Deliveries
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.op_decisions import Contradiction, Decisions, Obeyed

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox._half.validation import PlannedHalf, _too_large
+from outbox._half.draft import PlannedHalf, _too_large
 from outbox._kafka import admin as administration
 from outbox._kafka.admin import REQUEST_TIMEOUT
 from outbox._rules.topic_description import Replicas, TopicDescription
@@ -21,14 +21,14 @@ from outbox.message import Message
 from outbox.protocol.names import Channel, is_platform_topic
 from outbox.protocol.record import Record
 from relay.delivery.producer import BatchProducer, ClientLog, DeliveryError
-from relay.delivery.refusals import Blame, Refusals
 from relay.delivery.rules.allow_list import EVERYTHING, AllowList
 from relay.delivery.rules.outgoing import Finding, OutgoingTransaction
 from relay.delivery.rules.preflight import LookAgain, RealTopic, T, inspect, refused
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
+from relay.delivery.sending import Blame, Refusals
 from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
-from relay.half.kafka.decode import keepable
+from relay.half.kafka.half_reader import keepable
 from relay.half.ledger.op_decisions import Waiting
 from relay.half.partitions.ownership import Halts, Stalls, _Progress
 from relay.half.serving.commits import GroupMetadata

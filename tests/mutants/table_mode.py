@@ -21,14 +21,13 @@ from outbox._rules.row_order import KeyedRows, Some
 from outbox._rules.source_progress import Committed, Progress, is_of_a_copy
 from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
-from outbox._table import table_outcome
+from outbox._table import table_publisher
 from outbox._table.insert_connection import InsertConnection
 from outbox._table.message_insert import MessageInsert, Statement
-from outbox._table.owner_look import OwnerLook
-from outbox._table.row_writer import RowWriter
+from outbox._table.row_writer import OwnerLook, RowWriter
 from outbox.inbox import Inbox
 from outbox.operator.reading.delivered_search import unprovable
-from outbox.operator.state.gap import Gap
+from outbox.operator.state.discarded import Gap
 from outbox.settings import TableNames
 from relay.recovery.author import Found, Own
 from relay.table import plain_window, source_table
@@ -274,10 +273,10 @@ def r73_batch_of_a_copy(progress: Progress, committed: Committed) -> bool:
     return False
 
 
-_STATEMENT = table_outcome._statement
+_STATEMENT = table_publisher._statement
 
 
-@mutant(table_outcome._statement, "R74", Harm.LOST)
+@mutant(table_publisher._statement, "R74", Harm.LOST)
 @fails("integration/library/test_outcome_after_crash.py::test_a_transaction_whose_xid_another_one_got_is_not_committed")
 @fails("integration/library/test_table_mode.py::test_the_outcome_is_that_of_the_start_too")
 def r74_proof_by_row(names: TableNames, transaction_id: str, *, numbered: bool) -> Statement:

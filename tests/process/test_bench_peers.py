@@ -27,8 +27,8 @@ from benchmarks.peers.rocketmq import _jdbc
 from benchmarks.peers.rocketmq_settings import broker_conf, name_server_conf
 from benchmarks.reading import Arrival, Reading, first_new, first_times
 from benchmarks.steady import Steady
-from outbox._jars.coordinates import read_lock
-from stack.locks import KAFKA_LOCK, all_locks
+from outbox._jars.ivy import read_lock
+from stack.servers import KAFKA_LOCK, all_locks
 
 
 class Failing(AbstractContextManager[str]):

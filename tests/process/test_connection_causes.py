@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from outbox._kafka.admin import admin_client, describe_topics
-from outbox._kafka.connection_causes import Causes
+from outbox._kafka.admin import Causes, admin_client, describe_topics
 from outbox._kafka.groups import committed_offsets
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel

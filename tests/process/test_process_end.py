@@ -60,7 +60,7 @@ libc.__cxa_atexit(ctypes.cast(libc.sleep, ctypes.c_void_p), ctypes.c_void_p(3), 
 """
 
 _END = """
-from outbox._cli.process_end import run_and_end
+from outbox._cli.main import run_and_end
 from outbox._service.exit_codes import Exit, fail
 from outbox.errors import ConfigurationError
 """

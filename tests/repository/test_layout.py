@@ -27,7 +27,7 @@ ROLES = {"cli", "settings", "service", "metrics", "job", "options", "errors", "s
 COMMANDS = {"acl", "channel", "discarded", "doctor", "inbox", "skip", "table"}
 """A command in `outbox/operator/commands` has the name of what it works on."""
 
-DOUBLES = {"outbox", "participant", "sender"}
+DOUBLES = {"outbox", "participant"}
 """A double in `outbox/testing/_memory` has the name of what it takes the place of."""
 
 LARGE: dict[str, str] = {

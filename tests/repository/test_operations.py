@@ -19,7 +19,7 @@ import relay.table.row_telemetry
 import spark_jobs.landing.metrics
 from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
-from outbox._settings.describe import describe_settings
+from outbox._cli.setting_options import describe_settings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings, MaintainSettings, RetireSettings
 from outbox.protocol.discard import DiscardReason

@@ -17,7 +17,7 @@ from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK
 from benchmarks.peers.jvm import make_room
 from outbox._jars.fetch import fetch
 from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
 from outbox.testing import VisibleRecord
 from tests.support.foreign_tables import run

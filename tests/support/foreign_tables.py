@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import SOURCE

@@ -12,8 +12,7 @@ from typing import Any
 
 from outbox._rules.role_rights import Role
 from stack import Stack
-from stack.security.acls import Acls, Rule, printed_rights
-from stack.security.logins import PasswordLogin, with_secret_files
+from stack.security.acls import Acls, PasswordLogin, Rule, printed_rights, with_secret_files
 from stack.security.site_security import Certificate
 from tests.support import token_file
 from tests.support.harness import Site

@@ -24,7 +24,7 @@ from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
-from relay.half.ledger.outgoing_records import malformed
+from relay.half.ledger.deliveries import malformed
 from relay.half.state.half_records import Half
 from tests.support.harness import Site
 

@@ -3,8 +3,6 @@
 A thread does not inherit it: what makes a thread for a channel hands the name on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 They are used as if they had no such label: `labels()` and `remove()` take the other labels.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,11 +29,9 @@ class _OfChannel(MetricWrapperBase):
         super().remove(current_channel(), *labelvalues)
 
     def remove_by_labels(self, labels: dict[str, str]) -> None:
-        """Remove all series of this channel with these labels."""
         super().remove_by_labels({CHANNEL: current_channel(), **labels})
 
     def of_channel(self) -> list[dict[str, str]]:
-        """Return the labels of all series of this channel."""
         samples = (sample for metric in self.collect() for sample in metric.samples)
         return [sample.labels for sample in samples if sample.labels[CHANNEL] == current_channel()]
 

@@ -1,7 +1,5 @@
 """Several channels in one process: a thread for each, which starts its channel again after an error (R66)."""
 
-from __future__ import annotations
-
 import gc
 import threading
 import time

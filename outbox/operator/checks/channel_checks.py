@@ -1,7 +1,5 @@
 """The examination of a channel: versions, allow-list, encryption, broker, contract and checkpoints."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
@@ -122,7 +120,6 @@ Topics = Mapping[str, TopicDescription]
 
 
 def describe_channel(kafka: Mapping[str, str], channel: Channel) -> Topics:
-    """Return the topics of a channel that exist."""
     return describe_topics(admin_client(kafka), channel.topics, FIRST_ANSWER_SECONDS)
 
 
@@ -136,7 +133,6 @@ def broker_problem(error: ConfigurationError) -> Finding:
 def examine_contract(
     kafka: Mapping[str, str], channel: Channel, contract: Contract, topics: Topics
 ) -> Iterator[Finding]:
-    """Yield which rules of the contract the topics of a channel break."""
     admin, others = admin_client(kafka), topics
     try:
         others = {**topics, **describe_topics(admin, KAFKAS_OWN)}

@@ -3,8 +3,6 @@
 What only a room can look at, such as the relay's own reading of its checkpoints, it gives to `examine()`.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +15,8 @@ from outbox._postgres.dsn import connection_remedy
 from outbox._service.exit_codes import guarded
 from outbox._service.logs import configure_logs
 from outbox._service.settings import ServiceSettings
-from outbox._settings.channels import load_all
 from outbox._settings.declared import CheckerDatabase, TableSettings
+from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError, KafkaUnreachable
 from outbox.operator.checks.channel_checks import (
     Topics,

@@ -1,7 +1,5 @@
 """The examination of databases: server, tables, grants, and whether their rows have a relay."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, LiteralString
 
@@ -145,7 +143,6 @@ Place = tuple[str, str, str]
 
 
 def named_places(tables: Mapping[str, TableSettings]) -> set[Place]:
-    """Return the message tables that the setting `tables` names."""
     return {
         (database_name(table.connection_string()), table.table_names().schema, table.table_names().message)
         for table in tables.values()

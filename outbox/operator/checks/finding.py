@@ -1,7 +1,5 @@
 """What an examination finds, and how it is printed: `outbox doctor`, and `--check` of a service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The doctor's examination of rights: which of those that a role needs this client lacks in Kafka."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import groupby

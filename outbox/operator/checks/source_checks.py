@@ -1,7 +1,5 @@
 """The examination of table sources: tables, rights, vacuum, progress, and rights in Kafka."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, LiteralString
@@ -28,7 +26,7 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
 from outbox.operator.reading.source_report import SourceReporter
-from outbox.operator.reading.table_connection import IN_TABLES, remedy, table_connection
+from outbox.operator.reading.table_view import IN_TABLES, remedy, table_connection
 from outbox.operator.state.channel_state import Condition, SourceState
 from outbox.operator.state.waiting_rows import FIXES
 from outbox.protocol.names import Channel

@@ -1,12 +1,10 @@
 """`outbox acl`: print the rights in Kafka that a role needs."""
 
-from __future__ import annotations
-
 import enum
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Annotated
 
@@ -25,7 +23,7 @@ from outbox._rules.role_rights import (
     takes_sources,
 )
 from outbox._service.exit_codes import warn
-from outbox._settings.channels import load_all
+from outbox._settings.layers import load_all
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import Given, RightsSettings
 from outbox.protocol.errors import ProtocolError
@@ -48,38 +46,23 @@ _OPTIONS = {
 }
 
 
-def is_principal(text: str) -> bool:
-    """Return whether a text is a principal of Kafka, such as `User:orders`."""
-    return bool(_PRINCIPAL.fullmatch(text))
-
-
 def formatted(form: AclFormat, principal: str, rights: Sequence[Right]) -> str:
     """Return rights in the form that a tool reads."""
-    return _FORMATS[form](principal, rights)
-
-
-def _by_resource(rights: Iterable[Right]) -> Iterator[list[Right]]:
-    for _, group in groupby(rights, lambda right: right.resource):
-        yield list(group)
-
-
-def _kafka_acls(principal: str, rights: Sequence[Right]) -> str:
-    return "".join(f"{_command(principal, group)}\n" for group in _by_resource(rights))
+    if form is AclFormat.JSON:
+        return json.dumps([_fields(principal, right) for right in rights], indent=2) + "\n"
+    by_resource = groupby(rights, lambda right: right.resource)
+    return "".join(f"{_command(principal, list(some))}\n" for _, some in by_resource)
 
 
 def _command(principal: str, rights: Sequence[Right]) -> str:
     first = rights[0]
     words = ["--add", "--allow-principal", shlex.quote(principal)]
     for right in rights:
-        words += ["--operation", _camel(right)]
+        words += ["--operation", right.operation.title().replace("_", "")]  # as Kafka's tools spell it
     words += [_OPTIONS[first.kind], *([] if first.kind is Kind.CLUSTER else [shlex.quote(first.name)])]
     if first.prefixed:
         words += ["--resource-pattern-type", "prefixed"]
     return f'kafka-acls.sh --bootstrap-server "$KAFKA" --command-config "$ADMIN" {" ".join(words)}'
-
-
-def _json(principal: str, rights: Sequence[Right]) -> str:
-    return json.dumps([_fields(principal, right) for right in rights], indent=2) + "\n"
 
 
 def _fields(principal: str, right: Right) -> Mapping[str, str]:
@@ -91,17 +74,6 @@ def _fields(principal: str, right: Right) -> Mapping[str, str]:
         "operation": right.operation,
         "without_it": right.otherwise,
     }
-
-
-def _camel(right: Right) -> str:
-    """Return an operation as Kafka's tools spell it: `DescribeConfigs`."""
-    return right.operation.title().replace("_", "")
-
-
-_FORMATS: Mapping[AclFormat, Callable[[str, Sequence[Right]], str]] = {
-    AclFormat.KAFKA_ACLS: _kafka_acls,
-    AclFormat.JSON: _json,
-}
 
 
 app = typer.Typer(help="Print the rights in Kafka that a role needs.", no_args_is_help=True)
@@ -131,7 +103,7 @@ def print_rights(
     form: Annotated[AclFormat, typer.Option("--format", help="Form of the output.")] = AclFormat.KAFKA_ACLS,
 ) -> None:
     """Print the rights as commands of Kafka's script, or as JSON."""
-    if not is_principal(principal):
+    if not _PRINCIPAL.fullmatch(principal):
         raise ConfigurationError(
             f"--principal {principal!r} is not a principal. Write its type and name, such as User:orders."
         )

@@ -1,7 +1,5 @@
 """`outbox channel create`: the internal topics of a channel."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -57,7 +55,6 @@ def create(
 
 
 def _refuse_difference(made: ChannelDescription, option: str, asked: int | None, found: int) -> None:
-    """Refuse an option that an existing channel contradicts."""
     if asked not in {None, found}:
         raise ConfigurationError(
             f"Channel {made.channel.name} exists with {option} {found}, not {asked}; its topics were not changed. "

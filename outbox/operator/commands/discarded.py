@@ -1,7 +1,5 @@
 """`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`outbox doctor`: one line and one fix for each finding."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated
@@ -11,7 +9,7 @@ import typer
 from outbox._cli.setting_options import setting_options
 from outbox._rules.role_rights import Role, rights_of
 from outbox._service.output import Json
-from outbox._settings.channels import load_all
+from outbox._settings.layers import load_all
 from outbox.operator.checks.channel_checks import examine_versions
 from outbox.operator.checks.checks import Examiner, Subject, examine
 from outbox.operator.checks.finding import Finding, of_channel, show_findings

@@ -1,7 +1,5 @@
 """`outbox inbox`: create and clean up the inbox table."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Annotated
 

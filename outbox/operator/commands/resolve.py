@@ -1,7 +1,5 @@
 """`outbox resolve`: an operator decides undecided transactions, in their database first."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

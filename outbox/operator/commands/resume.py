@@ -1,7 +1,5 @@
 """`outbox resume`: what halts for want of numbers goes on, after an operator has decided on what was delivered."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
@@ -11,8 +9,7 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, may_ask, print_entry, print_json, show_records_read
 from outbox.errors import UsageError
 from outbox.operator.context import ONE_COMMAND, RECORDS, Records
-from outbox.operator.deciding.partition_resumption import ChannelResumption
-from outbox.operator.deciding.source_resumption import Resumption, Rows, Source
+from outbox.operator.deciding.resumption import ChannelResumption, Resumption, Rows, Source
 from outbox.operator.settings import Given, TableCommandSettings
 
 app = typer.Typer(help="Let a halted table source, or half partitions without a checkpoint, go on.", **ONE_COMMAND)

@@ -1,44 +1,30 @@
 """`outbox skip`: pass by one record that halts its half partition."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Annotated
 
 import typer
-from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from outbox._cli.setting_options import setting_options
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client, checked_properties, refused
 from outbox._kafka.channel import ChannelDescription, verify_channel
 from outbox._kafka.client_log import logged
 from outbox._kafka.consumed_records import headers_of
-from outbox._kafka.produce import Refusals
+from outbox._kafka.produce import write_all
 from outbox._security.own_principal import recorded_name
 from outbox._service.output import Json, PlainConsole, print_json
-from outbox.errors import ConfigurationError, UsageError
+from outbox.errors import UsageError
 from outbox.operator.settings import Given, SkipSettings
 from outbox.protocol.errors import NewerFormatError, ProtocolError
 from outbox.protocol.half import parse_half
 from outbox.protocol.op import parse_op
+from outbox.protocol.record import Record
 from outbox.protocol.skip import Skip
 
 LOOK_SECONDS = 10.0
 """Time that Kafka has to hand out a record; one that it cannot hand out may be skipped."""
-
-
-def send_skip(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip) -> None:
-    """Write a skip into the discard topic."""
-    refusals = Refusals()
-    topic = channel.discard.name
-    with checked_properties():
-        producer = Producer({**logged(kafka), "acks": "all", "enable.idempotence": True, **refusals.properties()})
-    with refusals.raised(topic):
-        producer.produce(topic, skip.encode(), skip.key(), skip.partition)
-        left = producer.flush(REQUEST_TIMEOUT)
-    if left:
-        raise ConfigurationError(f"Kafka did not take the skip within {REQUEST_TIMEOUT:.0f} s: give it again")
 
 
 def refuse_readable(kafka: Mapping[str, str], channel: ChannelDescription, skip: Skip) -> None:
@@ -114,7 +100,8 @@ def skip(
     topic_id, partition = _place(place, description)
     skip = Skip(topic_id, partition, offset, recorded_name(kafka, settings.operator), reason.strip())
     refuse_readable(kafka, description, skip)
-    send_skip(kafka, description, skip)
+    record = Record(description.discard.name, skip.partition, skip.key(), skip.encode(), [])
+    write_all(kafka, record.topic, [record])
     if as_json:
         print_json({"channel": settings.channel, "place": place, "offset": offset, "operator": skip.operator})
     else:

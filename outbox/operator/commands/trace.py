@@ -1,7 +1,5 @@
 """`outbox trace`: the story of one transaction or message."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +17,7 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import Json, PlainConsole, print_json, show_records_read, utc
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import KafkaUnreachable, UsageError
-from outbox.operator.commands.channel_text import show_refusing
+from outbox.operator.commands.pending import show_refusing
 from outbox.operator.context import (
     ONE_COMMAND,
     RECORDS,

@@ -12,22 +12,45 @@ from confluent_kafka import Message
 
 from outbox._kafka.admin import FIRST_ANSWER_SECONDS, admin_client
 from outbox._kafka.channel import ChannelDescription, verify_channel
+from outbox._kafka.produce import write_all
 from outbox._postgres.message_table import MessageTable
 from outbox._security.own_principal import recorded_name
 from outbox._service.exit_codes import warn
 from outbox._service.output import document, signed
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
-from outbox.operator.deciding.decisions import entry_of, send_decisions
-from outbox.operator.reading.discard_topic import read_discarded, read_manifests
-from outbox.operator.reading.discarded_rows import DiscardedTable, Moved
-from outbox.operator.reading.table_connection import table_connection
+from outbox.operator.reading.discards import DiscardedTable, Moved, read_discarded, read_manifests
+from outbox.operator.reading.table_view import table_connection
 from outbox.operator.settings import TableCommandSettings
 from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
-from outbox.protocol.discard import DiscardReason
+from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import message_id
-from outbox.protocol.op import OpKind
+from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op
+from outbox.protocol.record import Record
+
+
+def send_decisions(kafka: Mapping[str, str], channel: ChannelDescription, entries: Iterable[OpEntry]) -> None:
+    """Write an operator's decisions into the verdict topic, one record each; their reasons name role and cause."""
+    topic = channel.verdict.name
+    encoded = ((entry.partition, encode_op([entry], OpSource.OPERATOR)) for entry in entries)
+    write_all(kafka, topic, (Record(topic, partition, None, *op) for partition, op in encoded))
+
+
+def entry_of(manifest: Manifest, kind: OpKind, reason: str) -> OpEntry:
+    counted = set(manifest.positions)
+    offsets = [offset for position, offset in manifest.offsets if position in counted]
+    return OpEntry(
+        kind,
+        manifest.transaction_id,
+        manifest.topic_id,
+        manifest.partition,
+        manifest.positions,
+        min(offsets),
+        max(offsets),
+        reason=reason,
+    )
+
 
 LOOK_SECONDS = 0.5
 
@@ -157,7 +180,6 @@ class Discards:
         self._stores: list[Store] = [self._topic, *self.tables]
 
     def unread(self) -> list[str]:
-        """Return what could not be read."""
         return sorted(place for store in self._stores for place in store.unread)
 
     def read(self) -> Iterator[DiscardedTransaction]:
@@ -239,7 +261,6 @@ class Decision:
         return None, {}
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return what became of each, for programs."""
         return [document(one) | self._outcome(one) for one in self.chosen]
 
     def _outcome(self, one: DiscardedTransaction) -> dict[str, Any]:

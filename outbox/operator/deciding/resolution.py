@@ -1,7 +1,5 @@
 """Decisions of an operator on undecided transactions: their states, the consequences, and what was decided."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,11 +12,11 @@ from outbox._service.exit_codes import Exit, fail, warn
 from outbox._service.output import show_records_read
 from outbox.errors import ConfigurationError
 from outbox.operator.context import RECORDS, OperatorContext
-from outbox.operator.deciding.decisions import send_decisions
+from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.channel_reader import ChannelReader
 from outbox.operator.reading.database_view import DatabaseStatus, DatabaseView
-from outbox.operator.reading.discard_topic import read_manifests
-from outbox.operator.state.gap import Gap
+from outbox.operator.reading.discards import read_manifests
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.rulings import JUST_ENDED, RULINGS, YOUNG, DecisionStep, Ruling, SourceState, of_listener
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, UnsettledTransaction
 from outbox.protocol.check import CheckRequest
@@ -55,7 +53,6 @@ class Case:
 
     @property
     def is_refused(self) -> bool:
-        """Whether nothing is decided on it."""
         return self.ruling.step is DecisionStep.REFUSE
 
     def document(self, kind: OpKind) -> dict[str, Any]:

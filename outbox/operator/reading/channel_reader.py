@@ -1,7 +1,5 @@
 """Reads what a channel holds unsettled: committed checkpoints first, then the halves that they name, then the rest."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,8 +11,8 @@ from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.groups import committed_checkpoints
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._service.exit_codes import UnsafeError
-from outbox.operator.reading.discard_topic import read_manifests
-from outbox.operator.state.gap import Gap
+from outbox.operator.reading.discards import read_manifests
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.unsettled_transactions import Gathering, Half
 from outbox.protocol.check import parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint

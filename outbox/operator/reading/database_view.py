@@ -4,8 +4,6 @@ Looking is a plain SELECT in a read-only connection, and takes no lock. Deciding
 lock, row, COMMIT that waits for the disk, then a separate read (R8, R9).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ from outbox._postgres.dsn import connection_problem
 from outbox._rules.callback_row import Row, read_row
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, TableError
-from outbox.operator.reading.table_connection import operator_session
+from outbox.operator.reading.table_view import operator_session
 from outbox.operator.state.rulings import SourceState, of_row
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.identifiers import lock_number

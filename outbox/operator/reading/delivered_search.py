@@ -1,7 +1,5 @@
 """Search real topics for rows or halves that were delivered. What is not read is never called absent."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
@@ -13,7 +11,7 @@ from outbox._kafka.admin import admin_client, describe_topics, end_offsets
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.range_reader import Span, SpanReader, cut_spans
 from outbox._rules.topic_description import TopicDescription
-from outbox.operator.state.gap import Gap
+from outbox.operator.state.discarded import Gap
 from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, Channel, is_topic_name
 
 SKEW_MS = 600_000

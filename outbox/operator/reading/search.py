@@ -1,7 +1,5 @@
 """Searches databases, message tables and topics for one transaction: by known places, else by time; with a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,13 +15,12 @@ from outbox._rules.callback_row import Row
 from outbox._rules.source_progress import Committed, Progress
 from outbox._service.output import utc
 from outbox._settings.declared import CheckerDatabase, TableSettings
-from outbox._table.table_outcome import ask_table_outcome
+from outbox._table.table_publisher import ask_table_outcome
 from outbox.errors import ConfigurationError, UsageError
 from outbox.operator.reading.channel_reader import to_half, to_ops
 from outbox.operator.reading.database_view import DatabaseView
 from outbox.operator.reading.source_report import read_committed
-from outbox.operator.reading.table_connection import table_connection
-from outbox.operator.reading.table_view import DeliveredRow, FoundRow, TableView
+from outbox.operator.reading.table_view import DeliveredRow, FoundRow, TableView, table_connection
 from outbox.operator.state.story import EventKind, Findings, Searched, Status, TimelineEvent, born_ms, needed
 from outbox.protocol.check import parse_check
 from outbox.protocol.discard import manifest_key, parse_manifest

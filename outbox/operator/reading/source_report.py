@@ -1,7 +1,5 @@
 """The state of one table source for operators: rows, owner, progress, and why rows wait. Nothing is written."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 
 from confluent_kafka import KafkaException
@@ -17,8 +15,7 @@ from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable
-from outbox.operator.reading.table_connection import refusal_to_write, table_connection
-from outbox.operator.reading.table_view import TableView
+from outbox.operator.reading.table_view import TableView, refusal_to_write, table_connection
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.channel_state import Condition, RefusingTopic, SourceState
 from outbox.operator.state.repairs import NOT_BEGUN
@@ -165,7 +162,6 @@ class SourceReporter:
 
 
 def topic_states(admin: AdminClient, names: Collection[str]) -> dict[str, TopicState]:
-    """Return the states of real topics, by name."""
     asked = sorted(name for name in names if is_topic_name(name))
     described = describe_topics(admin, asked, writing=True) if asked else {}
     return {name: topic_state(name, described.get(name)) for name in names}

@@ -4,13 +4,11 @@ Each value is written once, here: the fields are those of the JSON of `outbox pe
 Times are ms since 1970, ages are ms, and None is what is not known.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from outbox.operator.state.gap import Gap
+from outbox.operator.state.discarded import Gap
 from outbox.operator.state.unsettled_transactions import DiscardedHalves, Gathering, ServiceSum, UnsettledTransaction
 from outbox.operator.state.waiting_rows import SourceWaits, Waits
 

@@ -1,7 +1,5 @@
 """How a halted half partition (R84) or table source (R55) goes on, and what is refused. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The row is the decision (R1). An operator's word becomes the row first, and only
 local transaction or a listener contradicts it, it is refused (R32).
 """
 
-from __future__ import annotations
-
 import enum
 from typing import NamedTuple
 

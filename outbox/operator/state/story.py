@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from outbox.operator.state.gap import Gap
+from outbox.operator.state.discarded import Gap
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.identifiers import created_ms
 from outbox.protocol.op import OpKind
@@ -128,7 +128,6 @@ class Findings:
             self.events.append(event)
 
     def miss(self, place: str, why: str) -> None:
-        """Note what is not read."""
         self.unread.append(Gap(place, why))
 
     def decisions(self) -> list[TimelineEvent]:

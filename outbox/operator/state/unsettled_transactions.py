@@ -1,7 +1,5 @@
 """The unsettled transactions of a channel, gathered from halves, op entries, check requests and manifests. Pure."""
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections import Counter
@@ -85,7 +83,6 @@ class UnsettledTransaction:
 
     @property
     def decision(self) -> RecordedDecision | None:
-        """Return the last recorded decision, or None."""
         return self.decisions[-1] if self.decisions else None
 
     @property
@@ -312,7 +309,6 @@ class Gathering:
         return oldest
 
     def total(self) -> int:
-        """Return how many transactions are unsettled."""
         return sum(sum_.undecided + sum_.decided for sum_ in self.sums.values())
 
     def oldest(self) -> list[UnsettledTransaction]:

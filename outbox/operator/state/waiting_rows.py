@@ -1,7 +1,5 @@
 """Why rows of a message table wait, as far as real topics and the order of rows show it. Pure."""
 
-from __future__ import annotations
-
 import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,7 +104,6 @@ _Local = tuple[int, int, str]
 
 
 def is_any_closed(topics: Iterable[TopicRows], states: Mapping[str, TopicState]) -> bool:
-    """Return whether a topic does not take some of its rows."""
     return any(states[one.topic].refuses(one.partition) for one in topics)
 
 
@@ -116,7 +113,6 @@ def age_of(started_us: int, now_ms: int) -> int:
 
 
 def all_of(why: Waits, topics: Iterable[TopicRows], now_ms: int) -> list[SourceWaits]:
-    """Return rows that all wait for the same reason."""
     return [SourceWaits(one.topic, why, DETAILS[why], one.rows, age_of(one.started_us, now_ms)) for one in topics]
 
 

@@ -1,7 +1,5 @@
 """`InMemoryOutbox` and `InMemoryHalfOutbox`: outboxes for unit tests, without Kafka and tables, on any database."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -26,10 +24,15 @@ from outbox.message import Message
 from outbox.outbox import Outbox
 from outbox.recorder import Recorder, guarded
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.participant import MemoryStarter, RowParticipant, memory_connection
-from outbox.testing._memory.sender import DeclaredTopics, MemorySender, Topics
-from outbox.testing._memory.state import CommitFailure, Memory
-from outbox.testing.published import PublishedMessage
+from outbox.testing._memory.participant import (
+    DeclaredTopics,
+    MemorySender,
+    MemoryStarter,
+    RowParticipant,
+    Topics,
+    memory_connection,
+)
+from outbox.testing._memory.state import CommitFailure, Memory, PublishedMessage
 from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
 
 
@@ -57,7 +60,6 @@ class MemoryPublisher:
     def publish_many(
         self, target: Any, messages: Iterable[Message], bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
-        """Publish messages; as `Outbox.publish_many()`."""
         if self._is_closed:
             raise closed()
         if not isinstance(target, Session | scoped_session | Connection):

@@ -1,4 +1,4 @@
-"""What an in-memory outbox has in a local transaction: rows, or halves in place of `outbox._half.seal`."""
+"""What an in-memory outbox has in a local transaction: rows, or halves; and its sender, which has no connection."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import inspect
 import os
 import sqlite3
 import time
+import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import psycopg
@@ -17,13 +18,16 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy.util import await_only
 
-from outbox._half.draft import Draft
-from outbox._half.validation import refuse, why_not_for
+from outbox._half.draft import Draft, refuse, why_not_for
+from outbox._half.sender import Sender
+from outbox._kafka.channel import ChannelDescription
+from outbox._kafka.topic_contract import ENVELOPE_BYTES
 from outbox._publish.acceptance import refuse_internal, require_accepted
 from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement, local_connection
 from outbox._publish.tracing import with_traces
-from outbox._publish.waiting import BLOCKING
-from outbox._table.transaction_limits import why_not
+from outbox._publish.waiting import BLOCKING, Budget, Waiting
+from outbox._rules.topic_description import TopicDescription
+from outbox._table.table_publisher import why_not
 from outbox.errors import (
     CommitOutcomeUnknown,
     MessageRefused,
@@ -34,12 +38,79 @@ from outbox.errors import (
 )
 from outbox.message import Message
 from outbox.protocol.identifiers import make_transaction_id, table_transaction_id
+from outbox.protocol.names import sibling_topic
 from outbox.recorder import CommitOutcome, Recorder
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.sender import DeclaredTopics, MemorySender
-from outbox.testing._memory.state import CommitFailure, Memory
-from outbox.testing.published import PublishedMessage
+from outbox.testing._memory.state import CommitFailure, Memory, PublishedMessage
 from outbox.transaction import Receipt
+
+MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own default for `max.message.bytes`."""
+
+_ID = str(uuid.UUID(int=0))
+_ANY_PARTITION_COUNT = 2**31 - 1
+
+Topics = Mapping[str, int] | Collection[str]
+
+
+class DeclaredTopics:
+    """The topics that exist for an outbox in memory.
+
+    Args:
+        topics: Their names, or the number of partitions of each; None: any topic with any partition exists.
+    """
+
+    def __init__(self, topics: Topics | None) -> None:
+        self._partitions = topics if topics is None or isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+
+    def topic(self, name: str) -> TopicDescription | None:
+        """Return the description of a topic; None if topics are declared and this one is not."""
+        declared = self._partitions
+        if declared is None:
+            return _topic(name, _ANY_PARTITION_COUNT)
+        if name not in declared:
+            return None
+        return replace(_topic(name, declared[name]), of_channel=sibling_topic(name) in declared)
+
+
+class MemorySender(Sender):
+    """A sender with declared topics that refuses to connect."""
+
+    def __init__(self, settings: HalfSettings, recorder: Recorder | None, topics: DeclaredTopics) -> None:
+        super().__init__(settings, recorder)
+        self._declared = topics
+
+    @property
+    def channel(self) -> ChannelDescription:
+        """The channel with the settings of `outbox channel create`."""
+        names = self._settings.channel
+        self.require_open()
+        half, op, verdict = (_topic(name, 1) for name in (names.half_topic, names.op_topic, names.verdict_topic))
+        check, discard = (_topic(name, 1, ENVELOPE_BYTES) for name in (names.check_topic, names.discard_topic))
+        return ChannelDescription(names, half, op, verdict, check, discard, 1)
+
+    def real_topic(self, name: str, budget: Budget) -> TopicDescription | None:
+        del budget
+        self.require_open()
+        return self._declared.topic(name)
+
+    def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
+        """Return the same as `real_topic()`: declared topics do not change."""
+        return self.real_topic(name, budget)
+
+    def ping(self, waiting: Waiting = BLOCKING) -> None:
+        """Check only that the outbox is open."""
+        del waiting
+        self.require_open()
+
+    def _start(self) -> None:
+        raise UsageError(
+            "An in-memory outbox has no Kafka. With TransactionalProducer, pass session= and serve_checks=False."
+        )
+
+
+def _topic(name: str, partitions: int, max_message_bytes: int = MAX_MESSAGE_BYTES) -> TopicDescription:
+    return TopicDescription(name, _ID, partitions, 1, {"max.message.bytes": str(max_message_bytes)})
 
 
 class AnyConnection(LocalConnection):

@@ -1,7 +1,5 @@
 """The allow-list: to which real topics a service may write. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -38,7 +36,6 @@ class AllowList:
         return not any(matches(topic, pattern) for pattern in named)
 
     def _patterns(self, service: str) -> Sequence[str]:
-        """Return the patterns of topics that count for a service."""
         topics = self._topics or {}
         of_service = next((pattern for pattern in self._services if matches(service, pattern)), None)
         return () if of_service is None else topics[of_service]

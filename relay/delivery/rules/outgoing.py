@@ -1,7 +1,5 @@
 """Messages that become visible together, as the road sees them: their owner makes them of rows, or of halves. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

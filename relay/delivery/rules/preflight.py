@@ -4,8 +4,6 @@ One message that cannot be delivered sends its whole transaction to the discard 
 again and again, because of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass

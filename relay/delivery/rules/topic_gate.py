@@ -9,8 +9,6 @@ there is room.
 The worker describes the topics. Times are monotonic ms: the broker's clock leaps while a relay catches up.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -239,5 +237,4 @@ def _is_better(topic: RealTopic | None, before: RealTopic | None) -> bool:
 
 
 def _condition(topic: RealTopic | None) -> object:
-    """Return what of a topic decides whether it is closed."""
     return None if topic is None else (topic.partitions, topic.lacks, topic.unavailable, topic.internal)

@@ -4,8 +4,6 @@ A batch that the connection cannot carry within the time-outs would otherwise fa
 cannot be halved: it gets longer time-outs instead.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 PATIENCE_MAX = 4

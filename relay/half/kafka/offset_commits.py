@@ -4,8 +4,6 @@ confluent-kafka lets one thread at a time into a consumer, and a poll keeps it a
 committed by itself would wait for one poll after another, up to a second.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence

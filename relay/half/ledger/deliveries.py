@@ -1,20 +1,177 @@
-"""The decided transactions of one half partition: judged, handed out in their order, and settled. Pure."""
+"""The decided transactions of one half partition: judged, handed out in their order as records, and settled. Pure.
 
-from __future__ import annotations
+Some wait for a topic or for the checkpoint.
+"""
 
 import heapq
-from collections import Counter
-from collections.abc import Iterator
+import uuid
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator
 from itertools import count
+from typing import NamedTuple
 
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
+from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
+from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry
+from outbox.protocol.positions import Positions
+from outbox.protocol.record import Record
+from relay.delivery.rules.volume import BatchPolicy
 from relay.half.ledger.op_decisions import Decisions
 from relay.half.ledger.partition_progress import Progress
 from relay.half.ledger.pending_transactions import Pending
-from relay.half.ledger.ready_queue import ReadyQueue
-from relay.half.state.deferred import Deferred
-from relay.half.state.discard_index import Discards
+from relay.half.state.discard_index import Discards, ParkedHalves, record_keys
+from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import COMMITTED, READY, ROLLED_BACK, Event, Transaction
+from relay.half.state.parking import Deferred
+
+
+class Ready(NamedTuple):
+    """An estimate of what can be handed out."""
+
+    messages: int
+    bytes: int
+
+
+class ReadyQueue:
+    """The queue of one half partition.
+
+    A transaction may be in it twice, or be decided otherwise meanwhile: who takes it checks that it is free.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Transaction, int, int]] = deque()  # with messages and bytes when it was added
+        self._messages = self._bytes = 0
+        self._postponed: list[Transaction] = []
+        self._held: defaultdict[str, dict[str, Transaction]] = defaultdict(dict)  # by real topic and transaction id
+
+    def __len__(self) -> int:
+        """Return how many entries there are, waiting ones included."""
+        return len(self._queue) + len(self._postponed) + self.held()
+
+    def estimate(self) -> Ready:
+        """Return the messages and bytes of the queue; some may not be free any more."""
+        return Ready(self._messages, self._bytes)
+
+    def push(self, transaction: Transaction) -> None:
+        messages, size = len(transaction.halves), transaction.size
+        self._queue.append((transaction, messages, size))
+        self._messages += messages
+        self._bytes += size
+
+    def pop(self) -> Transaction | None:
+        """Take the first transaction; None: the queue is empty."""
+        if not self._queue:
+            return None
+        transaction, messages, size = self._queue.popleft()
+        self._messages -= messages
+        self._bytes -= size
+        return transaction
+
+    # --- those that wait until the checkpoint can encode that they are settled (R20)
+
+    def postpone(self, transaction: Transaction) -> None:
+        """Keep a transaction out of the queue until `retry_postponed`."""
+        self._postponed.append(transaction)
+
+    def retry_postponed(self) -> None:
+        """Queue the postponed transactions, the lowest offset first: runs shrink from their edges."""
+        for transaction in sorted(self._postponed, key=lambda found: found.by_offset()[0][1].offset):
+            self.push(transaction)
+        self._postponed.clear()
+
+    # --- those that wait for a real topic
+
+    def hold(self, transaction: Transaction, topic: str) -> None:
+        """Keep a transaction out of the queue until its real topic is released."""
+        self._held[topic][transaction.id] = transaction
+
+    def release(self, topics: Iterable[str], *, give_up: bool = False) -> None:
+        """Queue what waits for real topics; if it is given up, pre-flight decides on it as it is."""
+        for topic in topics:
+            for transaction in self._held.pop(topic, {}).values():
+                transaction.given_up |= give_up
+                self.push(transaction)
+
+    def give_up(self, transactions: Iterable[tuple[str, Transaction]]) -> None:
+        """Queue single transactions that wait for a topic; they wait no longer."""
+        for topic, transaction in transactions:
+            del self._held[topic][transaction.id]
+            transaction.given_up = True
+            self.push(transaction)
+
+    def waiting(self) -> Iterator[tuple[str, Transaction]]:
+        """Yield the committed transactions that wait for a real topic, each with the topic."""
+        for topic, transactions in self._held.items():
+            for transaction in transactions.values():
+                if transaction.state is COMMITTED:
+                    yield topic, transaction
+
+    def topics(self, among: Collection[str]) -> set[str]:
+        """Return the topics for which a committed transaction waits; transactions decided otherwise are removed."""
+        found: set[str] = set()
+        for topic in among:
+            transactions = self._held.get(topic, {}).values()
+            if any(transaction.state is COMMITTED for transaction in transactions):
+                found.add(topic)
+            else:
+                self._held.pop(topic, None)
+        return found
+
+    def held(self) -> int:
+        """Return how many transactions wait for a real topic, also those decided otherwise since the last look."""
+        return sum(map(len, self._held.values()))
+
+
+WORTH_WAITING = 100
+"""Messages that must be expected within the age of a batch; for fewer the batch does not wait."""
+
+BATCH_AGE_MS = 10
+"""Longest that a batch is filled under load. No setting: the relay adapts the wait to the traffic, and a longer one
+only adds latency."""
+
+
+class Pacing:
+    """Decides when the next batch leaves: at most `age` ms after its first message was ready, whatever comes later."""
+
+    def __init__(self, policy: BatchPolicy, age: int = BATCH_AGE_MS) -> None:
+        self._policy = policy
+        self._age = age
+        self._left_at = 0
+        self._since: int | None = None  # when the first message of the next batch was seen
+        self._rests_until = 0
+
+    def leaves(self, ready: Ready, now: int) -> bool:
+        """Whether the batch leaves now, at this monotonic time (ms); if so, it counts as gone."""
+        if not ready.messages:
+            self._since = None
+            return True  # whatever else there is to write does not wait
+        if self._since is None:
+            self._since = now
+        if not self._is_full(ready) and now < max(self._rests_until, self._since + self._longest(ready, now)):
+            return False
+        self._left_at, self._since = now, None
+        return True
+
+    def written(self, now: int, rest: int) -> None:
+        """Record that a batch was written; for so many ms the next one leaves only when it is full."""
+        self._rests_until = now + rest
+
+    def wait(self, now: int) -> int | None:
+        """How long the batch that waits may still do so, ms; None if none waits."""
+        if self._since is None:
+            return None
+        until = self._rests_until if now < self._rests_until else self._since + self._age
+        return max(until - now, 0)
+
+    def _is_full(self, ready: Ready) -> bool:
+        return ready.messages >= self._policy.messages or ready.bytes >= self._policy.bytes
+
+    def _longest(self, ready: Ready, now: int) -> int:
+        """How long more messages are waited for, ms; not at all if too few come, at the rate since the last batch."""
+        comes = ready.messages * self._age >= WORTH_WAITING * max(now - self._left_at, 1)
+        return self._age if comes else 0
+
 
 _FREED = Event.FREED
 
@@ -139,3 +296,65 @@ class Deliveries:
         follower = self._pending.settle(transaction)
         if follower is not None and self._is_free(follower):
             self.queue.push(follower)
+
+
+def deliver(transaction: Transaction, partition: int) -> list[Record]:
+    """Return the records of a committed transaction on their real topics, in the order of their positions.
+
+    What comes from the discard topic is out of its order, and a header marks it.
+    """
+    counted = [(half, half.control) for half in transaction.counted() if half.control]
+    records = [_real(half, control, partition, len(counted)) for half, control in counted]
+    if transaction.discarded:
+        for record in records:
+            record.headers.append((LATE_HEADER, str(transaction.discarded.reason).encode()))
+    return records
+
+
+def _real(half: Half, control: HalfControl, partition: int, messages: int) -> Record:
+    headers = [*real_headers(control, half.headers, partition, half.offset), count_header(messages)]
+    return Record(control.topic, control.partition, half.key, half.value, headers, half.timestamp())
+
+
+def discard(move: ParkedHalves, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """Yield the records of halves that go to the discard topic, then the manifest of their transaction."""
+    keys = record_keys(move.transaction)
+    for half in move.halves:
+        yield Record(topic, manifest.partition, keys[half.offset], half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def tombstones(keys: Iterable[bytes], transaction: Transaction, topic: str, partition: int) -> Iterator[Record]:
+    """Yield the tombstones that remove records of a transaction from the discard topic."""
+    for key in keys:
+        yield Record(topic, partition, key, None, [], transaction.first().append_time)
+
+
+def malformed(half: Half, topic_id: str, partition: int) -> Manifest:
+    """Return the manifest of a half that cannot be parsed, under an id made from its place."""
+    transaction_id = str(uuid.uuid5(uuid.UUID(topic_id), f"{partition}/{half.offset}"))
+    return Manifest(
+        transaction_id,
+        "unknown",
+        Truth.ROW,
+        topic_id,
+        partition,
+        DiscardReason.MALFORMED,
+        half.error,
+        None,
+        Positions.first(1),
+        ((0, half.offset),),
+        half.append_time,
+    )
+
+
+def discard_malformed(half: Half, manifest: Manifest, topic: str) -> Iterator[Record]:
+    """Yield the records of a half that cannot be parsed."""
+    key = message_key(manifest.transaction_id, 0)
+    yield Record(topic, manifest.partition, key, half.envelope().encode(), [], half.append_time)
+    yield _manifest(manifest, topic)
+
+
+def _manifest(manifest: Manifest, topic: str) -> Record:
+    key = manifest_key(manifest.transaction_id)
+    return Record(topic, manifest.partition, key, manifest.encode(), [], manifest.first_append_time)

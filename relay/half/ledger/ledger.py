@@ -4,8 +4,6 @@ Batch shaped: lists in, lists out, no I/O, no clock. What it hands out for deliv
 transaction fails, the ledger is thrown away and created again from the committed checkpoint (R18).
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -20,11 +18,10 @@ from relay.half.ledger.op_decisions import Decisions, Dropped, EarlyOp
 from relay.half.ledger.partition_progress import Checkpoints, OpProgress, Progress
 from relay.half.ledger.pending_transactions import KEEP, Bodies, BodyPolicy, Pending
 from relay.half.state.check_schedule import CheckPolicy, Overdue, check_request
-from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, ParkedHalves, from_manifest, to_manifest
 from relay.half.state.half_records import Half, OpRecord
 from relay.half.state.message_transaction import Event, Transaction
-from relay.half.state.parking import DEFAULT, GRACE_MS, Parking, ParkingPolicy, Room
+from relay.half.state.parking import DEFAULT, GRACE_MS, Deferred, Parking, ParkingPolicy, Room
 
 
 class Ledger:
@@ -208,7 +205,6 @@ class Ledger:
         return self.overdue.needs_op_end(now) or (self.lacks_room() and self.overdue.ops_known_until() < now - GRACE_MS)
 
     def half_checkpoint(self) -> HalfCheckpoint:
-        """Return the progress of the half partition."""
         return self.progress.half_checkpoint()
 
     def op_checkpoint(self) -> OpCheckpoint:

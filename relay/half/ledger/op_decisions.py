@@ -1,7 +1,5 @@
 """Op entries of one half partition, and what each changes: a transaction, an op kept for later, or nothing. Pure."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,11 +9,10 @@ from typing import Final, NamedTuple
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.half.state.check_schedule import Overdue
-from relay.half.state.deferred import Deferred
 from relay.half.state.discard_index import Discards, from_manifest, is_resumed_by
 from relay.half.state.half_records import OpRecord
 from relay.half.state.message_transaction import Event, Transaction
-from relay.half.state.parking import Parking
+from relay.half.state.parking import Deferred, Parking
 
 EARLY_OPS = 100_000
 """Ops kept for halves that are ahead."""

@@ -1,7 +1,5 @@
 """How far a half partition, its op and its verdict partition are read and settled: the checkpoints' content. Pure."""
 
-from __future__ import annotations
-
 import heapq
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -22,12 +20,10 @@ class Unsettled:
         self._late: list[int] = []  # heap: settled, but still named
 
     def __contains__(self, offset: int) -> bool:
-        """Whether an offset is named."""
         index = bisect_right(self._starts, offset) - 1
         return index >= 0 and offset < self._stops[index]
 
     def runs(self) -> tuple[range, ...]:
-        """All of them."""
         return tuple(map(range, self._starts, self._stops))
 
     def lowest(self, otherwise: int) -> int:

@@ -1,7 +1,5 @@
 """The pending transactions of one half partition: read and not settled; and their share of the limits. Pure."""
 
-from __future__ import annotations
-
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -34,7 +32,6 @@ class Bodies:
         self._bytes = 0
 
     def added(self, transaction: Transaction, half: Half) -> None:
-        """Add a half of a pending transaction."""
         size = half.size()
         if not transaction.held_bytes:
             self._held[transaction.id] = transaction
@@ -42,7 +39,6 @@ class Bodies:
         self._bytes += size
 
     def settled(self, transaction: Transaction) -> None:
-        """Remove a transaction that pends no longer."""
         if transaction.held_bytes:
             self._forget(transaction)
 
@@ -111,15 +107,12 @@ class Pending:
         self._bodies = bodies
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self.by_id)
 
     def holds(self, transaction: Transaction) -> bool:
-        """Return whether a transaction is pending."""
         return self.by_id.get(transaction.id) is transaction
 
     def begin(self, half: Half, control: HalfControl, due: int) -> Transaction:
-        """Add the transaction of its first half."""
         service, incarnation = sys.intern(control.service), control.options.incarnation  # the same for very many
         transaction = Transaction(
             control.transaction_id,

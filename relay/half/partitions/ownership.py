@@ -3,8 +3,6 @@
 A number is served only while its partitions of the half, the op and the verdict topic are ours (H6).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -21,7 +19,6 @@ class Halts:
         self._causes: dict[int, Exception] = {}
 
     def halt(self, partition: int, cause: Exception) -> None:
-        """Note that a partition is halted."""
         self._causes[partition] = cause
 
     def end(self, partitions: Collection[int]) -> None:
@@ -30,7 +27,6 @@ class Halts:
             self._causes.pop(partition, None)
 
     def __len__(self) -> int:
-        """Return how many there are."""
         return len(self._causes)
 
     def why(self) -> str | None:
@@ -90,7 +86,6 @@ class Ownership:
         return numbers
 
     def served(self, number: int) -> None:
-        """Record that a number is served."""
         self._due.pop(number, None)
         self._pauses.pop(number, None)
 

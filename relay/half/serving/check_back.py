@@ -1,7 +1,5 @@
 """Check-back: requests about overdue transactions of one half partition, to the checker and to listeners."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

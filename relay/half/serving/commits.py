@@ -1,7 +1,5 @@
 """The Kafka transactions of one half partition: records and all checkpoints, or nothing (R15)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """What was done with half messages, in logs and metrics: ids and reasons, never a payload."""
 
-from __future__ import annotations
-
 import heapq
 import logging
 import time
@@ -127,7 +125,6 @@ def deferring(before: Collection[str], now: Collection[str], partition: int) -> 
 
 
 def set_waiting_figures(ledger: Ledger, now: int) -> None:
-    """Set the figures of what waits in a half partition."""
     partition, oldest = ledger.partition, ledger.oldest_pending()
     metrics.PENDING.labels(partition).set(len(ledger.pending))
     metrics.DEFERRED.labels(partition).set(len(ledger.deferred))

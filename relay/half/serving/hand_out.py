@@ -12,8 +12,6 @@ The same Kafka transaction writes what leaves the discard topic, undecided halve
 cannot be parsed. If it fails, hand-out and ledger are thrown away; the committed checkpoint makes new ones (R18).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +29,8 @@ from relay.delivery.rules.volume import BatchPolicy, Volume
 from relay.delivery.sending import Sent
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
+from relay.half.ledger.deliveries import deliver, discard, discard_malformed, malformed, tombstones
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.outgoing_records import deliver, discard, discard_malformed, malformed, tombstones
 from relay.half.state.discard_index import ParkedHalves, all_keys, record_keys, to_manifest
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction
@@ -51,7 +49,6 @@ class Batch:
     records: list[Record] = field(default_factory=list)  # what is written, in this order
 
     def __bool__(self) -> bool:
-        """Whether there is anything to write."""
         return bool(self.removed or self.ready or self.moves or self.malformed)
 
     def delivered(self) -> list[Transaction]:

@@ -1,7 +1,5 @@
 """Restore: a partition's ledger from its committed checkpoints, and from nothing else (R18)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import structlog

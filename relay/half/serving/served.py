@@ -1,7 +1,5 @@
 """The half partitions that a relay process serves: taken over, watched, given up, halted."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -82,7 +80,6 @@ class ServedPartitions:
         return starts
 
     def take_over_due(self) -> None:
-        """Take over what is due."""
         self.take_over(self.ownership.due(time.monotonic(), self._group.generation()))
 
     def _fence(self, number: int) -> Delivery:

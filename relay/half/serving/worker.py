@@ -4,8 +4,6 @@ The consumer belongs to the service's thread, which hands records over (`Arrival
 service then takes the partition over again, from the committed checkpoint (R17, R18).
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time
@@ -23,13 +21,13 @@ from outbox.protocol.record import Record
 from relay.delivery.sending import BatchFeedback, Sending
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
+from relay.half.ledger.deliveries import Pacing
 from relay.half.ledger.ledger import Ledger
-from relay.half.ledger.ready_queue import Pacing
 from relay.half.serving import half_telemetry as report
-from relay.half.serving.arrivals import Arrivals
 from relay.half.serving.check_back import CheckBack
 from relay.half.serving.commits import Commits
 from relay.half.serving.hand_out import Batch, HandOut
+from relay.half.serving.intake import Arrivals
 from relay.half.state.half_records import OpRecord
 
 READ_AT_ONCE = 5_000

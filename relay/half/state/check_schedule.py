@@ -1,7 +1,5 @@
 """When a transaction is overdue, by the broker's clock, and when to ask again. Pure: time comes in as numbers."""
 
-from __future__ import annotations
-
 import heapq
 import sys
 from collections import deque
@@ -41,7 +39,6 @@ class Agenda:
         return due, self._queue(due)[0]
 
     def remove_first(self) -> None:
-        """Remove the entry that `first` returned."""
         due = self._times[0]
         queue = self._queue(due)
         queue.popleft()

@@ -5,8 +5,6 @@ index is made from the partition's manifests at take-over, and changed by what t
 that Kafka transaction fails, it is thrown away with the ledger.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
@@ -50,7 +48,6 @@ class Discards:
         return self._parked.get(transaction_id)
 
     def holds(self, transaction_id: str) -> bool:
-        """Whether a transaction is there."""
         return transaction_id in self._parked or transaction_id in self._refused
 
     def refused(self, transaction_id: str) -> Manifest:
@@ -72,7 +69,6 @@ class Discards:
     # --- halves that follow their transaction -------------------------------------------------------------------
 
     def follow(self, transaction: Transaction, half: Half) -> None:
-        """Add a half of a parked transaction."""
         self._followers[transaction.id].append(half)
 
     def is_whole(self, transaction: Transaction) -> bool:

@@ -85,13 +85,11 @@ class Single(Mapping[int, Half]):
         self._aim = half.target()
 
     def __getitem__(self, position: int) -> Half:
-        """Return the half."""
         if position != self._position:
             raise KeyError(position)
         return Half(self._offset, self._append_time, None, None, (), None, "", self._aim)
 
     def __iter__(self) -> Iterator[int]:
-        """Return the position."""
         return iter((self._position,))
 
     def values(self) -> ValuesView[Half]:
@@ -99,11 +97,9 @@ class Single(Mapping[int, Half]):
         return {self._position: self[self._position]}.values()
 
     def items(self) -> ItemsView[int, Half]:
-        """Return the position and the half; likewise."""
         return {self._position: self[self._position]}.items()
 
     def __len__(self) -> int:
-        """1."""
         return 1
 
 
@@ -282,7 +278,6 @@ class Transaction:
         return positions, min(offsets), max(offsets)
 
     def first(self) -> Half:
-        """Return the half that was read first."""
         return next(iter(self.halves.values()))
 
 

@@ -3,8 +3,6 @@
 A row of any content becomes one: what cannot be a message has an error, and pre-flight discards it.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

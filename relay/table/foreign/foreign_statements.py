@@ -4,16 +4,13 @@ Each expression is total: no content of a row makes a statement fail, so that no
 quoted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import LiteralString, NamedTuple
 
 from psycopg import sql
 
 from outbox._postgres.source_statements import COUNTED
-from outbox._rules.foreign_layout import Layout
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import Layout, QualifiedName
 from outbox.settings import TableNames
 from relay.table.foreign.foreign_columns import ID_ARRAYS, PLAIN, TIMES
 from relay.table.foreign.foreign_rows import MAX_BYTES

@@ -1,7 +1,5 @@
 """A foreign table as its owner uses it: rows that the application's own INSERT has made (R59, R60)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, LiteralString

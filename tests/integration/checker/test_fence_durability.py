@@ -26,10 +26,9 @@ from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.positions import Positions
-from stack.accounts import server_user
 from stack.ports import Ports
 from stack.postgres import STANDBY_NAME, Postgres
-from stack.postgres_binaries import postgres_binaries
+from stack.postgres_binaries import postgres_binaries, server_user
 from stack.processes import Processes
 from tests.support.harness import Site, wait_until
 

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from outbox import AsyncOutbox, Message, Outbox
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import TRY_OWN, source_name
-from outbox._table import owner_look
+from outbox._table import row_writer
 from outbox.prometheus import PrometheusRecorder
 from outbox.recorder import NoRecorder
 from tests.support.doors import DOORS, sqlalchemy_url
@@ -71,7 +71,7 @@ def place(servers: Servers) -> Iterator[Place]:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Looks:
     """What looks find, of which one is due at each publication."""
-    monkeypatch.setattr(owner_look, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(row_writer, "LOOK_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "outbox")
     return Looks()
 
@@ -128,13 +128,13 @@ def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, lo
 
 def test_looks_are_a_minute_apart(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     now, looks = [1_000.0], Looks()
-    monkeypatch.setattr("outbox._table.owner_look.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("outbox._table.row_writer.time", SimpleNamespace(monotonic=lambda: now[0]))
     outbox = Outbox("orders", tables=place.site.tables, recorder=looks)
     with psycopg.connect(place.site.postgres_url) as connection:
         for _ in range(10):
             outbox.publish(connection, Message("orders", b"v"))
         assert looks.found == [0]
-        now[0] += owner_look.LOOK_SECONDS
+        now[0] += row_writer.LOOK_SECONDS
         for _ in range(10):
             outbox.publish(connection, Message("orders", b"v"))
     assert (looks.found[0], looks.found[1] >= 600, len(looks.found)) == (0, True, 2)
@@ -174,7 +174,7 @@ def _publish(site: Site, outbox: Outbox, first: str) -> None:
 
 def test_the_metric_begins_at_zero(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alert by `increase()` would not see a counter whose first value is 1."""
-    monkeypatch.setattr(owner_look, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(row_writer, "LOOK_SECONDS", 0.0)
     registry, values = CollectorRegistry(), list[Any]()
     recorder = PrometheusRecorder(registry)
     with (

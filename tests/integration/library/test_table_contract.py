@@ -13,7 +13,7 @@ from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.table_contract import CHECKS, CONTRACT, Places, Table, breaches, require_contract
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox._service.exit_codes import Exit
 from outbox.errors import TableError
 from outbox.operator.commands.inbox import app as inbox_app

@@ -30,7 +30,7 @@ from outbox._postgres.publish_function import STARTED_US
 from outbox.async_outbox import AsyncTransaction
 from outbox.errors import CommitOutcomeUnknown, TableError, TransactionsRejected, UsageError
 from outbox.message import HeadersInput
-from outbox.operator.reading.discarded_rows import DiscardedTable
+from outbox.operator.reading.discards import DiscardedTable
 from outbox.protocol.identifiers import make_transaction_id, started_us_of, table_transaction_id, xid_of
 from outbox.recorder import NoRecorder
 from outbox.serialization import JsonSerializer

@@ -756,7 +756,6 @@ FAULTS = (
     "The circuit closes by itself when Kafka answers",
     "run the command again",
     "give them again",
-    "did not take the skip within",
     "tart it, or correct bootstrap.servers, the network or the credentials",
     "Kafka does not answer",  # connection_causes adds what to do
     "\0 failed: \0: \0\0",  # a refused admin request: the last part says what to do

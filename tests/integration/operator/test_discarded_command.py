@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from outbox import HalfOutbox, Message
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
-from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.reading.discards import read_manifests
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from tests.support.bulk import publish_bulk, send_halves

@@ -12,7 +12,7 @@ import pytest
 import typer
 
 from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox._service.exit_codes import Exit
 from outbox.operator.checks.source_checks import examine_foreign
 from outbox.operator.commands.discarded import app as discarded

@@ -15,7 +15,7 @@ from outbox._kafka.groups import committed_checkpoints
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import doctor, trace
 from outbox.operator.commands.pending import app
-from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.unsettled_transactions import Gathering
 from outbox.protocol.op import OpKind, OpSource, encode_op
 from tests.support.bulk import publish_bulk, send_halves

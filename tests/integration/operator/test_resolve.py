@@ -22,9 +22,9 @@ from outbox._service.exit_codes import Exit
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import KafkaUnreachable, TransactionFenced
 from outbox.operator.commands.resolve import app
-from outbox.operator.deciding.decisions import send_decisions
+from outbox.operator.deciding.discarded_places import send_decisions
 from outbox.operator.reading.database_view import DatabaseView
-from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.reading.discards import read_manifests
 from outbox.operator.state.rulings import SourceState
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key

@@ -143,7 +143,7 @@ def test_a_source_whose_offset_was_deleted_goes_on(shop: Site) -> None:
 
 
 def test_a_source_with_an_owner_is_refused(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outbox.operator.deciding.source_resumption.LOCK_SECONDS", 0.5)
+    monkeypatch.setattr("outbox.operator.deciding.resumption.LOCK_SECONDS", 0.5)
     _restored(shop)
     with shop.connect() as owner:
         lock = "SELECT pg_advisory_lock(1869967458, ((%s::regclass)::oid::bigint - 2147483648)::integer)"

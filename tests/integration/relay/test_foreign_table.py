@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from outbox.testing import VisibleRecord, read_committed

@@ -13,7 +13,7 @@ from outbox import Message, Outbox
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.notifications import Notifications, has_trigger
 from outbox._postgres.source_statements import source_name
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox.operator.commands.table import app
 from outbox.settings import TableNames
 from tests.support.commands import call_command

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from outbox import Message, Outbox
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
 from tests.support.foreign_tables import run, variables
 from tests.support.harness import Site, wait_until

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
-from outbox.operator.reading.discard_topic import read_manifests
+from outbox.operator.reading.discards import read_manifests
 from outbox.protocol.discard import DiscardReason, Manifest
 from tests.integration.relay.test_halts import publish, start_halted, values
 from tests.support.commands import run_command

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from outbox import Message
 from outbox._postgres.dsn import SESSION_SETTINGS, connect_dsn
 from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
 from tests.support import message_rows
 from tests.support.commands import run_command

@@ -21,10 +21,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from psycopg.conninfo import make_conninfo
 
 from stack import PortInUseError, Stack, StartError
-from stack.accounts import server_user
-from stack.kafka_cluster import Listeners, cluster_in
+from stack.kafka import Listeners, cluster_in
 from stack.ports import Ports, is_free
-from stack.postgres_binaries import postgres_binaries
+from stack.postgres_binaries import postgres_binaries, server_user
 
 GONE_SECONDS = 5.0
 """So long after the owner's death nothing of a stack may be left."""

@@ -80,7 +80,7 @@ class Mutant:
 
 def _signature(function: Callable[..., Any]) -> str:
     """Names, kinds and defaults of the parameters, and the types of all but `self`, which a function must name."""
-    found = inspect.signature(function)
+    found = inspect.signature(function, eval_str=True)  # either file may postpone its annotations
     parameters = [
         parameter.replace(annotation=parameter.empty) if parameter.name == "self" else parameter
         for parameter in found.parameters.values()

@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 from structlog.testing import capture_logs
 
-from checker import requests as intake
+from checker import service as intake
 from checker.metrics import TABLE
-from checker.requests import Intake
+from checker.service import Intake
 from outbox._rules.broker_clock import STALE_MS
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.half import Truth

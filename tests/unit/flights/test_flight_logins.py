@@ -10,8 +10,7 @@ from examples.flights.application import TOPICS
 from examples.flights.logins import NAMES, Environments
 from outbox._rules.role_rights import Role
 from outbox._security.secret_files import with_secrets
-from stack.security.acls import printed_rights
-from stack.security.logins import PasswordLogin, with_secret_files
+from stack.security.acls import PasswordLogin, printed_rights, with_secret_files
 
 LOGIN = PasswordLogin("flights-land", "hush", Path("/ca.pem"))
 

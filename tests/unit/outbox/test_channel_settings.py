@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from checker.settings import CheckerSettings
-from outbox._service.channels.shared_admin import shared_admin
-from outbox._settings.channels import load_all, load_channel
+from outbox._service.settings import shared_admin
 from outbox._settings.declared import PostgresSettings
-from outbox._settings.layers import LayeredSettings
+from outbox._settings.layers import LayeredSettings, load_all, load_channel
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import DoctorSettings, TableCommandSettings
 from outbox.settings import Settings
@@ -87,7 +86,7 @@ def test_a_secret_of_a_channel_replaces_the_file_of_the_top(file: Path) -> None:
 
 def test_channels_that_connect_alike_share_an_admin_client(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token provider is a new function each time that it is loaded."""
-    monkeypatch.setattr("outbox._service.channels.shared_admin.admin_client", lambda _kafka: object())
+    monkeypatch.setattr("outbox._service.settings.admin_client", lambda _kafka: object())
     provider = '"security.protocol" = "sasl_plaintext"\n"sasl.mechanism" = "OAUTHBEARER"\n"oauth_cb" = "json:loads"\n'
     file.write_text(
         f'bootstrap_servers = "127.0.0.1:9"\n[kafka]\n{provider}[channels.a]\n[channels.b]\n'

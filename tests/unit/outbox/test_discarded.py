@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.operator.deciding.decisions import entry_of
+from outbox.operator.deciding.discarded_places import entry_of
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.half import Truth

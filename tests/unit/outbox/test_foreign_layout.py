@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from outbox._rules.foreign_layout import ROUTED
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import ROUTED, QualifiedName
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.errors import ProtocolError

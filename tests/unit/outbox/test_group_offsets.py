@@ -61,7 +61,7 @@ def test_silent_cluster_is_asked_until_the_time_is_up(monkeypatch: pytest.Monkey
     consumer = _Silent(DOWN)
     _use(monkeypatch, consumer)
     monkeypatch.setattr(groups, "GROUP_TIMEOUT", 0.05)
-    monkeypatch.setattr("outbox._kafka.connection_causes.Causes.explain", lambda *_given: None)
+    monkeypatch.setattr("outbox._kafka.admin.Causes.explain", lambda *_given: None)
     with pytest.raises(KafkaUnreachable, match="Kafka does not answer"):
         committed_offsets({}, "shop-table.a", [PLACE])
     assert consumer.asked > 1

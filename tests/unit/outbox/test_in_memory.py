@@ -33,8 +33,7 @@ from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder
 from outbox.settings import HalfSettings
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
-from outbox.testing._memory.participant import MemoryStarter, commit_now
-from outbox.testing._memory.sender import DeclaredTopics, MemorySender
+from outbox.testing._memory.participant import DeclaredTopics, MemorySender, MemoryStarter, commit_now
 from outbox.testing._memory.state import Memory
 from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox import Message, MessageRefused
-from outbox._half.draft import Draft
+from outbox._half.draft import Draft, PlannedHalf, refuse
 from outbox._half.sender import Sender
-from outbox._half.validation import PlannedHalf, refuse
 from outbox._kafka.channel import ChannelDescription
 from outbox._publish.waiting import BLOCKING, Budget
 from outbox._rules.topic_description import TopicDescription
@@ -26,7 +25,7 @@ from outbox.protocol.record import Record
 from outbox.protocol.size import check_record_size, real_record_size, record_size
 from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.preflight import inspect, real_topic
-from relay.half.ledger.outgoing_records import deliver, discard
+from relay.half.ledger.deliveries import deliver, discard
 from relay.half.state.discard_index import ParkedHalves, to_manifest
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction

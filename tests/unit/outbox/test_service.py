@@ -12,7 +12,6 @@ import pytest
 import structlog
 import typer
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from rich.console import Console
 from typer.testing import CliRunner
 
 import checker.cli
@@ -21,12 +20,12 @@ import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
 import spark_jobs.replaying.cli
 from checker.settings import CheckerSettings
+from outbox._cli.setting_options import describe_settings
 from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
 from outbox._service.logs import configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
-from outbox._settings.describe import describe_settings
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
@@ -130,28 +129,12 @@ def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() ->
     assert figures()["per_second"] == 0
 
 
-def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
-    del logs
-    screen = io.StringIO()
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(
-        "outbox._service.logs.Console", lambda **_: Console(file=screen, force_terminal=True, width=120)
-    )
-    terminal = configure_logs("info", "auto")
-    assert terminal is not None
-    with output.show_progress(lambda: {"delivered": 12345, "per_second": 7}, terminal):
-        structlog.get_logger().info("something", transaction="t1")
-        wait_until(lambda: "delivered 12,345  per second 7" in screen.getvalue())
-    assert "something" in screen.getvalue()
-    assert "t1" in screen.getvalue()
-
-
-def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
+def test_the_log_tells_each_minute_what_has_changed(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
     del logs
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
     monkeypatch.setattr(output, "LOG_SECONDS", 0.01)
-    assert configure_logs("info", "auto") is None
+    configure_logs("info", "auto")
     values = iter([1, 1, 1, 2])
     last = [1]
 
@@ -159,7 +142,7 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
         last[0] = next(values, last[0])
         return {"delivered": last[0]}
 
-    with output.show_progress(figures, None):
+    with output.log_progress(figures):
         wait_until(lambda: "delivered" in said.getvalue())
     (line,) = [line for line in said.getvalue().splitlines() if '"event": "Progress"' in line]
     assert '"delivered": 2' in line

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outbox._postgres.foreign_source import ForeignSource
-from outbox._rules.foreign_layout import Layout, make_layout
-from outbox._rules.qualified_name import QualifiedName
+from outbox._rules.foreign_layout import Layout, QualifiedName, make_layout
 from outbox.errors import ConfigurationError
 from outbox.settings import TableNames
 from relay.table.foreign.foreign_columns import TableFacts, check_fits, has_index, text_forms

@@ -17,7 +17,7 @@ from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from relay.delivery.transactional_delivery import TransactionalDelivery
-from relay.half.serving.half_authors import CheckpointAuthor
+from relay.half.serving.take_over import CheckpointAuthor
 from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, Held, Hold, decided, end_hanging, refuse_undone_end
 from relay.recovery.transaction_state import (
     Decision,

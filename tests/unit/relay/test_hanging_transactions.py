@@ -17,7 +17,7 @@ from outbox.protocol.record import Record
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.half.kafka.half_reader import HalfReader
 from relay.half.ledger.ledger import Ledger
-from relay.half.serving.half_authors import HalfAuthor, written_halves
+from relay.half.serving.take_over import HalfAuthor, written_halves
 from relay.half.state.half_records import Half
 from relay.recovery.author import Found, backwards
 from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions

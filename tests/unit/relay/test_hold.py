@@ -8,14 +8,14 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-import relay.half.serving.half_authors
+import relay.half.serving.take_over
 import relay.recovery.hanging_checkpoint
 from outbox._kafka.channel import ChannelDescription
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers
-from relay.half.serving.half_authors import CheckpointAuthor
+from relay.half.serving.take_over import CheckpointAuthor
 from relay.half.state.half_records import Half
 from relay.recovery.hanging_checkpoint import Held, Hold
 from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, SERVICE, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
@@ -73,7 +73,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     monkeypatch.setattr(relay.recovery.hanging_checkpoint, "end_offset", made.end_offset)
     module = relay.recovery.hanging_checkpoint
     monkeypatch.setattr(module, "OffsetReader", made.reader)
-    monkeypatch.setattr(relay.half.serving.half_authors, "HalfReader", made.half_reader)
+    monkeypatch.setattr(relay.half.serving.take_over, "HalfReader", made.half_reader)
     monkeypatch.setattr(module, "describe_topics", lambda _admin, names: set(names) - {MISSING})
     return made
 

@@ -11,8 +11,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.names import Channel
-from relay.half.serving.arrivals import Arrivals
-from relay.half.serving.intake import ARRIVALS, Intake
+from relay.half.serving.intake import ARRIVALS, Arrivals, Intake
 
 HALF, OP, VERDICT = "outbox.half", "outbox.op", "outbox.verdict"
 

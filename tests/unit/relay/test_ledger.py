@@ -24,7 +24,7 @@ from outbox.protocol.checkpoint import (
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
 from relay.half.ledger.ledger import Ledger
-from relay.half.serving.half_authors import is_owed
+from relay.half.serving.take_over import is_owed
 from relay.half.state.half_records import Half, OpRecord
 from relay.half.state.message_transaction import Transaction
 from relay.half.state.parking import ParkingPolicy

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.delivery.rules.volume import BatchPolicy
-from relay.half.ledger.ready_queue import BATCH_AGE_MS, Pacing, Ready
+from relay.half.ledger.deliveries import BATCH_AGE_MS, Pacing, Ready
 
 POLICY = BatchPolicy(messages=1_000, bytes=1_000_000)
 FLOOD = 30

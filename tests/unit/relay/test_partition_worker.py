@@ -13,8 +13,8 @@ from confluent_kafka import KafkaError, Message
 import relay.delivery.topic_lookup
 import relay.half.ledger.op_decisions
 import relay.half.ledger.partition_progress
-import relay.half.serving.arrivals
 import relay.half.serving.commits
+import relay.half.serving.intake
 import relay.half.serving.worker
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
@@ -27,15 +27,13 @@ from relay.delivery import sending
 from relay.delivery.broker_watch import BrokerView, BrokerWatch
 from relay.delivery.error_policy import Remedy, Undelivered
 from relay.delivery.producer import DeliveryError
-from relay.delivery.refusals import PAUSE_MS_MIN
 from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.topic_gate import Gate, GatePolicy
 from relay.delivery.rules.volume import BatchPolicy
-from relay.delivery.sending import BatchFeedback
+from relay.delivery.sending import PAUSE_MS_MIN, BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookup
 from relay.delivery.transactional_delivery import Delivery
-from relay.half.kafka.decode import Decoder
-from relay.half.kafka.half_reader import DiscardReader, HalfReader, PartitionReaders
+from relay.half.kafka.half_reader import Decoder, DiscardReader, HalfReader, PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving.check_back import CheckBack, CheckSender
 from relay.half.serving.commits import HEARTBEAT_SECONDS, PROGRESS_SECONDS, Commits

@@ -23,8 +23,8 @@ from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
 from outbox.protocol.size import record_size
 from outbox.protocol.skip import Skip, parse_skip
-from relay.half.kafka.decode import FIRST_BYTES, Decoder, keepable
-from relay.half.ledger.outgoing_records import discard_malformed, malformed
+from relay.half.kafka.half_reader import FIRST_BYTES, Decoder, keepable
+from relay.half.ledger.deliveries import discard_malformed, malformed
 from relay.half.state.half_records import Half
 
 TOPIC_ID = "018f0000-0000-7000-8000-000000000001"

@@ -20,7 +20,7 @@ from outbox.protocol.size import real_record_size, record_size
 from relay.delivery.rules.allow_list import AllowList
 from relay.delivery.rules.outgoing import Finding
 from relay.delivery.rules.preflight import LEADER_LOST, UNDER_MIN_ISR, RealTopic, inspect, real_topic, topics_of
-from relay.half.ledger.outgoing_records import deliver, discard, discard_malformed, malformed
+from relay.half.ledger.deliveries import deliver, discard, discard_malformed, malformed
 from relay.half.state.discard_index import ParkedHalves, to_manifest
 from relay.half.state.half_records import Half
 from relay.half.state.message_transaction import Transaction

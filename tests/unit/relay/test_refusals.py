@@ -10,9 +10,8 @@ from confluent_kafka import KafkaError
 
 from relay.delivery.error_policy import Remedy, Undelivered
 from relay.delivery.producer import DeliveryError
-from relay.delivery.refusals import PAUSE_MS_MAX, Blame, Refusals, blame
 from relay.delivery.rules.volume import BatchPolicy
-from relay.delivery.sending import BatchFeedback, Sent
+from relay.delivery.sending import PAUSE_MS_MAX, BatchFeedback, Blame, Refusals, Sent, blame
 
 TIMED_OUT = KafkaError._MSG_TIMED_OUT
 COST = 10_000

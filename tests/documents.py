@@ -29,7 +29,6 @@ from outbox._settings.of_jobs import LandSettings
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.replaying.settings import ReplaySettings
 from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
@@ -73,7 +72,7 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceFields)}
-    jobs = _common(LandSettings, AuditSettings, ReplaySettings)
+    jobs = _common(LandSettings, AuditSettings)
     of_checker = {setting.name for setting in describe_settings(CheckerSettings)}
     of_database = of_checker | {setting.name for setting in describe_settings(TableSettings)}
     services = {one._name for one in metrics_of(relay.metrics)} & {one._name for one in metrics_of(checker.metrics)}
@@ -97,7 +96,6 @@ def _tables() -> dict[str, str]:
         "settings of the audit": _settings(
             row for row in describe_settings(AuditSettings) if row.name not in jobs | of_checker
         ),
-        "settings of the replay": _settings(row for row in describe_settings(ReplaySettings) if row.name not in jobs),
         "metrics of both services": _metrics(one for one in metrics_of(relay.metrics) if one._name in services),
         "metrics of the relay": _metrics(one for one in metrics_of(relay.metrics) if one._name not in services),
         "metrics of the checker": _metrics(one for one in metrics_of(checker.metrics) if one._name not in services),

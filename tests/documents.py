@@ -19,6 +19,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.sink_tables import SinkTables
 from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
@@ -159,6 +160,8 @@ def _grants() -> str:
         "relay": (messages.relay_grant("r"),),
         "checker": (callbacks.checker_grant("r"), messages.checker_grant("r")),
         "operator": (messages.operator_grant("r"),),
+        "executor": (SinkTables(names).executor_grant("r"),),
+        "driver": (SinkTables(names).driver_grant("r"),),
         "consumer": (inbox.consumer_grant("r"),),
         "purger": (inbox.purger_grant("r"),),
     }

@@ -18,6 +18,7 @@ from outbox._postgres.ddl import Grant, script
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.sink_tables import SinkTables
 from outbox._rules.foreign_layout import QualifiedName, check_name
 from outbox.errors import ConfigurationError, UsageError
 from outbox.settings import TableNames
@@ -30,6 +31,9 @@ def ddl(
     checker_roles: Sequence[str] = (),
     relay_roles: Sequence[str] = (),
     operator_roles: Sequence[str] = (),
+    sink: bool = False,
+    executor_roles: Sequence[str] = (),
+    driver_roles: Sequence[str] = (),
     message_table: str = "",
     mark_column: str = "",
     notify: bool | None = None,
@@ -43,6 +47,9 @@ def ddl(
         checker_roles: Roles that get what the checker and the audit need.
         relay_roles: Roles that get what the relay needs in table mode.
         operator_roles: Roles that get what operators need in table mode.
+        sink: Make the tables of the sink for Spark, too.
+        executor_roles: Roles that get what tasks of Spark need for it.
+        driver_roles: Roles that get what drivers of Spark need for it.
         message_table: `schema.table` that the application made: only what the relay needs beside it.
         mark_column: Column of that table that the relay sets; empty: it deletes delivered rows.
         notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
@@ -52,20 +59,21 @@ def ddl(
         ConfigurationError: A name is not allowed.
         UsageError: Arguments have no meaning together.
     """
-    names = tables or TableNames()
-    if message_table and (application_roles or checker_roles or operator_roles):
+    names, sink = tables or TableNames(), sink or bool(executor_roles or driver_roles)
+    if message_table and (application_roles or checker_roles or operator_roles or sink):
         raise UsageError("A foreign table has no roles but those of the relay: the application owns it. Omit others.")
     if mark_column and not message_table:
         raise UsageError("A mark column is given without a message table. Give both, or neither.")
     if message_table:
         foreign, grants = foreign_source(names, message_table, relay_roles, mark_column)
         return script(foreign.drop_statements()) if drop else foreign.ddl(grants, notify=notify)
-    callbacks, messages = CallbackTable(names), MessageTable(names)
+    callbacks, messages, of_sink = CallbackTable(names), MessageTable(names), SinkTables(names)
     if drop:
-        return script([*messages.drop_statements(), *callbacks.drop_statements()])
+        return script([*of_sink.drop_statements(), *messages.drop_statements(), *callbacks.drop_statements()])
     made = callbacks.ddl(callback_grants(callbacks, application_roles, checker_roles))
     rights = message_grants(messages, application_roles, checker_roles, relay_roles, operator_roles)
-    return made + messages.ddl(rights, notify=notify)
+    made += messages.ddl(rights, notify=notify)
+    return made + of_sink.ddl(of_sink.grants(executor_roles, driver_roles)) if sink else made
 
 
 def inbox_ddl(

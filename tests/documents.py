@@ -20,6 +20,7 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import Grant
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.sink_tables import SinkTables
 from outbox._postgres.table_contract import CONTRACT, Table
 from outbox._rules.role_rights import NEEDS, Need, Role
 from outbox._service.exit_codes import Exit
@@ -29,7 +30,6 @@ from outbox._settings.of_jobs import LandSettings
 from outbox.settings import TableNames
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.replaying.settings import ReplaySettings
 from tests.attacks.attack import Attack
 from tests.attacks.catalogue import ATTACKS, lines
 from tests.licences import licences
@@ -73,7 +73,7 @@ def filled_place(text: str, name: str, content: str) -> str:
 
 def _tables() -> dict[str, str]:
     common = {setting.name for setting in describe_settings(ServiceFields)}
-    jobs = _common(LandSettings, AuditSettings, ReplaySettings)
+    jobs = _common(LandSettings, AuditSettings)
     of_checker = {setting.name for setting in describe_settings(CheckerSettings)}
     of_database = of_checker | {setting.name for setting in describe_settings(TableSettings)}
     services = {one._name for one in metrics_of(relay.metrics)} & {one._name for one in metrics_of(checker.metrics)}
@@ -97,7 +97,6 @@ def _tables() -> dict[str, str]:
         "settings of the audit": _settings(
             row for row in describe_settings(AuditSettings) if row.name not in jobs | of_checker
         ),
-        "settings of the replay": _settings(row for row in describe_settings(ReplaySettings) if row.name not in jobs),
         "metrics of both services": _metrics(one for one in metrics_of(relay.metrics) if one._name in services),
         "metrics of the relay": _metrics(one for one in metrics_of(relay.metrics) if one._name not in services),
         "metrics of the checker": _metrics(one for one in metrics_of(checker.metrics) if one._name not in services),
@@ -161,6 +160,8 @@ def _grants() -> str:
         "relay": (messages.relay_grant("r"),),
         "checker": (callbacks.checker_grant("r"), messages.checker_grant("r")),
         "operator": (messages.operator_grant("r"),),
+        "executor": (SinkTables(names).executor_grant("r"),),
+        "driver": (SinkTables(names).driver_grant("r"),),
         "consumer": (inbox.consumer_grant("r"),),
         "purger": (inbox.purger_grant("r"),),
     }

@@ -77,7 +77,6 @@ _EXTRAS = {
     "checker": "checker",
     "land": "spark",
     "relay": "relay",
-    "replay": "spark",
     "stack": "stack",
 }
 

@@ -136,7 +136,7 @@ COMMENT ON TABLE {delivered} IS
 CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} (delivered_at);
 """
 
-_INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
+INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
 
 _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, partition, timestamp)"
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
@@ -242,7 +242,7 @@ class MessageTable:
             names.schema,
             role,
             {
-                names.message: (_INSERT_RIGHT, _SELECT_RIGHT),
+                names.message: (INSERT_RIGHT, _SELECT_RIGHT),
                 names.discarded: (_PROOF_RIGHT,),
                 names.delivered: (_PROOF_RIGHT,),
                 names.source: ("SELECT (id, purged_until)",),
@@ -280,7 +280,7 @@ class MessageTable:
     def operator_grant(self, role: str) -> Grant:
         """Return what an operator's commands need: all that the relay needs, and to move discarded messages back."""
         names, rights = self.names, dict(self.relay_grant(role).rights)
-        rights[names.message] = (*rights[names.message], _INSERT_RIGHT)
+        rights[names.message] = (*rights[names.message], INSERT_RIGHT)
         rights[names.discarded] = (*rights[names.discarded], "DELETE")
         return Grant(names.schema, role, rights)
 

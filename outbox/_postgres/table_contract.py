@@ -30,6 +30,8 @@ class Table(enum.StrEnum):
     DISCARDED = "discarded messages"
     DELIVERED = "evidence of deliveries"
     SOURCE = "progress of the relay"
+    STAGED = "staged rows of Spark"
+    SINK = "batches of Spark"
     INBOX = "inbox"
     FOREIGN = "foreign table"
     FOREIGN_SOURCE = "progress beside a foreign table"
@@ -43,6 +45,7 @@ _MESSAGE = (
     "xid xid8!, id bigint!, created_at timestamptz!, service text!, topic text!, partition integer!,"
     " timestamp bigint, key bytea, value bytea, header_names text[], header_values bytea[]"
 )
+_CONTENT = _MESSAGE.partition("created_at timestamptz!, ")[2]
 _NO_NONCE = "00000000-0000-0000-0000-000000000000"
 _BATCHES = (
     f"incarnation uuid! = gen_random_uuid(), batch bigint! = 0, nonce uuid! = {_NO_NONCE},"
@@ -63,6 +66,10 @@ _COLUMNS: Mapping[Table, str] = {
     " batch bigint!, ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, ids bigint[]! = {{}}, xids xid8[]! = {{}},"
     " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz, halted text",
+    Table.STAGED: "attempt uuid! = current_setting(outbox.attempt), id bigint! = ALWAYS AS IDENTITY,"
+    f" staged_at timestamptz! = now(), {_CONTENT}",
+    Table.SINK: "query text!, checkpoint text!, batch bigint!, rows bigint!, checksum bigint!,"
+    " committed_at timestamptz! = now()",
     Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz! = now()",
     Table.FOREIGN_SOURCE: f"id integer!, name text!, message_table text!, {_BATCHES}, ids text[]! = {{}}, halted text",
     Table.FOREIGN_DISCARDED: "id bigint! = ALWAYS AS IDENTITY, row_id text!, content json, reason text!, detail text!,"
@@ -78,6 +85,8 @@ _KEYS: Mapping[Table, str] = {
     Table.DISCARDED: "xid, created_at, id",
     Table.DELIVERED: "xid, created_at, first_id, delivered_at",
     Table.SOURCE: "id",
+    Table.STAGED: "attempt, id",
+    Table.SINK: "query",
     Table.INBOX: "consumer_group, message_id",
     Table.FOREIGN_SOURCE: "id",
     Table.FOREIGN_DISCARDED: "id",
@@ -331,7 +340,7 @@ CONTRACT = (
     ),
     Condition(
         "ids from a sequence that ascends, without a cache or a cycle",
-        frozenset({Table.MESSAGE, Table.FOREIGN_DISCARDED}),
+        frozenset({Table.MESSAGE, Table.STAGED, Table.FOREIGN_DISCARDED}),
         lambda facts, _: "" if facts.has_sequence else "has another sequence of ids",
         "messages of one key would not be in the order of the changes",
         "run ALTER TABLE {table} ALTER COLUMN id SET CACHE 1 SET INCREMENT 1 SET NO CYCLE",

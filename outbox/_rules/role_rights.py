@@ -42,7 +42,6 @@ class Role(enum.StrEnum):
     OPERATOR = "operator"
     LAND = "land"
     AUDIT = "audit"
-    REPLAY = "replay"
     ADMINISTRATOR = "administrator"
 
     @property
@@ -61,7 +60,6 @@ _MEANINGS = {
     Role.OPERATOR: "an operator who decides: `outbox resolve`, `discarded deliver` and `drop`, `skip`, `resume`",
     Role.LAND: "`outbox land`",
     Role.AUDIT: "`outbox audit`",
-    Role.REPLAY: "`outbox replay`; the topics are those that it writes to",
     Role.ADMINISTRATOR: "`outbox channel create`; together with `viewer`, `outbox resume` of half partitions",
 }
 
@@ -173,13 +171,6 @@ NEEDS: Mapping[Role, tuple[Need, ...]] = {
         *(_topic(name, READ, DESCRIBE_CONFIGS) for name in (HALF, OP, VERDICT, DISCARD)),
         _topic("{topic}", READ, DESCRIBE_CONFIGS),
         _group(_RELAY_GROUP, DESCRIBE),
-    ),
-    Role.REPLAY: (
-        _topic("{topic}", WRITE, DESCRIBE_CONFIGS),
-        _topic("{channel}.replay-ledger", READ, WRITE, DESCRIBE_CONFIGS),
-        _topic("{channel}.replay-ledger", CREATE, otherwise="an administrator must create the topic"),
-        Need(Kind.GROUP, "{channel}-replay.", (READ,), prefixed=True),
-        Need(Kind.TRANSACTIONAL_ID, "{channel}-replay.", (WRITE,), prefixed=True),
     ),
     Role.ADMINISTRATOR: (
         _topic(HALF, CREATE, READ, DESCRIBE_CONFIGS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -28,13 +27,6 @@ def names_in(text: str) -> tuple[str, ...]:
 def _check_topics(text: str) -> None:
     if not all(map(is_topic_name, names_in(text))):
         raise ValueError("not a list of topic names that Kafka allows. Separate them by commas")
-
-
-class PartitionBy(enum.StrEnum):
-    """What chooses the partition of a replayed record."""
-
-    KEY = "key"
-    ORIGINAL = "original"
 
 
 class SparkSettings(LogSettings):
@@ -215,31 +207,3 @@ class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, 
     last: Literal["hour", "day"] = setting("hour", "Without a start: the last hour or day that is closed, UTC.")
     grace_ms: int = setting(600_000, "How long a message may take to be decided and delivered.", least=0)
     spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")
-
-
-class ReplayFields(SparkSettings, KafkaSettings, reader="replay"):
-    """What `replay` reads. It writes with librdkafka, whose properties `kafka` holds."""
-
-    JOB = "replay"
-    OPTIONS: ClassVar[tuple[str, ...]] = (
-        *("replay_id", "table", "ids", "where", "verdicts", "findings", "target", "partition_by", "include_replays"),
-        *("dry_run", "bootstrap_servers", "channel"),
-    )
-
-    replay_id: str = setting(
-        REQUIRED, "Names the replay for ever: what it has written, it never writes again.", check=_ID
-    )
-    table: str = setting(REQUIRED, "Output of land: the folder of the tables.")
-    ids: str = setting("", "Message ids and transaction ids, separated by commas; --ids @FILE reads them.")
-    where: str = setting("", "Condition in SQL over the columns of the table.")
-    verdicts: str = setting("", "Verdicts of an audit, separated by commas.")
-    findings: str = setting("", "Folder of that audit's report, the one that has its window's name.")
-    target: str = setting("", "Topic to write to. Default: each record's own.")
-    partition_by: PartitionBy = setting(
-        PartitionBy.KEY, "What chooses the partition: key, as in a Java producer, or original."
-    )
-    include_replays: bool = setting(default=False, text="Send also what an earlier replay has sent, and was landed.")
-    dry_run: bool = setting(default=False, text="Show what would be written, and write nothing.")
-    transaction_rows: int = setting(
-        10_000, "Most records in a Kafka transaction.", unit="records", least=1, most=100_000
-    )

@@ -72,6 +72,16 @@ class TableNames:
         return f"{self.prefix}_source"
 
     @property
+    def staged(self) -> str:
+        """Name of the table of what tasks of Spark have staged."""
+        return f"{self.prefix}_staged"
+
+    @property
+    def sink(self) -> str:
+        """Name of the table with the last batch of each query of Spark."""
+        return f"{self.prefix}_sink"
+
+    @property
     def inbox(self) -> str:
         return f"{self.prefix}_inbox"
 
@@ -88,7 +98,7 @@ class TableNames:
     def owns(self, schema: str, table: str) -> bool:
         callback = (self.transaction, self.meta, self.fence)
         messages = (self.message, self.discarded, self.delivered, self.source)
-        return schema == self.schema and table in {*callback, *messages, self.inbox}
+        return schema == self.schema and table in {*callback, *messages, self.staged, self.sink, self.inbox}
 
     def check_foreign(self, schema: str, table: str) -> None:
         """Refuse a foreign table that has a name of the outbox's own tables."""

@@ -134,10 +134,10 @@ _HEAD_BYTES = 20
 
 
 class RowCopy:
-    """The statements that copy messages into a message table."""
+    """The statements that copy messages into a message table, or into one that has its columns."""
 
-    def __init__(self, names: TableNames, service: str) -> None:
-        table = f'"{names.schema}"."{names.message}"'
+    def __init__(self, schema: str, name: str, service: str) -> None:
+        table = f'"{schema}"."{name}"'
         self.text = f"COPY {table} ({COLUMNS}) FROM STDIN (FORMAT binary)"
         self.last = Statement(_LAST.format(table=table), (table,))
         self._service = service
@@ -282,7 +282,7 @@ class RowWriter:
     def __init__(self, names: TableNames, service: str, look: OwnerLook) -> None:
         self._look = look
         self._insert = MessageInsert(names, service)
-        self._copy = RowCopy(names, service)
+        self._copy = RowCopy(names.schema, names.message, service)
         self._table = written(names.schema, names.message)
         self._fail = Statement("SELECT CAST('outbox: a trigger dropped or added rows of messages' AS integer)", ())
 

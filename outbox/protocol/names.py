@@ -34,17 +34,12 @@ LATE_HEADER = "outbox-late"
 # In the discard topic, on the substitute for a half that does not fit there.
 STUB_HEADER = "outbox-stub"
 
-# On real topics, behind all others, on what was sent again on purpose.
-REPLAY_HEADER = "outbox-replay"
-REPLAY_SOURCE_HEADER = "outbox-replay-source"
-
 DEFAULT_CHANNEL = "outbox"
 
 _CHANNEL = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}")
 _SERVICE = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_LEDGER = ".replay-ledger"
-_SUFFIXES = (".half", ".op", ".verdict", ".check", ".discard", _LEDGER)
+_SUFFIXES = (".half", ".op", ".verdict", ".check", ".discard")
 
 PLATFORM_PREFIXES = ("_", "connect-")
 """Beginnings of names by which other platforms keep their own state: Schema Registry, Kafka Connect, Strimzi."""
@@ -104,11 +99,6 @@ class Channel:
         return (self.verdict_topic, self.op_topic, self.discard_topic, self.check_topic, self.half_topic)
 
     @property
-    def replay_ledger_topic(self) -> str:
-        """Progress of replays; made by the first one, and no part of what relay and checker need."""
-        return f"{self.name}{_LEDGER}"
-
-    @property
     def relay_group(self) -> str:
         return f"{self.name}-relay"
 
@@ -133,17 +123,6 @@ class Channel:
         The dot keeps it apart from those of every other channel.
         """
         return f"{self.name}-table.{source}"
-
-    def replay_group(self, replay_id: str) -> str:
-        """In whose name a replay reads its ledger, and beginning of the names of its Kafka transactions.
-
-        The dot keeps it apart from those of every other channel.
-        """
-        return f"{self.name}-replay.{replay_id}"
-
-    def replay_transactional_id(self, replay_id: str, topic: str, partition: int) -> str:
-        """`transactional.id` of the writer of one target partition of a replay."""
-        return f"{self.replay_group(replay_id)}.{topic}-{partition}"
 
 
 def check_service(service: str) -> str:
@@ -173,7 +152,7 @@ def is_platform_topic(topic: str) -> bool:
 @lru_cache(maxsize=4_096)
 def is_internal_topic(topic: str, channel: Channel) -> bool:
     """Return whether a topic belongs to Kafka or to this channel, and so can never be a message's target."""
-    return is_kafka_topic(topic) or topic in {*channel.topics, channel.replay_ledger_topic}
+    return is_kafka_topic(topic) or topic in channel.topics
 
 
 def sibling_topic(topic: str) -> str | None:

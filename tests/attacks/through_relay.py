@@ -75,8 +75,8 @@ def _op_of_another_channel(teams: Teams) -> str:
 
 
 def _forged_id(teams: Teams) -> str:
-    """Give a record the message id of another message, and the mark of a replay."""
-    forged = (("outbox-id", b"00000000-0000-7000-8000-000000000000/0"), ("outbox-replay", b"x"))
+    """Give a record the message id of another message, and a late mark."""
+    forged = (("outbox-id", b"00000000-0000-7000-8000-000000000000/0"), ("outbox-late", b"x"))
     entry = send_half(teams, teams.a.topics[0], headers=forged)
     send_op(teams, entry)
     wait_until(lambda: is_visible(teams, entry.transaction_id), explain=teams.a.site.logs)
@@ -171,7 +171,6 @@ THROUGH_RELAY = (
             "team_a.verdict": INTERNAL,
             "team_a.check": INTERNAL,
             "team_a.discard": INTERNAL,
-            "team_a.replay-ledger": INTERNAL,
             "team_b.half": REFUSED,
             "team_b.verdict": REFUSED,
         }.items()

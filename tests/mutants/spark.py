@@ -1,42 +1,53 @@
-"""Spark jobs: how a replay reads its ledger."""
+"""The sink for Spark: which batches it publishes, and what it compares."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from spark_jobs.replaying.kafka_transaction import KafkaTransaction
-from spark_jobs.replaying.lane_writer import LandedRecord, LaneWriter
-from spark_jobs.replaying.progress_log import PARTITION, Entries, Ledger
+import psycopg
+
+from outbox._postgres.sink_tables import BEGIN, END, KNOWN, MOVE
+from spark_jobs.sink import Sink
 from tests.mutants.runner.catalogue import fails, mutant
 from tests.mutants.runner.mutant import Harm
 
 
-@mutant(LaneWriter._attempt, "replay ledger", Harm.DOUBLED)
-@fails("integration/spark/test_replay_lane.py::test_what_another_has_written_before_the_take_over_is_left_out")
-def replay_ledger_after_the_take_over(self: LaneWriter, part: Sequence[LandedRecord]) -> None:
-    """A replay reads what is written after it has taken the lane over, and not before. Before, another process may
-    still commit: what it commits between the look and the take-over is written once more: doubled."""
-    limit = self._replay.max_message_bytes[self._lane.topic]
-    rest = self._look_up(part)
-    with KafkaTransaction(self._replay.kafka, self._transactional_id, limit) as transaction:
-        if rest:
-            self._wait_for_the_target()
-            self._write_in(transaction, rest)
+@mutant(Sink._move, "R86", Harm.LOST)
+@fails("integration/spark/test_sink.py::test_a_batch_of_which_staged_rows_are_gone_fails_and_its_retry_succeeds")
+def r86_count_of_staged_rows(
+    self: Sink,
+    connection: psycopg.Connection[Any],
+    given: Mapping[str, Any],
+    attempts: list[str],
+    rows: dict[int, int],
+) -> None:
+    """What tasks have staged is counted before the batch is committed. Rows that a crash of Postgres or a clean-up took
+    would be missing in the message table, while Spark counts the batch as written: lost."""
+    connection.execute(self._tables.compose(MOVE), {"attempts": attempts})
 
 
-@mutant(Ledger.read, "replay ledger", Harm.DOUBLED)
-@fails("integration/spark/test_replay_lane.py::test_progress_of_a_lane_behind_an_open_transaction_is_waited_for")
-def replay_ledger_to_its_end(self: Ledger) -> Entries:
-    """A replay reads it to the high watermark, and waits for what is open below it. A reader of committed records sees
-    a partition up to the first open transaction. The progress of a lane may lie behind one of another replay: it is
-    committed, and not seen. Whoever takes that for "not written" writes it once more: doubled."""
-    if self._reader.partitions(self._topic):
-        self._take(self._end(self._topic, PARTITION, stable=True))
-    return self._entries
+@mutant(Sink._publish, "R86", Harm.DOUBLED)
+@fails("integration/spark/test_sink.py::test_a_batch_that_was_committed_is_not_published_again")
+def r86_batch_that_comes_again(
+    self: Sink,
+    connection: psycopg.Connection[Any],
+    given: Mapping[str, Any],
+    attempts: list[str],
+    rows: dict[int, int],
+) -> None:
+    """A batch that was committed is passed over when Spark hands it over again. A driver that is killed between the
+    commit in Postgres and the one in the checkpoint would have its rows published twice."""
+    compose = self._tables.compose
+    connection.execute(compose(BEGIN), given)
+    (known,) = connection.execute(compose(KNOWN), given).fetchall()
+    self._require_next(given, *known)
+    self._move(connection, given, attempts, rows)
+    connection.execute(compose(END), given)
 
 
-@mutant(LaneWriter._wait_for_the_target, "replay ledger", Harm.DOUBLED)
-@fails("integration/spark/test_replay_lane.py::test_what_hangs_on_the_target_is_ended_before_anything_is_written")
-def replay_what_hangs_on_the_target(self: LaneWriter) -> None:
-    """What hangs on a target partition is ended before anything is written there. A broker may lose the abort of a
-    killed run (KAFKA-20734). The next commit of the same producer then shows what it had written: doubled."""
+@mutant(Sink._require_next, "R87", Harm.LOST)
+@fails("integration/spark/test_sink.py::test_a_batch_that_does_not_follow_is_refused")
+def r87_only_the_next_batch(self: Sink, given: Mapping[str, Any], checkpoint: str, batch: int, *content: int) -> None:
+    """Only the next batch of the same checkpoint is published. After a checkpoint was deleted its numbers begin at 0
+    again: a batch with the number of the last one would be passed over, and its rows be lost in silence."""

@@ -49,7 +49,7 @@ COMMANDS = [
     "checker",
     "checker --check",
 ]
-HELP = ["relay", "checker", "land", "audit", "replay", "doctor", "resolve", "skip", "pending", "trace"]
+HELP = ["relay", "checker", "land", "audit", "doctor", "resolve", "skip", "pending", "trace"]
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_every_secret_property_of_librdkafka_is_planted(planted: Planted) -> Non
 OFFLINE = {"acl print"}
 """Commands that only print, and need no secret."""
 
-SERVERS = {"audit", "land", "replay", "stack"}
+SERVERS = {"audit", "land", "stack"}
 """Commands that start servers or Spark; their settings are of the same kind."""
 
 

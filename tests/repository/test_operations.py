@@ -25,13 +25,11 @@ from outbox._settings.of_jobs import LandSettings, MaintainSettings, RetireSetti
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.replaying.settings import ReplaySettings
 from tests.documents import exposed, filled, metrics_of, read, setting_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES: tuple[type[LayeredSettings], ...] = (
-    *(RelaySettings, CheckerSettings, LandSettings, MaintainSettings, RetireSettings),
-    *(AuditSettings, ReplaySettings),
+    *(RelaySettings, CheckerSettings, LandSettings, MaintainSettings, RetireSettings, AuditSettings),
 )
 
 ALERTS = DOCS / "alerts.yml"

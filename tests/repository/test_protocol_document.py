@@ -76,15 +76,12 @@ def test_the_table_of_topics_names_all_topics_and_their_clean_up() -> None:
     topics, derived = tables("Topics")
     channel = Channel("x")
     assert {row[0].replace("*channel*", "x").replace("`", "") for row in topics} == set(channel.topics)
-    example = {"*channel*": "x", "*service*": "orders", "*replay id*": "r", "*topic*": "t", "*n*": "7", "`": ""}
+    example = {"*channel*": "x", "*service*": "orders", "*n*": "7", "`": ""}
     assert [_replaced(row[0], example) for row in derived] == [
         channel.relay_group,
         channel.checker_group,
         channel.listener_group("orders"),
         channel.transactional_id(7),
-        channel.replay_ledger_topic,
-        channel.replay_group("r"),
-        channel.replay_transactional_id("r", "t", 7),
     ]
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
+import psycopg
 import typer
 
 from outbox._cli.setting_options import setting_options
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
+from outbox._postgres.sink_tables import SinkTables
 from outbox._postgres.table_contract import require_contract
 from outbox._service.output import Json, print_json
 from outbox._settings.declared import PostgresSettings
 from outbox.errors import UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
 from outbox.operator.settings import Given, PrintSql, database
+from outbox.settings import TableNames
 
 app = typer.Typer(help="Create the callback tables and the message table, or print their SQL.", no_args_is_help=True)
 
@@ -35,6 +38,13 @@ OperatorRoles = Annotated[
     list[str] | None,
     typer.Option("--operator-role", help="Role that gets what operators need in table mode; repeatable."),
 ]
+ExecutorRoles = Annotated[
+    list[str] | None, typer.Option("--executor-role", help="Role that gets what tasks of Spark need; repeatable.")
+]
+DriverRoles = Annotated[
+    list[str] | None, typer.Option("--driver-role", help="Role that gets what drivers of Spark need; repeatable.")
+]
+Sink = Annotated[bool, typer.Option("--sink", help="Create the tables of the sink for Spark, too, as its roles do.")]
 ForeignName = Annotated[
     str,
     typer.Option(
@@ -54,6 +64,9 @@ Notify = Annotated[
 ]
 
 
+Connection = psycopg.Connection[Any]
+
+
 @app.callback()
 def table() -> None:
     """Create the tables in an application's database."""
@@ -67,6 +80,9 @@ def create(
     checker_role: CheckerRoles = None,
     relay_role: RelayRoles = None,
     operator_role: OperatorRoles = None,
+    executor_role: ExecutorRoles = None,
+    driver_role: DriverRoles = None,
+    sink: Sink = False,  # noqa: FBT002 - a flag
     message_table: ForeignName = "",
     mark_column: MarkColumn = "",
     notify: Notify = None,
@@ -75,37 +91,60 @@ def create(
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = PostgresSettings(**given)
-    _refuse_more(message_table, mark_column, [application_role, checker_role, operator_role])
-    application, checker, relay, operator = (
-        one or () for one in (application_role, checker_role, relay_role, operator_role)
+    _refuse_more(
+        message_table, mark_column, [application_role, checker_role, operator_role, executor_role, driver_role, sink]
     )
+    roles: dict[str, Any] = {
+        "application_roles": application_role or (),
+        "checker_roles": checker_role or (),
+        "relay_roles": relay_role or (),
+        "operator_roles": operator_role or (),
+        "executor_roles": executor_role or (),
+        "driver_roles": driver_role or (),
+    }
+    names = settings.table_names()
     if print_sql:
-        text = ddl(
-            settings.table_names(),
-            application_roles=application,
-            checker_roles=checker,
-            relay_roles=relay,
-            operator_roles=operator,
-            message_table=message_table,
-            mark_column=mark_column,
-            notify=notify,
-        )
-        typer.echo(text, nl=False)
+        more: dict[str, Any] = {"message_table": message_table, "mark_column": mark_column, "notify": notify}
+        typer.echo(ddl(names, sink=sink, **roles, **more), nl=False)
         return
-    if message_table:
-        foreign, rights = foreign_source(settings.table_names(), message_table, relay, mark_column)
-        with database(settings) as connection:
-            foreign.create(connection, rights, notify=notify)
-            require_contract(connection, foreign.places)
-        _tell(foreign.full_source, (), as_json=as_json)
-        return
-    table, messages = CallbackTable(settings.table_names()), MessageTable(settings.table_names())
     with database(settings) as connection:
-        table.create(connection, callback_grants(table, application, checker))
-        messages.create(connection, message_grants(messages, application, checker, relay, operator), notify=notify)
-        table.verify(connection)
-        require_contract(connection, messages.places)
-    _tell(table.full_name, _message_tables(messages), as_json=as_json)
+        if message_table:
+            made = _create_beside(connection, names, message_table, mark_column, relay_role or (), notify=notify)
+        else:
+            made = _create_all(connection, names, roles, notify=notify)
+            if sink or executor_role or driver_role:
+                made += _create_sink(connection, names, roles)
+    _tell(*made, as_json=as_json)
+
+
+def _create_beside(
+    connection: Connection, names: TableNames, table: str, mark: str, relay: Sequence[str], *, notify: bool | None
+) -> list[str]:
+    """Create what belongs to a foreign table."""
+    foreign, rights = foreign_source(names, table, relay, mark)
+    foreign.create(connection, rights, notify=notify)
+    require_contract(connection, foreign.places)
+    return [foreign.full_source]
+
+
+def _create_all(
+    connection: Connection, names: TableNames, roles: Mapping[str, Sequence[str]], *, notify: bool | None
+) -> list[str]:
+    """Create the tables of both modes."""
+    table, messages = CallbackTable(names), MessageTable(names)
+    application, checker, relay, operator, *_ = roles.values()
+    table.create(connection, callback_grants(table, application, checker))
+    messages.create(connection, message_grants(messages, application, checker, relay, operator), notify=notify)
+    table.verify(connection)
+    require_contract(connection, messages.places)
+    return [table.full_name, *_message_tables(messages)]
+
+
+def _create_sink(connection: Connection, names: TableNames, roles: Mapping[str, Sequence[str]]) -> list[str]:
+    of_sink = SinkTables(names)
+    of_sink.create(connection, of_sink.grants(roles["executor_roles"], roles["driver_roles"]))
+    require_contract(connection, of_sink.places)
+    return of_sink.full_names
 
 
 def _message_tables(table: MessageTable) -> list[str]:
@@ -116,7 +155,7 @@ def _message_tables(table: MessageTable) -> list[str]:
     ]
 
 
-def _tell(table: str, more: Sequence[str], *, as_json: bool) -> None:
+def _tell(table: str, *more: str, as_json: bool) -> None:
     if as_json:
         print_json({"table": table, "state": "ready", "table_mode": list(more)})
         return
@@ -125,7 +164,7 @@ def _tell(table: str, more: Sequence[str], *, as_json: bool) -> None:
         typer.echo(f"for table mode: {', '.join(more)}")
 
 
-def _refuse_more(message_table: str, mark_column: str, others: list[list[str] | None]) -> None:
+def _refuse_more(message_table: str, mark_column: str, others: Sequence[object]) -> None:
     """Refuse options that have no meaning together."""
     if message_table and any(others):
         raise UsageError(

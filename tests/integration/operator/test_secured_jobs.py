@@ -71,30 +71,6 @@ def test_audit_names_the_topic_that_it_may_not_read(audited: Audited) -> None:
     assert PASSWORD not in result
 
 
-def test_replay_writes_to_the_topics_of_its_rights_and_no_others(audited: Audited, tmp_path: Path) -> None:
-    site = _secured(audited)
-    site.create_topics("again")
-    orders, again = site.topic("orders"), site.topic("again")
-    with site.acting(site.user(Role.LAND, topic=[orders])):
-        _land(site, tmp_path, orders, Exit.OK)
-    with site.acting(site.user(Role.REPLAY, topic=[again])):
-        output = _replay(site, tmp_path, again, Exit.OK)
-        refused = _replay(site, tmp_path, orders, Exit.CONFIGURATION)
-    assert sorted(record.value or b"" for record in site.read("again")) == sorted(
-        b"%d" % number for number in range(TRANSACTIONS)
-    )
-    assert len(site.read("orders")) == TRANSACTIONS
-    assert orders in refused
-    assert PASSWORD not in output + refused
-
-
-def _replay(site: SecuredSite, folder: Path, target: str, code: Exit) -> str:
-    """What `outbox replay` printed."""
-    words = ["--table", str(folder / "table"), "--replay-id", "again", "--where", "true", "--target", target]
-    command = [sys.executable, "-m", "outbox", "replay", *words]
-    return finish(start(command, {**site.environment(), **site.for_spark()}), code)
-
-
 def _secured(audited: Audited) -> SecuredSite:
     assert isinstance(audited.site, SecuredSite)
     return audited.site

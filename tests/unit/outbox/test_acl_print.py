@@ -90,7 +90,7 @@ def test_what_cannot_be_granted_is_refused(words: tuple[str, ...], what: str) ->
 
 @pytest.mark.parametrize(("topic", "warned"), [("shop.*", True), ("*", True), ("shop.eu.*", False), ("shop.x", False)])
 def test_prefix_that_covers_internal_topics_is_named(topic: str, *, warned: bool) -> None:
-    """READ for land would be READ on half messages, WRITE for a replay a right to decide."""
+    """READ for land would be READ on half messages."""
     words = ("--role", "land", "--principal", WHO, "--channel", "shop", "--topic", topic)
     code, text = called(*words)
     assert code == 0

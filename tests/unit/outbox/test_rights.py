@@ -54,12 +54,10 @@ def test_the_relay_has_exactly_these_rights_that_it_cannot_work_without() -> Non
 def test_the_names_are_those_of_the_channel() -> None:
     known = {
         *CHANNEL.topics,
-        CHANNEL.replay_ledger_topic,
         CHANNEL.relay_group,
         CHANNEL.checker_group,
         CHANNEL.listener_group("billing"),
         CHANNEL.table_group("stock"),
-        CHANNEL.replay_group(""),
         CHANNEL.transactional_id(0).removesuffix("0"),
         *("orders", "__consumer_offsets", "__transaction_state", "kafka-cluster"),
     }

@@ -18,7 +18,6 @@ import checker.cli
 import relay.cli
 import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
-import spark_jobs.replaying.cli
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import describe_settings
 from outbox._service import output
@@ -32,7 +31,6 @@ from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, Ou
 from relay.cli import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
-from spark_jobs.replaying.settings import ReplaySettings
 from tests.support.harness import wait_until
 
 
@@ -53,9 +51,8 @@ def logs() -> Iterator[None]:
         (checker.cli.app, CheckerSettings),
         (spark_jobs.landing.cli.app, LandSettings),
         (spark_jobs.auditing.cli.app, AuditSettings),
-        (spark_jobs.replaying.cli.app, ReplaySettings),
     ],
-    ids=["relay", "checker", "land", "audit", "replay"],
+    ids=["relay", "checker", "land", "audit"],
 )
 def test_help_shows_what_people_change_by_hand_and_names_the_rest(
     app: typer.Typer, settings: type[LayeredSettings], monkeypatch: pytest.MonkeyPatch

@@ -47,9 +47,6 @@ FILE = {
     "output": "tables",
     "checkpoint": "checkpoints",
     "topics": "orders",
-    "replay_id": "again",
-    "table": "tables",
-    "where": "true",
 }
 PROFILE = {"acl print", "channel create", "doctor", "relay", "checker"}
 """Subcommands that look at topics, at the allow-list, or at the durability of databases, as the profile asks."""

@@ -175,6 +175,15 @@ def test_ddl_makes_and_drops_what_belongs_to_a_foreign_table_alone() -> None:
         ddl(mark_column="sent")
 
 
+def test_ddl_makes_the_tables_of_the_sink_for_who_asks_for_them() -> None:
+    assert "outbox_staged" not in ddl()
+    assert 'CREATE TABLE IF NOT EXISTS "public"."outbox_staged"' in ddl(sink=True)
+    assert 'ON "public"."outbox_staged" TO "task"' in ddl(executor_roles=["task"])
+    assert '"outbox_staged", "public"."outbox_sink"' in ddl(drop=True)
+    with pytest.raises(UsageError, match="no roles but those of the relay"):
+        ddl(message_table="public.events", driver_roles=["one"])
+
+
 @pytest.mark.parametrize("service", ["", "x" * 256, "a\0b"])
 def test_a_consumer_group_has_a_name(service: str) -> None:
     with pytest.raises(ConfigurationError, match="Consumer group"):

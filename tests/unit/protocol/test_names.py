@@ -71,8 +71,6 @@ def test_names_derive_from_the_channel() -> None:
     assert (channel.relay_group, channel.checker_group) == ("team-1_a-relay", "team-1_a-checker")
     assert channel.transactional_id(12) == "team-1_a-relay-12"
     assert Channel().half_topic == "outbox.half"
-    assert channel.replay_ledger_topic == "team-1_a.replay-ledger"
-    assert channel.replay_transactional_id("again", "orders", 3) == "team-1_a-replay.again.orders-3"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "ä", "a" * 201, "a\n"])
@@ -90,10 +88,7 @@ def test_topic_names_are_those_of_kafka() -> None:
 
 def test_topics_of_own_channel_and_of_kafka_are_internal() -> None:
     channel = Channel("outbox")
-    assert all(
-        is_internal_topic(name, channel)
-        for name in [*channel.topics, channel.replay_ledger_topic, "__consumer_offsets"]
-    )
+    assert all(is_internal_topic(name, channel) for name in [*channel.topics, "__consumer_offsets"])
     assert not is_internal_topic("other.half", channel)
     assert not is_internal_topic("orders", channel)
 
@@ -101,7 +96,7 @@ def test_topics_of_own_channel_and_of_kafka_are_internal() -> None:
 def test_sibling_is_half_topic_or_its_op_topic() -> None:
     other = Channel("other")
     assert sibling_topic(other.half_topic) == other.op_topic
-    names = [other.op_topic, other.verdict_topic, other.check_topic, other.discard_topic, other.replay_ledger_topic]
+    names = [other.op_topic, other.verdict_topic, other.check_topic, other.discard_topic]
     assert {sibling_topic(name) for name in names} == {other.half_topic}
 
 

@@ -8,8 +8,6 @@ import pytest
 
 from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ConfigurationError
-from spark_jobs.replaying.selection import Selection
-from spark_jobs.replaying.settings import ReplaySettings
 from spark_jobs.runtime.source import source_options
 
 
@@ -88,41 +86,6 @@ def test_secrets_are_not_shown() -> None:
     made = settings(kafka_java={"sasl.jaas.config": "hush"}, spark={"spark.hadoop.fs.s3a.secret.key": "hush"})
     assert "hush" not in repr(made)
     assert "hush" not in str(made)
-
-
-def replay_settings(**given: Any) -> ReplaySettings:
-    return ReplaySettings(**{"bootstrap_servers": "kafka:9092", "replay_id": "again", "table": "table", **given})
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ({}, "nothing is selected"),
-        ({"where": " "}, "nothing is selected"),
-        ({"ids": "42"}, "neither a message id"),
-        ({"ids": "0192f3a4-5b6c-7d8e-9f00-000000000000/x"}, "neither a message id"),
-        ({"ids": ",".join(f"0192f3a4-5b6c-7d8e-9f00-{number:012x}" for number in range(10_001))}, "too many"),
-        ({"verdicts": "LOST"}, "one of verdicts and findings is missing"),
-        ({"where": "true", "findings": "report"}, "one of verdicts and findings is missing"),
-        ({"verdicts": "GONE", "findings": "report"}, "'GONE' is no verdict"),
-        ({"verdicts": "DELIVERED_ONCE", "findings": "report"}, "is no finding"),
-        ({"where": "true", "target": "a/b"}, "that Kafka allows"),
-        ({"where": "true", "target": "outbox.half"}, "internal topic"),
-        ({"where": "true", "target": "outbox.replay-ledger"}, "internal topic"),
-        ({"where": "true", "replay_id": "a/b"}, "replay_id"),
-        ({"where": "true", "kafka": {"transactional.id": "mine"}}, "derives from the channel"),
-    ],
-)
-def test_an_unclear_replay_is_refused(given: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigurationError, match=complaint):
-        replay_settings(**given)
-
-
-def test_a_replay_selects_by_all_that_is_given() -> None:
-    id_ = "0192f3a4-5b6c-7d8e-9f00-000000000000"
-    made = replay_settings(ids=f"{id_}/3, {id_}", where="offset > 1", verdicts="LOST,TORN", findings="report")
-    assert made.selection() == Selection((f"{id_}/3", id_), "offset > 1", ("LOST", "TORN"))
-    assert made.name == "outbox-replay-again"
 
 
 def test_settings_that_contradict_each_other_are_one_plain_sentence() -> None:

@@ -15,11 +15,6 @@ from examples.flights.modes import Mode
 from outbox.errors import PublishFailed, TransactionFenced
 
 
-def test_diary_of_a_process_without_one_is_empty(tmp_path: Path) -> None:
-    diary = diary_of(tmp_path, Mode.HALF, 0)
-    assert (diary.rolled_back(), diary.commit_times(), diary.refusals()) == (set(), [], Counter())
-
-
 def test_diary_returns_what_was_noted(tmp_path: Path) -> None:
     diary, began = Diary(tmp_path / "diary"), time.time()
     diary.attempt(4, "a")
@@ -52,8 +47,3 @@ def test_crash_happens_at_the_named_pass_of_its_place(monkeypatch: pytest.Monkey
         there.at("after-commit")
         there.at("before-commit")
         assert len(killed) == expected
-
-
-def test_crash_without_a_place_never_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "kill", pytest.fail)
-    Crash("").at("before-commit")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from outbox._rules.source_progress import Committed, Progress, contradiction
-from tests.torture.restoration import reason
 from tests.torture.set_back import Doubled, SetBack
 
 
@@ -30,14 +29,6 @@ def test_other_halts_are_not_its_own() -> None:
 def test_a_source_that_was_served_before_it_was_resumed_contradicts() -> None:
     assert SetBack(7, 6, 9).contradiction(7, 6) == ""
     assert "set back to batch 7, with 2 delivered batches undone, was served" in SetBack(7, 6, 9).contradiction(8, 7)
-
-
-def test_errors_that_differ_in_values_are_counted_together() -> None:
-    client = "librdkafka FAIL [rdkafka#consumer-1]: Connection refused"
-    assert reason(f"{client}\noutbox: Table source shop has an owner, pid 7; nothing was changed.\n") == (
-        "Table source shop has an owner"
-    )
-    assert reason(client) == "no reason"
 
 
 def test_the_original_of_a_copy_must_halt_and_serve_nothing() -> None:

@@ -42,10 +42,6 @@ def test_a_rolling_restart_takes_each_broker_once(kafka: Kafka) -> None:
     assert made.faults == {"rolling restart: broker stopped": 2, "rolling restart: broker killed": 1}
 
 
-def test_the_topic_is_short_twice(kafka: Kafka) -> None:
-    assert run(kafka, steps.SHORT).faults == {"short topic: broker killed": 2}
-
-
 def test_a_round_is_judged_once(kafka: Kafka) -> None:
     made = run(kafka, steps.ROLLING)
     never_came = [Entry(COMMITTED, "half", "x", "", "a", time.time() - 0.02)]

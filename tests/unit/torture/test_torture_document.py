@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.torture.document import FOLDER, document, keep, main, verdict
+from tests.torture.document import FOLDER, document, keep, main, repeated_of, restarts_of, verdict
 from tests.torture.outage import OutageResult
 from tests.torture.run import Result
 
@@ -27,7 +27,7 @@ def report() -> dict[str, Any]:
     result = Result(3, ENVIRONMENT, rounds=2, transactions=60_000, seconds=3_601.2)
     result.faults.update({"relay killed": 300, "EndTxn kept": 1})
     result.outcomes.update({"late EndTxn refused": 1})
-    result.pauses = {"rolling restart: broker killed, mode half": 4.5}
+    result.pauses_seconds = {"rolling restart: broker killed, mode half": 4.5}
     result.most = {"resident_mib": 99, "threads": 50, "files": 60}
     return result.report()
 
@@ -122,7 +122,7 @@ REPEATED = """| run | test | outcome | seconds | measured |
 
 
 def test_what_was_repeated_stands_with_its_worst_figures() -> None:
-    text = document([], PAUSES + PAUSES.replace("3.3 s", "9.9 s"), REPEATED)
+    text = document([], restarts_of(PAUSES + PAUSES.replace("3.3 s", "9.9 s")), repeated_of(REPEATED))
     assert "RUNS=2`" in text
     assert "| slowest message, beyond Kafka's own time | 3.3 | 6.6 | 9.9 |" in text
     assert "| slowest message | 6.5 | 6.5 | 6.5 |" in text

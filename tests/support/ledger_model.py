@@ -109,8 +109,14 @@ def new_ledger(
     bodies: BodyPolicy = KEEP,
     *,
     verdict_checkpoint: OpCheckpoint | None = None,
+    halves: Iterable[Half] = (),
+    ops: Iterable[OpRecord] = (),
 ) -> Ledger:
-    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
+    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come.
+
+    Args:
+        halves: What it reads then, before ops.
+    """
     ledger = Ledger(
         TOPIC_ID,
         PARTITION,
@@ -125,6 +131,8 @@ def new_ledger(
     )
     if verdict_checkpoint is None:
         ledger.overdue.ops_read_until(sys.maxsize, verdict=True)
+    ledger.read_halves(halves)
+    ledger.read_ops(ops)
     return ledger
 
 

@@ -60,7 +60,7 @@ class Result:
         seconds: How long it took, without starting the servers.
         longest_stall_seconds: The longest time (s) for which readers of a real partition were held up.
         slowest_healing_seconds: The longest time (s) from the end of the faults until all was settled.
-        pauses_seconds: The slowest messages (s) while brokers went away one after the other, by step, mode and kind of topic.
+        pauses_seconds: The slowest messages (s) while brokers went away in turn, by step, mode and kind of topic.
         outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
         attacks: What the hostile application of the second channel did; empty: there is no second channel.
         ended_early: Why it ended before its time, in a round that was not checked: a server did not start again on a

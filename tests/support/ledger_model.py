@@ -18,7 +18,9 @@ from typing import Any
 
 import relay.half.ledger.partition_progress
 from checker.rules.verdicts import Verdict, op_entry
+from outbox._kafka.channel import ChannelDescription
 from outbox._rules.callback_row import Row
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint, runs_of
@@ -49,6 +51,15 @@ PARTITION = 3
 SERVICE = "orders"
 POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
+DESCRIPTION = ChannelDescription(
+    CHANNEL,
+    TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "4194304"}),
+    4,
+)
 TOPICS = {"real": RealTopic(4, 10_000)}
 ENDLESS = BatchPolicy(sys.maxsize, sys.maxsize)
 PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)

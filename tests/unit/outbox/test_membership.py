@@ -1,4 +1,4 @@
-"""Whether a service has joined its group, and which errors say that a right is missing."""
+"""Whether a service has joined its group: metadata of no generation would fence nobody (H5); and rights it lacks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from structlog.testing import capture_logs
 from outbox._service import membership
 from outbox._service.membership import Membership, generation, group_name, not_joined, refuse_missing_right
 from outbox.errors import ConfigurationError
+from relay.delivery.producer import DeliveryError
+from relay.half.serving.commits import GroupMetadata
 
 NAMES = {"group": "shop-relay", "topic": "shop.half", "transactional id": "shop-relay-0"}
 
@@ -92,3 +94,24 @@ def test_an_assignment_that_comes_while_a_consumer_leaves_its_group_is_not_taken
     member.leave()
     assigned.assert_called_once()
     revoked.assert_called_once_with(consumer, partitions)
+
+
+def metadata(number: int) -> bytes:
+    return b"CGMDv2:" + number.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0\0"
+
+
+def group(newest: bytes) -> GroupMetadata:
+    found = GroupMetadata()
+    found.newest = newest
+    return found
+
+
+@pytest.mark.parametrize("number", [0, 1, 77, 2**31 - 1])
+def test_offsets_are_committed_with_a_generation(number: int) -> None:
+    assert generation(metadata(number)) == number
+    assert group(metadata(number)).for_commit() == metadata(number)
+
+
+def test_offsets_are_not_committed_without_a_generation() -> None:
+    with pytest.raises(DeliveryError, match="no generation"):
+        group(metadata(-1)).for_commit()

@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -24,7 +25,7 @@ from checker.settings import CheckerSettings
 from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.health import Health
-from outbox._service.logs import configure_logs
+from outbox._service.logs import LIBRDKAFKA, configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._settings.describe import describe_settings
 from outbox._settings.layers import LayeredSettings
@@ -278,3 +279,14 @@ def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPa
     assert health.not_live() is None
     now[0] += 2
     assert health.not_live() == "the main loop has not turned for 31 s"
+
+
+SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
+
+
+def test_a_service_logs_an_outage_once(caplog: pytest.LogCaptureFixture) -> None:
+    taken = RelaySettings(**SETTINGS).polled_connection()["logger"]
+    with caplog.at_level(logging.DEBUG, LIBRDKAFKA):
+        for number in range(50):
+            taken.log(logging.ERROR, "%s", "FAIL", "c", f"localhost:0: Connect failed after {number}ms")
+    assert [record.name for record in caplog.records] == [LIBRDKAFKA]

@@ -11,8 +11,6 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 import relay.recovery.hanging_checkpoint
-from outbox._kafka.channel import ChannelDescription
-from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -28,21 +26,12 @@ from relay.recovery.transaction_state import (
     parse_state,
     partition_of,
 )
-from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
+from tests.support.ledger_model import CHANNEL, DESCRIPTION, TOPIC_ID
 
 ID = CHANNEL.transactional_id(2)
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
 OLD, NEW = 7, 8
 """Producer ids."""
-DESCRIPTION = ChannelDescription(
-    CHANNEL,
-    TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {}),
-    4,
-)
 CHECKPOINT = HalfCheckpoint(7, 10, (range(7, 8), range(9, 10)))
 """It owes halves 7 and 9, and all from 10 on."""
 HALF, NOTE = (CHANNEL.half_topic, 2), (CHANNEL.discard_topic, 2)

@@ -10,28 +10,23 @@ from confluent_kafka import Message, TopicPartition
 
 import relay.half.serving.half_authors
 import relay.recovery.hanging_checkpoint
-from outbox._kafka.channel import ChannelDescription
-from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.half.serving.half_authors import CheckpointAuthor
 from relay.half.state.half_records import Half
 from relay.recovery.hanging_checkpoint import Held, Hold
-from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, SERVICE, TOPIC_ID, VERDICT_TOPIC_ID, transaction_id
+from tests.support.ledger_model import (
+    CHANNEL,
+    DESCRIPTION,
+    SERVICE,
+    TOPIC_ID,
+    transaction_id,
+)
 
 TOPIC, MISSING = "orders", "gone"
 NUMBER, OWED, SETTLED = 2, 9, 8
 CHECKPOINT = HalfCheckpoint(7, 10, (range(7, 8), range(9, 10)))
-DESCRIPTION = ChannelDescription(
-    CHANNEL,
-    TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "1000"}),
-    4,
-)
 
 
 class Cluster:

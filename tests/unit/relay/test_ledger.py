@@ -407,21 +407,6 @@ def test_who_saw_the_row_overrules_who_did_not(wise: OpSource) -> None:
     assert ledger.half_checkpoint() == HalfCheckpoint(2, 2)
 
 
-def test_the_checker_overrules_a_rollback_that_still_waits_for_its_halves() -> None:
-    ledger = new_ledger(halves=[half(0, 1, 0, key=b"k")])
-    ledger.read_ops([op(0, entry(ROLLBACK, 1, "0-1", 0, 1)), op(1, entry(COMMIT, 1, "0-1", 0, 1), source=CHECKER)])
-    ledger.read_halves([half(1, 1, 1, key=b"k")])
-    assert take(ledger) == [1]
-
-
-def test_a_commit_contradicts_a_rollback_that_still_waits_for_its_halves() -> None:
-    ledger = new_ledger(halves=[half(0, 1, 0)])
-    ledger.read_ops([op(0, entry(ROLLBACK, 1, "0-1", 0, 1)), op(1, entry(COMMIT, 1, "0-1", 0, 1))])
-    ledger.read_halves([half(1, 1, 1)])
-    assert take(ledger) == []
-    assert overdue(ledger, now=0) == [transaction_id(1)]
-
-
 def test_a_listener_that_was_asked_ends_a_dispute_of_its_own_transactions() -> None:
     ledger = new_ledger(halves=[half(0, 1, truth=Truth.LISTENER), half(1, 2)])
     for offset, number in ((0, 1), (1, 2)):
@@ -429,12 +414,6 @@ def test_a_listener_that_was_asked_ends_a_dispute_of_its_own_transactions() -> N
     ledger.read_ops([op(4, commit(1, 0), commit(2, 1), source=LISTENER)])
     assert take(ledger) == [1], "the other one's truth is the row"
     assert len(ledger.pending) == 1
-
-
-def test_rollbacks_that_list_different_halves_agree() -> None:
-    ledger = new_ledger(halves=[half(0, 1, 0)], ops=[op(0, entry(ROLLBACK, 1, "0-1", 0, 5)), op(1, rollback(1, 0))])
-    assert ledger.counts["contradiction"] == 0
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 1)
 
 
 def test_a_decision_that_was_replaced_is_not_acted_on_when_its_halves_are_read() -> None:

@@ -146,7 +146,7 @@ class Cruelty:
         half_partition = self._chance.randrange(channel.partitions)
         transactional_id, group = channel.channel.transactional_id(half_partition), channel.channel.relay_group
         table_group = channel.channel.table_group(SOURCE)  # the transactional id, too
-        parts = {
+        parts: dict[str, tuple[str, str | int]] = {
             "transaction coordinator": ("__transaction_state", transactional_id),
             "group coordinator": ("__consumer_offsets", group),
             "transaction coordinator of the table source": ("__transaction_state", table_group),

@@ -16,13 +16,7 @@ from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.half.serving.half_authors import CheckpointAuthor
 from relay.half.state.half_records import Half
 from relay.recovery.hanging_checkpoint import Held, Hold
-from tests.support.ledger_model import (
-    CHANNEL,
-    DESCRIPTION,
-    SERVICE,
-    TOPIC_ID,
-    transaction_id,
-)
+from tests.support.ledger_model import CHANNEL, DESCRIPTION, SERVICE, TOPIC_ID, transaction_id
 
 TOPIC, MISSING = "orders", "gone"
 NUMBER, OWED, SETTLED = 2, 9, 8

@@ -123,7 +123,8 @@ def without_told(number: int) -> dict[str, Told]:
 
 def with_rows_of(**states: str | None) -> dict[str, str]:
     """The callback rows, some of which have another state, or are gone."""
-    rows = CLEAN.rows | {IDS[int(name[1:])]: state for name, state in states.items()}
+    rows: dict[str, str | None] = {**CLEAN.rows}
+    rows |= {IDS[int(name[1:])]: state for name, state in states.items()}
     return {id_: state for id_, state in rows.items() if state}
 
 

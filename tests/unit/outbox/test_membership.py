@@ -23,6 +23,12 @@ def _metadata(number: int) -> bytes:
     return b"CGMDv2:" + number.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0"
 
 
+def _for_commit(newest: bytes) -> bytes:
+    found = GroupMetadata()
+    found.newest = newest
+    return found.for_commit()
+
+
 @pytest.mark.parametrize("metadata", [b"", _metadata(-1)])
 def test_membership_without_a_generation_is_not_ready(metadata: bytes) -> None:
     assert generation(metadata) == -1
@@ -36,10 +42,11 @@ def test_the_group_of_a_member_has_its_name() -> None:
     )
 
 
-@pytest.mark.parametrize("number", [0, 1, 70_000])
+@pytest.mark.parametrize("number", [0, 1, 70_000, 2**31 - 1])
 def test_membership_of_a_generation_is_ready(number: int) -> None:
     assert generation(_metadata(number)) == number
     assert not_joined(_metadata(number), "shop-relay") is None
+    assert _for_commit(_metadata(number)) == _metadata(number)
 
 
 @pytest.mark.parametrize(
@@ -96,22 +103,6 @@ def test_an_assignment_that_comes_while_a_consumer_leaves_its_group_is_not_taken
     revoked.assert_called_once_with(consumer, partitions)
 
 
-def metadata(number: int) -> bytes:
-    return b"CGMDv2:" + number.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0\0"
-
-
-def group(newest: bytes) -> GroupMetadata:
-    found = GroupMetadata()
-    found.newest = newest
-    return found
-
-
-@pytest.mark.parametrize("number", [0, 1, 77, 2**31 - 1])
-def test_offsets_are_committed_with_a_generation(number: int) -> None:
-    assert generation(metadata(number)) == number
-    assert group(metadata(number)).for_commit() == metadata(number)
-
-
 def test_offsets_are_not_committed_without_a_generation() -> None:
     with pytest.raises(DeliveryError, match="no generation"):
-        group(metadata(-1)).for_commit()
+        _for_commit(_metadata(-1))

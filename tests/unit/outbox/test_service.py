@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,16 +35,6 @@ from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.replaying.settings import ReplaySettings
 from tests.support.harness import wait_until
-
-
-@pytest.fixture
-def logs() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
@@ -131,8 +120,8 @@ def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() ->
     assert figures()["per_second"] == 0
 
 
-def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
-    del logs
+@pytest.mark.usefixtures("root_logger")
+def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setattr(
@@ -147,8 +136,8 @@ def test_a_terminal_has_a_line_at_its_end_and_logs_above_it(monkeypatch: pytest.
     assert "t1" in screen.getvalue()
 
 
-def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
-    del logs
+@pytest.mark.usefixtures("root_logger")
+def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
     monkeypatch.setattr(output, "LOG_SECONDS", 0.01)

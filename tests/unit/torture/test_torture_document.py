@@ -46,7 +46,7 @@ def test_the_document_says_what_the_reports_say(report: dict[str, Any]) -> None:
         "| lock table full | 0 | 1 |",
         "| faults | 301 | 6 |",
         "| violations | 0 | 2 |",
-        "| rolling restart: broker killed, mode half | 4.5 s | 4.5 s |",
+        "| rolling restart: broker killed, mode half | 4.5 s |",
         "**2 violations in 60,000 transactions.**",
         "Seed 4 ended early: kafka-3\n",
     ):

@@ -23,7 +23,6 @@ import spark_jobs.replaying.cli
 from checker.settings import CheckerSettings
 from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
-from outbox._service.health import Health
 from outbox._service.logs import LIBRDKAFKA, configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._settings.describe import describe_settings
@@ -257,17 +256,6 @@ def test_what_ends_the_looks_is_raised_where_somebody_reads_it() -> None:
         return False
 
     wait_until(failed, 10)
-
-
-def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("outbox._service.health.time.monotonic", lambda: now[0])
-    health = Health()
-    health.turned()
-    now[0] += 29
-    assert health.not_live() is None
-    now[0] += 2
-    assert health.not_live() == "the main loop has not turned for 31 s"
 
 
 SETTINGS: Any = {"bootstrap_servers": "localhost:0"}

@@ -313,13 +313,6 @@ def test_half_partition_without_checkpoint_is_left_alone(
     deliveries[ID].end_hanging.assert_not_called()
 
 
-def test_producer_is_closed_after_an_end_that_failed(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
-    coordinator.write(EMPTY)
-    with pytest.raises(UndecidedError):
-        _end()
-    deliveries[ID].close.assert_called_once_with()
-
-
 def test_source_without_progress_is_ended_as_decided(
     coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
 ) -> None:

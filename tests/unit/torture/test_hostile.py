@@ -12,11 +12,10 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.harness import Service
-from tests.support.table_failpoints import table_failpoints
 from tests.torture.evidence import Evidence
 from tests.torture.hostile.mark import MARK, marked_id, strangers
 from tests.torture.invariants import check
-from tests.torture.processes import FAILPOINTS, HALTED, halts_of, hurts_of
+from tests.torture.processes import HALTED, halts_of, hurts_of
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -45,10 +44,6 @@ class Record(NamedTuple):
 
 
 ID = marked_id(1_700_000_000_000, Random(1))
-
-
-def test_each_failpoint_of_a_table_source_is_tortured() -> None:
-    assert set(table_failpoints()) <= FAILPOINTS["relay"].keys()
 
 
 @pytest.mark.parametrize(

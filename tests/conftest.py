@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from stack.kafka import JVM_OPTIONS
@@ -21,6 +24,16 @@ os.environ.setdefault(JVM_OPTIONS, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # On a busy machine a short example can take seconds.
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy machine")
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, which a command sets up for its whole process; afterwards it is as before."""
+    root = logging.getLogger()
+    before = root.handlers[:], root.filters[:], root.level
+    yield root
+    root.handlers[:], root.filters[:], root.level = before
+    structlog.reset_defaults()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

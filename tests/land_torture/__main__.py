@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import enum
-import json
 import shutil
-import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.environment import environment
 from outbox._service.process import stop_on_signals
 from stack import Stack
 from tests.land_torture.run import Result, Run
 from tests.support.harness import Site
-
-console = Console(width=None if sys.stdout.isatty() else 120)
+from tests.support.reports import figures, finish, say_since_now
 
 
 class Sink(enum.StrEnum):
@@ -46,11 +42,7 @@ def main(
     sinks = sink or [Sink.DELTA]
     folder = report.parent
     shutil.rmtree(folder / "work", ignore_errors=True)
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"{time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
-
+    say = say_since_now()
     say(f"seed {seed}; starting Kafka")
     with Stack() as stack, ThreadPoolExecutor(len(sinks)) as together:
 
@@ -61,25 +53,15 @@ def main(
         content = environment(stack)
         results = list(together.map(run, sinks))
     content["runs"] = [result.report() for result in results]
-    report.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
-    for result in results:
-        console.print(_table(result))
-    console.print(f"report: {report}")
-    if any(result.violations for result in results):
-        raise SystemExit(2)
+    tables = [figures(f"land, {result.sink}", _rows(result)) for result in results]
+    finish(report, content, *tables, wrong=any(result.violations for result in results))
 
 
-def _table(result: Result) -> Table:
-    table = Table("figure", "value", title=f"land, {result.sink}")
+def _rows(result: Result) -> Iterator[tuple[str, str]]:
     found = result.report()
-    for name, value in found.items():
-        if isinstance(value, int):
-            table.add_row(name.replace("_", " "), f"{value:,}")
-    for name, count in found["kills_by_point"].items():
-        table.add_row(f"killed: {name}", f"{count:,}")
-    for violation in result.violations:
-        table.add_row(violation.invariant, violation.detail)
-    return table
+    yield from ((name.replace("_", " "), f"{value:,}") for name, value in found.items() if isinstance(value, int))
+    yield from ((f"killed: {name}", f"{count:,}") for name, count in found["kills_by_point"].items())
+    yield from ((violation.invariant, violation.detail) for violation in result.violations)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def giving_up_after_fencing(self: ServedPartitions, number: int) -> None:
 
 
 @mutant(GroupMetadata.for_commit, "R15", Harm.DOUBLED)
-@fails("unit/outbox/test_group_metadata.py::test_offsets_are_not_committed_without_a_generation")
+@fails("unit/outbox/test_membership.py::test_offsets_are_not_committed_without_a_generation")
 def r15_generation_of_the_group(self: GroupMetadata) -> bytes:
     """Offsets are committed with the metadata of a subscribed consumer, of generation 0 or more. Metadata of no
     generation passes any check of a classic group, also while another relay is its member. A relay that has lost its
@@ -191,7 +191,7 @@ def r34_batch_for_the_line(self: Volume, messages: int, size: int, *, is_single:
 
 
 @mutant(Halts.of_all, "R36", Harm.STUCK)
-@fails("unit/relay/test_halts.py::test_halts_of_some_partitions_leave_the_others")
+@fails("unit/relay/test_ownership.py::test_halts_of_some_partitions_leave_the_others")
 @fails("integration/relay/test_halts.py::test_damaged_checkpoint_halts_only_its_partition")
 def r36_halt_alone(self: Halts, partitions: int) -> Exception | None:
     """A half partition that cannot go on halts alone. Without it one damaged checkpoint ends the relay, and each one
@@ -233,7 +233,7 @@ def r48_headers_at_publish(message: Message, planned: PlannedHalf, topic: TopicD
 
 
 @mutant(Stalls.observe, "R50", Harm.STUCK)
-@fails("unit/relay/test_stalls.py::test_batch_that_fails_again_and_again_is_no_progress")
+@fails("unit/relay/test_ownership.py::test_batch_that_fails_again_and_again_is_no_progress")
 def r50_progress(self: Stalls, partition: int, settled: int, now: float, *, has_work: bool) -> None:
     """Only a checkpoint that was never reached before is progress. Without it a half partition whose batch fails again
     and again counts as moving: each take-over begins at a lower checkpoint, and the relay stays ready."""
@@ -381,7 +381,7 @@ def r83_second_look(
 
 
 @mutant(Fencing.drop, "waiting for a take-over", Harm.STUCK)
-@fails("unit/relay/test_fencing.py::test_no_producer_comes_after_its_half_partition_was_given_up")
+@fails("unit/relay/test_served.py::test_no_producer_comes_after_its_half_partition_was_given_up")
 def waiting_for_a_take_over(self: Fencing, numbers: Collection[int]) -> None:
     """What is given up while its producer is being initialised is waited for. A producer that comes after the half
     partition has its next owner fences that one, which gives way until the group has a new generation."""

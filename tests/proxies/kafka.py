@@ -113,19 +113,14 @@ class KafkaProxies:
 class KafkaProxy(Proxy[KafkaLink]):
     """The proxy before one node."""
 
+    link = KafkaLink
+
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:
         super().__init__((HOST, target), port, choose)
         self._cluster = cluster
         self.bytes_per_second = math.inf
         """What all its links together carry to the node."""
         self._line = asyncio.Lock()
-
-    def _make_link(
-        self,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    ) -> KafkaLink:
-        return KafkaLink(client, server)
 
     async def _up(self, link: KafkaLink) -> None:
         while True:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres_wire import LENGTH_BYTES, begins_session, is_commit
-from tests.proxies.proxy import HOST, Choose, Cut, Link, Proxy
+from tests.proxies.proxy import HOST, Choose, Cut, Link, Proxy, let_rest
 
 _CHUNK = 65_536
 _PORT = 5432
@@ -28,6 +28,8 @@ class PostgresLink(Link):
 
 
 class PostgresProxy(Proxy[PostgresLink]):
+    link = PostgresLink
+
     def __init__(self, url: str, choose: Choose) -> None:
         self._url = url
         self._commits = asyncio.Event()
@@ -45,18 +47,7 @@ class PostgresProxy(Proxy[PostgresLink]):
 
     async def hold_commits(self, seconds: float) -> None:
         """Let no COMMIT through for a while; of a server that ends meanwhile it never arrives."""
-        self._commits.clear()
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self._commits.set()
-
-    def _make_link(
-        self,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    ) -> PostgresLink:
-        return PostgresLink(client, server)
+        await let_rest(self._commits, seconds)
 
     async def _up(self, link: PostgresLink) -> None:
         begun = False

@@ -50,11 +50,22 @@ class Link:
         self.to_server.transport.abort()
 
 
+async def let_rest(passing: asyncio.Event, seconds: float) -> None:
+    """Let nothing pass for a while."""
+    passing.clear()
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        passing.set()
+
+
 LinkT = TypeVar("LinkT", bound=Link)
 
 
 class Proxy(ABC, Generic[LinkT]):
     """Passes everything between its clients and one server."""
+
+    link: type[LinkT]
 
     def __init__(self, target: tuple[str, int], port: int, choose: Choose) -> None:
         self.port = port
@@ -87,11 +98,7 @@ class Proxy(ABC, Generic[LinkT]):
 
     async def hold(self, seconds: float) -> None:
         """Let no request through for a while: the server is there, and does not answer."""
-        self._open.clear()
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            self._open.set()
+        await let_rest(self._open, seconds)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving += 1
@@ -106,7 +113,7 @@ class Proxy(ABC, Generic[LinkT]):
         except OSError:  # it is down, as the client is about to notice
             writer.transport.abort()
             return
-        link = self._make_link((reader, writer), server)
+        link = self.link((reader, writer), server)
         self._links.add(link)
         try:
             await self._pump(link)
@@ -125,14 +132,6 @@ class Proxy(ABC, Generic[LinkT]):
                 with suppress(Cut, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
                     if isinstance(done, BaseException):
                         raise done
-
-    @abstractmethod
-    def _make_link(
-        self,
-        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-    ) -> LinkT:
-        """A new link."""
 
     @abstractmethod
     async def _up(self, link: LinkT) -> None:

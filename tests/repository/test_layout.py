@@ -11,6 +11,9 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests.support.table_failpoints import table_failpoints
+from tests.torture.processes import FAILPOINTS
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("outbox", "relay", "checker", "spark_jobs", "stack")
 MODULES = sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -111,3 +114,7 @@ def test_each_file_that_a_module_reads_is_beside_it() -> None:
     }
     assert len(named) > 5
     assert {str(file): module for file, module in named.items() if not (ROOT / file).is_file()} == {}
+
+
+def test_each_failpoint_of_a_table_source_is_tortured() -> None:
+    assert set(table_failpoints()) <= FAILPOINTS["relay"].keys()

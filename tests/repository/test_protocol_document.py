@@ -10,7 +10,7 @@ import pytest
 
 from checker.fencing import callback_rows, fence
 from checker.rules import breaker
-from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY, Verdict
+from checker.rules.verdicts import CONSEQUENCES, NEEDS_SOMEBODY
 from outbox.protocol import checkpoint, names, op
 from outbox.protocol.discard import DiscardReason
 from outbox.protocol.half import HalfOptions
@@ -23,7 +23,6 @@ from relay.half.ledger.op_decisions import EARLY_OPS
 from relay.half.state.check_schedule import CheckPolicy
 from relay.half.state.message_transaction import TRANSITIONS
 from relay.half.state.parking import DEFAULT, RELIEF
-from tests.documents import read
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, ROW, SPECIFICATION
 
 TEXT = SPECIFICATION.read_text(encoding="utf-8")
@@ -64,12 +63,6 @@ def test_the_table_of_the_circuit_breaker_is_that_of_the_checker() -> None:
     assert [tuple(row) for row in table] == [
         (str(state), str(event), str(new)) for (state, event), new in breaker.TRANSITIONS.items()
     ]
-
-
-def test_each_verdict_has_its_line_for_operators() -> None:
-    text = "".join(read().values())
-    (section,) = re.findall(r"^### What a verdict asks of you\n(.*?)^##", text, re.DOTALL | re.MULTILINE)
-    assert re.findall(r"^\| ([A-Z_]+) \|", section, re.MULTILINE) == [str(verdict) for verdict in Verdict]
 
 
 def test_the_table_of_topics_names_all_topics_and_their_clean_up() -> None:

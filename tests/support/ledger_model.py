@@ -13,11 +13,14 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from unittest.mock import Mock
+from types import SimpleNamespace
+from typing import Any
 
 import relay.half.ledger.partition_progress
 from checker.rules.verdicts import Verdict, op_entry
+from outbox._kafka.channel import ChannelDescription
 from outbox._rules.callback_row import Row
+from outbox._rules.topic_description import TopicDescription
 from outbox.protocol import names
 from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, parse_half_checkpoint, parse_op_checkpoint, runs_of
@@ -31,8 +34,6 @@ from relay.delivery.rules.outgoing import OutgoingTransaction
 from relay.delivery.rules.preflight import RealTopic
 from relay.delivery.rules.topic_gate import Gate, GateChange, GatePolicy
 from relay.delivery.rules.volume import BatchPolicy, Volume
-from relay.delivery.topic_lookup import TopicLookup
-from relay.half.kafka.half_reader import PartitionReaders
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.partition_progress import Checkpoints
 from relay.half.ledger.pending_transactions import KEEP, BodyPolicy
@@ -50,6 +51,15 @@ PARTITION = 3
 SERVICE = "orders"
 POLICY = CheckPolicy()
 CHANNEL = names.Channel("outbox")
+DESCRIPTION = ChannelDescription(
+    CHANNEL,
+    TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
+    TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "4194304"}),
+    4,
+)
 TOPICS = {"real": RealTopic(4, 10_000)}
 ENDLESS = BatchPolicy(sys.maxsize, sys.maxsize)
 PATIENT, IMPATIENT = GatePolicy(), GatePolicy(0)
@@ -110,8 +120,14 @@ def new_ledger(
     bodies: BodyPolicy = KEEP,
     *,
     verdict_checkpoint: OpCheckpoint | None = None,
+    halves: Iterable[Half] = (),
+    ops: Iterable[OpRecord] = (),
 ) -> Ledger:
-    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
+    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come.
+
+    Args:
+        halves: What it reads then, before ops.
+    """
     ledger = Ledger(
         TOPIC_ID,
         PARTITION,
@@ -126,6 +142,8 @@ def new_ledger(
     )
     if verdict_checkpoint is None:
         ledger.overdue.ops_read_until(sys.maxsize, verdict=True)
+    ledger.read_halves(halves)
+    ledger.read_ops(ops)
     return ledger
 
 
@@ -179,9 +197,10 @@ def hand_out(
         del in_hand
         release(ledger, gate.update_better(names, topics, waited_for(ledger, names)))
 
-    lookup = Mock(spec=TopicLookup, gate=gate, describe_unknown=describe_unknown, describe_again=describe_again)
-    lookup.describe_late = describe_again
-    readers = Mock(spec=PartitionReaders, halves=Mock(fetch=halves), discards=Mock(fetch=discards))
+    # Plain objects: to make mocks of these was most of the time of what runs in this world.
+    describing = {"describe_unknown": describe_unknown, "describe_again": describe_again}
+    lookup: Any = SimpleNamespace(gate=gate, **describing, describe_late=describe_again, describe_stale=lambda: None)
+    readers: Any = SimpleNamespace(halves=SimpleNamespace(fetch=halves), discards=SimpleNamespace(fetch=discards))
     return HandOut(ledger, readers, lookup, CHANNEL, Volume(limit, 5.0))
 
 
@@ -552,12 +571,9 @@ class World:
         unsettled = set(chain.from_iterable(half_checkpoint.unsettled))
         assert runs_of(sorted(unsettled)) == half_checkpoint.unsettled
         assert half_checkpoint.offset == min(unsettled, default=half_checkpoint.head)
-        window, few = (
-            vars(relay.half.ledger.partition_progress)["WINDOW"],
-            vars(relay.half.ledger.partition_progress)["FEW"],
-        )  # a history may make them smaller
-        is_narrow = half_checkpoint.head - half_checkpoint.offset <= window
-        assert is_narrow or len(half_checkpoint.unsettled) <= few, "no string could say it"
+        limits = vars(relay.half.ledger.partition_progress)  # a history may make them smaller
+        is_narrow = half_checkpoint.head - half_checkpoint.offset <= limits["WINDOW"]
+        assert is_narrow or len(half_checkpoint.unsettled) <= limits["FEW"], "no string could say it"
         moved = self.discarded()
         for local in self.locals:
             if local.fate is Fate.ROLLED_BACK or local.id in self.delivered:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from tests.support.reports import CONSOLE, figures, finish, say_since_now
 from tests.support.signals import end_in_order
 from tests.torture.run import ROUND_SECONDS, ROUNDS, torture
 from tests.torture.steps import KINDS
@@ -22,8 +19,6 @@ SHOWN = 20
 
 RANDOM_AND_STEPS = {"random": None, **KINDS}
 """Kinds of rounds, by name."""
-
-console = Console(width=None if sys.stdout.isatty() else 120)
 
 
 def main(
@@ -49,46 +44,30 @@ def main(
         + " --hostile" * hostile
         + f" --only {only}" * bool(only)
     )
-    console.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
-    began = time.monotonic()
-
-    def say(text: str) -> None:
-        console.print(f"{time.monotonic() - began:6.0f} s  {text}", markup=False, highlight=False)
-
+    CONSOLE.print(f"seed {seed}: repeat with `python -m tests.torture {again}`", highlight=False)
     result = torture(
         minutes * 60,
         seed,
         report.parent,
-        say,
+        say_since_now(),
         round_seconds=round_seconds,
         loses_commits=loses_commits,
         hostile=hostile,
         kinds=[RANDOM_AND_STEPS[only]] if only else ROUNDS,
     ).report()
-    report.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    console.print(_table(result))
-    console.print(f"report: {report}")
-    if result["violations"]:
-        raise SystemExit(2)
+    finish(report, result, figures("torture", _rows(result)), wrong=result["violations"])
     if result["ended_early"]:
-        console.print(f"ended early: {result['ended_early']}", markup=False, highlight=False)
+        CONSOLE.print(f"ended early: {result['ended_early']}", markup=False, highlight=False)
         raise SystemExit(1)
 
 
-def _table(result: Mapping[str, Any]) -> Table:
-    table = Table("figure", "value", title="torture")
+def _rows(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name in ("seed", "seconds", "rounds", "transactions", "messages", "rows", "rolled_back_by_the_checker"):
-        table.add_row(name.replace("_", " "), f"{result[name]:,}")
-    for name, count in result["faults"].items():
-        table.add_row(f"fault: {name}", f"{count:,}")
-    for name, seconds in result["pauses_seconds"].items():
-        table.add_row(f"slowest message (s): {name}", f"{seconds:,}")
-    for name, count in result["outcomes"].items():
-        table.add_row(name, f"{count:,}")
-    table.add_row("violations", str(result["violations"]))
-    for invariant, detail in result["found"][:SHOWN]:
-        table.add_row(invariant, detail)
-    return table
+        yield name.replace("_", " "), f"{result[name]:,}"
+    for field, title in (("faults", "fault: "), ("pauses_seconds", "slowest message (s): "), ("outcomes", "")):
+        yield from ((title + name, f"{count:,}") for name, count in result[field].items())
+    yield "violations", str(result["violations"])
+    yield from result["found"][:SHOWN]
 
 
 if __name__ == "__main__":

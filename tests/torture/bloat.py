@@ -9,8 +9,6 @@ a table makes autovacuum come more often. docs/table_mode.md, "What is promised"
 
 from __future__ import annotations
 
-import json
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +19,6 @@ from typing import Annotated, Any, LiteralString
 
 import psycopg
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.environment import environment
@@ -30,6 +27,7 @@ from outbox._postgres.message_table import MessageTable
 from stack import Stack
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import create, relay_settings
+from tests.support.reports import CONSOLE, figures, finish
 from tests.support.signals import end_in_order
 
 ROWS = 10_000_000
@@ -222,16 +220,9 @@ def main(
 ) -> None:
     """Let very many rows pass through a message table; ends with 2 if it grew, or if rows are not proven delivered."""
     end_in_order()
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    result = bloat(rows, naptime, console.print)
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(json.dumps(asdict(result), indent=2) + "\n")
-    console.print(_table(result))
-    for sentence in result.wrong:
-        console.print(f"wrong: {sentence}")
-    console.print(f"report: {report}")
-    if result.wrong:
-        raise SystemExit(2)
+    result = bloat(rows, naptime, CONSOLE.print)
+    wrong = figures("wrong", (("wrong", sentence) for sentence in result.wrong))
+    finish(report, asdict(result), _table(result), *([wrong] if result.wrong else []), wrong=result.wrong)
 
 
 if __name__ == "__main__":

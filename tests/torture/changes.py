@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, LiteralString
 
@@ -14,6 +11,7 @@ import psycopg
 from outbox._postgres.message_table import MessageTable
 from tests.torture.application import poison
 from tests.torture.evidence import TOPICS
+from tests.torture.lasting import Lasting, until_done
 from tests.torture.processes import Processes
 from tests.torture.restoration import SourceCruelty
 from tests.torture.strangers import is_away
@@ -21,7 +19,6 @@ from tests.torture.world import World
 
 _A_WHILE = (5.0, 20.0)
 _TAKEN_BACK_SECONDS = 180.0
-_PAUSE_SECONDS = 0.5
 _LOCK_WAIT = "5s"
 
 _STRANGER: LiteralString = (
@@ -59,35 +56,23 @@ _PUBLISH: LiteralString = "CREATE PUBLICATION stranger FOR ALL TABLES"
 _UNPUBLISH: LiteralString = "DROP PUBLICATION IF EXISTS stranger"
 
 
-class TableChanges:
+class TableChanges(Lasting):
     """Faults that change tables. Relays may halt meanwhile; they double and lose nothing, and go on afterwards.
 
     Args:
         source: Its operator waits until a change is taken back.
-
-    Attributes:
-        faults: What was done, by name.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty, chance: random.Random) -> None:
-        self.faults: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
+        super().__init__()
         self._world = world
         self._processes = processes
         self._source = source
         self._chance = chance
-        self._healing = threading.Event()
         self._published_since: int | None = None
         self._table = MessageTable(world.site.tables)
         with world.site.connect() as connection:
             connection.execute(_STRANGER)
-
-    def heal(self) -> None:
-        self._healing.set()
-
-    def hurt_again(self) -> None:
-        """Let changes last again until the next `heal()`."""
-        self._healing.clear()
 
     def change(self) -> None:
         """Change a table, and take that back after a while."""
@@ -140,16 +125,7 @@ class TableChanges:
 
     def _until_done(self, what: LiteralString | Callable[[psycopg.Connection[Any]], object]) -> None:
         """Repeat while the server is away, or somebody else has the lock."""
-        deadline = time.monotonic() + _TAKEN_BACK_SECONDS
-        while True:
-            try:
-                self._run(what)
-            except psycopg.Error as error:
-                if not is_away(error) or time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE_SECONDS)
-            else:
-                return
+        until_done(lambda: self._run(what), _TAKEN_BACK_SECONDS, psycopg.Error, is_away)
 
     def _run(self, what: LiteralString | Callable[[psycopg.Connection[Any]], object]) -> None:
         options = f"-c lock_timeout={_LOCK_WAIT}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from outbox.testing import read_committed
 from stack.postgres_binaries import postgres_binaries
 from tests.support.harness import Service, Site
 from tests.torture.evidence import SOURCE
+from tests.torture.lasting import Lasting
 from tests.torture.processes import Processes, halts_of
 from tests.torture.restoration import SourceCruelty
 from tests.torture.set_back import Doubled
@@ -50,7 +50,7 @@ class GivenUpError(Exception):
     """Something else was in the way."""
 
 
-class CopyCruelty:
+class CopyCruelty(Lasting):
     """The fault. Original and copy name a batch of one number, and only the copy's is delivered.
 
     A relay of the original must halt then, and delete nothing of its own batch. After the copy's relay has ended, the
@@ -62,25 +62,16 @@ class CopyCruelty:
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty) -> None:
-        self.faults: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
+        super().__init__()
         self._started: list[Service] = []
         self._owed: set[str] = set()
         self._kept: set[str] = set()
         self._world = world
         self._processes = processes
         self._source = source
-        self._healing = threading.Event()
         self._table = MessageTable(world.site.tables)
         self._programs = postgres_binaries(None, world.stack.data_dir)
         world.site.create_topics(TOPIC)
-
-    def heal(self) -> None:
-        """Begin nothing new; what has begun goes to its end."""
-        self._healing.set()
-
-    def hurt_again(self) -> None:
-        self._healing.clear()
 
     def serve_a_copy(self) -> None:
         """Restore a dump beside the original, and serve both under one name."""

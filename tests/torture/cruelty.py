@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from relay.recovery.transaction_state import partition_of
 from tests.proxies.fault import Fault, FaultKind
 from tests.proxies.proxy import Proxy
 from tests.torture.changes import TableChanges
@@ -65,6 +66,7 @@ class Cruelty:
         self._source = source = SourceCruelty(world, processes, chance)
         self._changes = changes = TableChanges(world, processes, source, chance)
         self._copies = copies = CopyCruelty(world, processes, source)
+        self._lasting = (database, topics, source, changes, copies)
         self._meanwhile: Counter[str] = Counter()
         # One server of a kind is hurt at a time, beside everything else; tables and topics may be hurt meanwhile.
         self._pool = ThreadPoolExecutor(7, thread_name_prefix="cruelty")
@@ -144,18 +146,19 @@ class Cruelty:
         half_partition = self._chance.randrange(channel.partitions)
         transactional_id, group = channel.channel.transactional_id(half_partition), channel.channel.relay_group
         table_group = channel.channel.table_group(SOURCE)  # the transactional id, too
-        parts = {
-            "transaction coordinator": ("__transaction_state", java_hash(transactional_id)),
-            "group coordinator": ("__consumer_offsets", java_hash(group)),
-            "transaction coordinator of the table source": ("__transaction_state", java_hash(table_group)),
-            "group coordinator of the table source": ("__consumer_offsets", java_hash(table_group)),
+        parts: dict[str, tuple[str, str | int]] = {
+            "transaction coordinator": ("__transaction_state", transactional_id),
+            "group coordinator": ("__consumer_offsets", group),
+            "transaction coordinator of the table source": ("__transaction_state", table_group),
+            "group coordinator of the table source": ("__consumer_offsets", table_group),
             "leader of a half partition": (channel.half.name, half_partition),
             "leader of a real partition": self._chance.choice(self._world.places()),
         }
         part = self._chance.choice(sorted(parts))
-        topic, number = parts[part]
+        topic, place = parts[part]
         partitions = self._world.site.admin.list_topics(timeout=10).topics[topic].partitions
-        leader = partitions[number % len(partitions)].leader
+        number = place if isinstance(place, int) else partition_of(place, len(partitions))
+        leader = partitions[number].leader
         return (leader - 1 if leader > 0 else self._chance.randrange(BROKERS)), part
 
     def _kill_broker(self) -> None:
@@ -220,19 +223,13 @@ class Cruelty:
             future.result()
         self._hurt.clear()
         self._healing.clear()
-        self._database.hurt_again()
-        self._topics.hurt_again()
-        self._source.hurt_again()
-        self._changes.hurt_again()
-        self._copies.hurt_again()
+        for each in self._lasting:
+            each.hurt_again()
 
     def _end_what_lasts(self) -> None:
         self._healing.set()
-        self._database.heal()
-        self._topics.heal()
-        self._source.heal()
-        self._changes.heal()
-        self._copies.heal()
+        for each in self._lasting:
+            each.heal()
 
     def operate(self) -> None:
         """Do what an operator does, after healing too."""
@@ -254,28 +251,17 @@ class Cruelty:
 
     def all_faults(self) -> Counter[str]:
         """Everything that was done so far, by name."""
-        servers = self.faults + self._database.faults + self._topics.faults + self._source.faults
-        servers += self._changes.faults + self._copies.faults
-        return servers + self._processes.faults + self._world.armed.hits
+        lasting = sum((each.faults for each in self._lasting), Counter[str]())
+        return self.faults + lasting + self._processes.faults + self._world.armed.hits
 
     def outcomes(self) -> Counter[str]:
         """What came of it, where that is worth counting: kept requests, processes that ended by themselves."""
         late = {f"late EndTxn {outcome}": count for outcome, count in self._world.kafka.late.items()}
         went_on = {f"transactions of mode {mode} while Kafka was away": n for mode, n in self._meanwhile.items()}
-        commands = self._topics.outcomes + self._source.outcomes
-        commands += self._changes.outcomes + self._copies.outcomes
-        return self._processes.outcomes + commands + Counter(late) + Counter(went_on)
+        lasting = sum((each.outcomes for each in self._lasting), Counter[str]())
+        return self._processes.outcomes + lasting + Counter(late) + Counter(went_on)
 
     def close(self) -> None:
         self._end_what_lasts()
         self._pool.shutdown()
         self._database.close()
-
-
-def java_hash(text: str) -> int:
-    """Kafka's `Utils.abs(String.hashCode())`, by which groups and transactional ids find their partition."""
-    number = 0
-    for letter in text:
-        number = (number * 31 + ord(letter)) & 0xFFFFFFFF
-    signed = number - (1 << 32) if number >= 1 << 31 else number
-    return 0 if signed == -(1 << 31) else abs(signed)

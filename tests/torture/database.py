@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -14,6 +12,7 @@ import psycopg
 from outbox import HalfOutbox, Message, OutboxError
 from tests.support.bulk import send_halves
 from tests.torture.evidence import TOPICS
+from tests.torture.lasting import Lasting
 from tests.torture.strangers import connections_used_up, is_away, lock_table_full, locks, table_locks
 from tests.torture.world import World
 
@@ -30,7 +29,7 @@ _LOST_SECONDS = 3.0
 """So long before its end an asynchronous primary commits what its standby does not get."""
 
 
-class DatabaseCruelty:
+class DatabaseCruelty(Lasting):
     """Faults of the database. Each runs to its end, or until `heal()`; one at a time for each kind of server.
 
     Args:
@@ -38,25 +37,17 @@ class DatabaseCruelty:
     """
 
     def __init__(self, world: World, chance: random.Random, longest: float) -> None:
-        self.faults: Counter[str] = Counter()
+        super().__init__()
         self._longest = longest
         self._world = world
         self._chance = chance
-        self._healing = threading.Event()
         kafka = {**world.site.kafka(), "log_level": "0"}  # that brokers die is no news here
         self._outbox = HalfOutbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
-
-    def heal(self) -> None:
-        self._healing.set()
 
     def close(self) -> None:
         """Let go of everything, for good."""
         self.heal()
         self._outbox.close()
-
-    def hurt_again(self) -> None:
-        """What is held from now on is held until the next `heal()`."""
-        self._healing.clear()
 
     # --- the server ---------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """`python -m tests.torture.document`: makes docs/torture.md from the reports that are kept.
 
-A report is kept with `--keep build/torture/report.json`, the pauses of `make rolling` as `rolling.txt` and the table of
-`tests.repeat` as `short-topic.md`. No figure in the document is typed by hand.
+`--keep` keeps a report first: build/torture/report.json, the pauses of `make rolling` (build/rolling.txt), or the table
+of `tests.repeat` (a .md file); of the latter two, the figures of each run. No figure is typed by hand.
 """
 
 from __future__ import annotations
@@ -22,19 +22,31 @@ from tests.torture.outage import OutageResult
 
 FOLDER = Path(__file__).parent / "results"
 
+ROLLING, SHORT_TOPIC = "rolling.json", "short-topic.json"
 _TEMPLATE = Path(__file__).with_name("document.md.j2")
+
+Repeated = Mapping[str, Any]
+"""What was repeated: how many runs, and the figures of each, by name."""
 
 _RULE = "With 95 % confidence less than 3/n (rule of three, for independent trials)"
 
 
-def document(reports: Iterable[Mapping[str, Any]], rolling: str = "", short_topic: str = "") -> str:
+def document(
+    reports: Iterable[Mapping[str, Any]], restarts: Repeated | None = None, short: Repeated | None = None
+) -> str:
     """Return the document about these reports: runs side by side, then outages and what was repeated."""
     kept = list(reports)
     runs = sorted((report for report in kept if not _is_of_outage(report)), key=lambda report: str(report["date"]))
     outages = [OutageResult(**report) for report in kept if _is_of_outage(report)]
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # noqa: S701 - Markdown
-    environment.filters |= {"verdict": verdict, "counts": _counts, "figures": _figures, "number": "{:,}".format}
-    repeated = {"restarts": _restarts(rolling), "times": rolling.count("run "), "short_topic": _repeated(short_topic)}
+    environment.filters |= {
+        "verdict": verdict,
+        "counts": _counts,
+        "figures": _figures,
+        "spread": _spread,
+        "number": "{:,}".format,
+    }
+    repeated = {"restarts": restarts, "short_topic": short}
     text = environment.from_string(_TEMPLATE.read_text()).render(runs=runs, outages=outages, **repeated)
     return text.strip() + "\n"
 
@@ -108,27 +120,35 @@ def _counts(reports: Sequence[Mapping[str, Any]], field: str) -> list[tuple[str,
 _STEP = re.compile(r"records waited ([\d.]+) s, .* slowest ([\d.]+) s, beyond Kafka's own time ([\d.]+) s")
 
 
-def _restarts(pauses: str) -> list[str]:
-    """What was the worst in each run of the rolling restart, as rows: the figure, the least, median and most."""
+def restarts_of(pauses: str) -> Repeated:
+    """What was the worst in each run of the rolling restart."""
     worst: defaultdict[str, list[float]] = defaultdict(list)
-    for run in pauses.split("run ")[1:]:
+    runs = pauses.split("run ")[1:]
+    for run in runs:
         waited, slowest, beyond = zip(*_STEP.findall(run), strict=True)
         worst["slowest message, beyond Kafka's own time"].append(max(map(float, beyond)))
         worst["slowest message"].append(max(map(float, slowest)))
         worst["Kafka's own time, longest of the steps"].append(max(map(float, waited)))
         worst["longest pause of an owner"].append(max(map(float, re.findall(r"pause ([\d.]+)", run))))
-    return [f"{name} | {min(of):.1f} | {median(of):.1f} | {max(of):.1f}" for name, of in worst.items()]
+    return {"runs": str(len(runs)), "figures": dict(worst)}
 
 
-def _repeated(table: str) -> list[str]:
-    """What was measured in all runs of each test as rows: the figure, runs that passed, the least, median and most."""
+def repeated_of(table: str) -> Repeated:
+    """What was measured in all runs of each test that passed."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     for figure in chain.from_iterable(row[4].split("; ") for row in rows if row[2] == "passed"):
         name, value = figure.rsplit(": ", 1)
         found[name].append(float(value))
-    passed = f"{sum(row[2] == 'passed' for row in rows)} of {len(rows)}"
-    return [f"{name} | {passed} | {min(of)} | {median(of)} | {max(of)}" for name, of in found.items()]
+    return {"runs": f"{sum(row[2] == 'passed' for row in rows)} of {len(rows)}", "figures": dict(found)}
+
+
+def _spread(figures: Mapping[str, Sequence[float]], form: str) -> list[tuple[str, str]]:
+    """The least, median and most of each figure, as the rest of a row of a table."""
+    return [
+        (name, " | ".join(format(value, form) for value in (min(of), median(of), max(of))))
+        for name, of in figures.items()
+    ]
 
 
 _PLACE = re.compile(r" --report [^\s\"]+")
@@ -136,16 +156,19 @@ _PLACE = re.compile(r" --report [^\s\"]+")
 
 def keep(report: Path, folder: Path) -> Path:
     """Keep a report, without the place where the run left it; return where it lies now."""
-    content = json.loads(report.read_text())
-    folder.mkdir(parents=True, exist_ok=True)
-    if _is_of_outage(content):
-        name = f"{content['environment']['date'][:10]}-outage.json"
+    text = report.read_text()
+    if report.suffix == ".txt":
+        content, name = restarts_of(text), ROLLING
+    elif report.suffix == ".md":
+        content, name = repeated_of(text), SHORT_TOPIC
     else:
-        name = f"{content['date'][:10]}-seed-{content['seed']}.json"
+        content = json.loads(_PLACE.sub("", text))
+        date = content.get("environment", content)["date"][:10]
+        name = f"{date}-outage.json" if _is_of_outage(content) else f"{date}-seed-{content['seed']}.json"
+    folder.mkdir(parents=True, exist_ok=True)
     kept = folder / name
-    placeless = json.loads(_PLACE.sub("", report.read_text()))
     # A field a line: a list of measured times has hundreds of values.
-    fields = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in placeless.items())
+    fields = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in content.items())
     kept.write_text("{\n" + ",\n".join(fields) + "\n}\n")
     return kept
 
@@ -159,9 +182,9 @@ def main(results: Folder = FOLDER, path: Document = Path("docs/torture.md"), rep
     """Make the document from the reports that are kept."""
     if report is not None:
         keep(report, results)
-    reports = [json.loads(file.read_text()) for file in sorted(results.glob("*.json"))]
-    rolling, short_topic = results / "rolling.txt", results / "short-topic.md"
-    path.write_text(document(reports, *(file.read_text() if file.exists() else "" for file in (rolling, short_topic))))
+    kept = {file.name: json.loads(file.read_text()) for file in sorted(results.glob("*.json"))}
+    repeated = (kept.pop(name, None) for name in (ROLLING, SHORT_TOPIC))
+    path.write_text(document(kept.values(), *repeated))
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ everything is decided, and each message is where it belongs.
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,8 +17,6 @@ from statistics import median
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.environment import environment
 from outbox import Message
@@ -31,6 +27,7 @@ from outbox.testing import read_committed
 from stack import Stack, postgres_alone
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Service, Site, wait_until
+from tests.support.reports import CONSOLE, figures, finish
 from tests.support.signals import end_in_order
 
 SECONDS = 300.0
@@ -227,17 +224,8 @@ def main(
 ) -> None:
     """Let a database be down for long while many halves wait; ends with 2 if something is wrong afterwards."""
     end_in_order()
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    result = outage(seconds, halves, console.print)
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text(json.dumps(asdict(result), indent=2) + "\n")
-    table = Table("figure", "value", title="outage")
-    for row in result.figures():
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"report: {report}")
-    if result.wrong:
-        raise SystemExit(2)
+    result = outage(seconds, halves, CONSOLE.print)
+    finish(report, asdict(result), figures("outage", result.figures()), wrong=result.wrong)
 
 
 if __name__ == "__main__":

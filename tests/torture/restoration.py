@@ -8,7 +8,6 @@ import re
 import subprocess
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, LiteralString
@@ -20,6 +19,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import OWNER, source_name
 from tests.support.commands import run_command
 from tests.torture.evidence import SOURCE
+from tests.torture.lasting import Lasting
 from tests.torture.processes import Processes
 from tests.torture.set_back import Doubled, SetBack
 from tests.torture.strangers import is_away
@@ -56,20 +56,18 @@ _ANSWERED = {"resumed", "not halted"}
 """Answers of `resume` after which there is nothing to do until a relay halts again."""
 
 
-class SourceCruelty:
+class SourceCruelty(Lasting):
     """Faults of the table source's progress. After each of them the operator resumes the source.
 
     A relay must halt once the database does not know batches any more that it called delivered (I15). So the operator
     waits for that halt, and looks whether anything was served before.
 
     Attributes:
-        faults: What was done, by name.
         found: What contradicts I15.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
-        self.faults: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
+        super().__init__()
         self.found: list[str] = []
         self._was_hurt = False
         self._needs_operator = False
@@ -78,16 +76,8 @@ class SourceCruelty:
         self._world = world
         self._processes = processes
         self._chance = chance
-        self._healing = threading.Event()
         self._one_at_a_time = threading.Lock()
         self._table = MessageTable(world.site.tables)
-
-    def heal(self) -> None:
-        self._healing.set()
-
-    def hurt_again(self) -> None:
-        """Let faults last again until the next `heal()`."""
-        self._healing.clear()
 
     @property
     def is_well(self) -> bool:

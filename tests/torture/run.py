@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +59,11 @@ class Result:
 
     Args:
         rows: Messages that were rows of the message table.
-        late: Messages that were delivered out of their order, and say so.
+        late_messages: Messages that were delivered out of their order, and say so.
         seconds: How long it took, without starting the servers.
-        longest_stall: The longest time (s) for which readers of a real partition were held up.
-        slowest_healing: The longest time (s) from the end of the faults until all was settled.
-        pauses: The slowest messages (s) while brokers went away one after the other, by step, mode and kind of topic.
+        longest_stall_seconds: The longest time (s) for which readers of a real partition were held up.
+        slowest_healing_seconds: The longest time (s) from the end of the faults until all was settled.
+        pauses_seconds: The slowest messages (s) while brokers went away in turn, by step, mode and kind of topic.
         outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
         attacks: What the hostile application of the second channel did; empty: there is no second channel.
         ended_early: Why it ended before its time, in a round that was not checked: a server did not start again on a
@@ -76,13 +76,13 @@ class Result:
     transactions: int = 0
     messages: int = 0
     rows: int = 0
-    rolled_back: int = 0
+    rolled_back_by_the_checker: int = 0
     halves: int = 0
-    late: int = 0
+    late_messages: int = 0
     seconds: float = 0.0
-    longest_stall: float = 0.0
-    slowest_healing: float = 0.0
-    pauses: dict[str, float] = field(default_factory=dict)
+    longest_stall_seconds: float = 0.0
+    slowest_healing_seconds: float = 0.0
+    pauses_seconds: dict[str, float] = field(default_factory=dict)
     checkpoints: int = 0
     most: dict[str, int] = field(default_factory=dict)
     faults: Counter[str] = field(default_factory=Counter)
@@ -94,35 +94,20 @@ class Result:
 
     def report(self) -> dict[str, Any]:
         """The report, ready for JSON."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        found = {name: dict(sorted(of.items())) if isinstance(of, dict) else of for name, of in found.items()}
+        hostile = {"attacks": found.pop("attacks"), "hurts": found.pop("hurts")}
         return {
-            **self.environment,
-            "seed": self.seed,
+            **found.pop("environment"),
+            **found,
             "seconds": round(self.seconds),
-            "rounds": self.rounds,
-            "transactions": self.transactions,
-            "messages": self.messages,
-            "halves": self.halves,
-            "rows": self.rows,
-            "rolled_back_by_the_checker": self.rolled_back,
-            "late_messages": self.late,
-            "checkpoints": self.checkpoints,
-            "longest_stall_seconds": round(self.longest_stall, 1),
-            "slowest_healing_seconds": round(self.slowest_healing, 1),
-            "pauses_seconds": dict(sorted(self.pauses.items())),
-            "most": self.most,
+            "longest_stall_seconds": round(self.longest_stall_seconds, 1),
+            "slowest_healing_seconds": round(self.slowest_healing_seconds, 1),
             "invariants": sorted(_checked(bool(self.attacks)), key=lambda name: int(name[1:])),
-            "faults": dict(sorted(self.faults.items())),
-            "outcomes": dict(sorted(self.outcomes.items())),
             "violations": len(self.violations),
             "found": [list(violation) for violation in self.violations],
-            "ended_early": self.ended_early,
-            **self._hostile(),
+            **({"hostile": hostile} if self.attacks else {}),
         }
-
-    def _hostile(self) -> dict[str, Any]:
-        if not self.attacks:
-            return {}
-        return {"hostile": {"attacks": dict(sorted(self.attacks.items())), "hurts": dict(sorted(self.hurts.items()))}}
 
 
 def _checked(hostile: bool) -> set[str]:  # noqa: FBT001 - one of two kinds of run
@@ -210,7 +195,7 @@ class Run:
         self._say("all processes are well")
         healed = time.monotonic()
         unsettled = self._wait_until_settled(healed + HEALED_SECONDS)
-        self.result.slowest_healing = max(self.result.slowest_healing, time.monotonic() - healed)
+        self.result.slowest_healing_seconds = max(self.result.slowest_healing_seconds, time.monotonic() - healed)
         self._check(unsettled)
 
     def _kind(self) -> Kind | None:
@@ -300,15 +285,15 @@ class Run:
         result.rounds += 1
         result.transactions += evidence.transactions()
         result.messages += len(evidence.told)
-        result.rolled_back += sum(state == "R" for state in evidence.rows.values())
+        result.rolled_back_by_the_checker += sum(state == "R" for state in evidence.rows.values())
         result.halves += len(evidence.halves)
         result.rows += len(evidence.delivered)
         self._ways += ways(evidence)
-        result.late += sum(record.late for record in evidence.log)
-        result.longest_stall = self._observers.stalls.longest
+        result.late_messages += sum(record.late for record in evidence.log)
+        result.longest_stall_seconds = self._observers.stalls.longest
         result.checkpoints = self._observers.checkpoints.samples
         result.most = self._observers.resources.most
-        result.pauses = self._steps.pauses.slowest
+        result.pauses_seconds = self._steps.pauses.slowest
         result.faults = self._cruelty.all_faults() + self._steps.faults
         result.outcomes = self._cruelty.outcomes() + self._ways + self._gathering.outcomes
         result.outcomes += self._steps.pauses.transactions

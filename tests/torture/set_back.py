@@ -7,16 +7,32 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class SetBack:
+@dataclass(frozen=True)
+class Expected:
+    """What the database must hold, unchanged, until a relay has halted and the source is resumed.
+
+    Args:
+        delivered: The last batch that it calls delivered.
+    """
+
+    batch: int
+    delivered: int
+
+    def contradiction(self, batch: int, delivered: int) -> str:
+        """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
+        if (batch, delivered) == (self.batch, self.delivered):
+            return ""
+        return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
+
+
+@dataclass(frozen=True)
+class SetBack(Expected):
     """What the database holds after it was set back.
 
     Args:
         proven: The last batch that it called delivered before. Kafka has this number or a higher one.
     """
 
-    batch: int
-    delivered: int
     proven: int
     before: Collection[str] = frozenset()
 
@@ -30,36 +46,18 @@ class SetBack:
         batch = re.compile(rf"database (is )?at batch {self.batch}\b")
         return any(batch.search(line) for line in set(logged) - set(self.before))
 
-    def contradiction(self, batch: int, delivered: int) -> str:
-        """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
-        if (batch, delivered) == (self.batch, self.delivered):
-            return ""
-        return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
-
     def __str__(self) -> str:
         return f"the source set back to batch {self.batch}, with {self.undone} delivered batches undone"
 
 
-@dataclass(frozen=True, slots=True)
-class Doubled:
-    """What the original holds whose batch was named, while a copy's batch of that number was delivered.
+@dataclass(frozen=True)
+class Doubled(Expected):
+    """What the original holds whose batch was named, while a copy's batch of that number was delivered."""
 
-    Args:
-        delivered: The last batch that it calls delivered, one less.
-    """
-
-    batch: int
-    delivered: int
     before: Collection[str] = frozenset()
 
     def halts(self, logged: Collection[str]) -> bool:
         return bool(set(logged) - set(self.before))
-
-    def contradiction(self, batch: int, delivered: int) -> str:
-        """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
-        if (batch, delivered) == (self.batch, self.delivered):
-            return ""
-        return f"{self}, was served before it was resumed: batch {batch}, delivered {delivered}"
 
     def __str__(self) -> str:
         return f"the source whose copy delivered batch {self.batch}"

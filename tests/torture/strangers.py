@@ -21,13 +21,13 @@ _AWAY = ("57P", "08", "53", "55P03", "40P01")
 """SQLSTATEs, or their beginnings: the server ends, starts, or has no connection or memory left; a lock was taken."""
 
 
-def is_away(error: psycopg.Error) -> bool:
+def is_away(error: Exception) -> bool:
     """Whether other faults explain an error: the server or the connection is gone, or a lock was not to be had.
 
     All else is the harness's own mistake, or a finding, and nobody may take it for the former.
     """
     lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-    return lost and (error.sqlstate or "08").startswith(_AWAY)
+    return lost and (getattr(error, "sqlstate", None) or "08").startswith(_AWAY)
 
 
 @contextmanager

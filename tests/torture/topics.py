@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -20,6 +18,7 @@ from outbox._kafka.groups import commit_missing, committed_checkpoints
 from outbox.errors import ConfigurationError
 from tests.support.commands import run_command
 from tests.torture.evidence import TOPICS
+from tests.torture.lasting import Lasting, until_done
 from tests.torture.leaders import Leaders
 from tests.torture.processes import Processes
 from tests.torture.world import BROKERS, World
@@ -31,7 +30,7 @@ _RESTORE_SECONDS = 60.0
 _PAUSE_SECONDS = 0.5
 
 
-class TopicCruelty:
+class TopicCruelty(Lasting):
     """Faults of topics and services. Each runs to its end, or until `heal()`.
 
     Args:
@@ -39,20 +38,11 @@ class TopicCruelty:
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random, leaders: Leaders) -> None:
-        self.faults: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
+        super().__init__()
         self._world = world
         self._processes = processes
         self._chance = chance
         self._leaders = leaders
-        self._healing = threading.Event()
-
-    def heal(self) -> None:
-        self._healing.set()
-
-    def hurt_again(self) -> None:
-        """Let faults last again until the next `heal()`."""
-        self._healing.clear()
 
     def deliver_refused(self) -> None:
         """Deliver what was decided in the discard topic while its real topic was away, as an operator does."""
@@ -75,11 +65,8 @@ class TopicCruelty:
         entry = ConfigEntry("min.insync.replicas", str(replicas or ""), incremental_operation=way)
         change = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])]
         with self._leaders.kept():
-            self._until_done(
-                lambda: [
-                    future.result() for future in self._world.site.admin.incremental_alter_configs(change).values()
-                ]
-            )
+            admin = self._world.site.admin
+            _until_done(lambda: [one.result() for one in admin.incremental_alter_configs(change).values()])
 
     def drop_offsets(self) -> None:
         """Delete the relays' group while they are down, run `channel create`, then restore the offsets.
@@ -108,7 +95,7 @@ class TopicCruelty:
                 place: TopicPartition(*place, checkpoint.offset, checkpoint.metadata)
                 for place, checkpoint in kept.items()
             }
-            self._until_done(lambda: commit_missing(site.kafka(), service, initial))
+            _until_done(lambda: commit_missing(site.kafka(), service, initial))
 
     def _is_empty(self, service: str) -> bool:
         (future,) = self._world.site.admin.describe_consumer_groups([service]).values()
@@ -117,16 +104,6 @@ class TopicCruelty:
         except KafkaException:
             return False
 
-    @staticmethod
-    def _until_done(step: Callable[[], object]) -> None:
-        """Repeat a step while a broker that another fault hit does not answer."""
-        deadline = time.monotonic() + _RESTORE_SECONDS
-        while True:
-            try:
-                step()
-            except (KafkaException, ConfigurationError):
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(_PAUSE_SECONDS)
-            else:
-                return
+
+def _until_done(step: Callable[[], object]) -> None:
+    until_done(step, _RESTORE_SECONDS, (KafkaException, ConfigurationError))

@@ -14,25 +14,7 @@ FOLDER = Path(__file__).parents[1]
 
 RULES = frozenset(
     {
-        *(
-            "R3",
-            "R4",
-            "R5",
-            "R6",
-            "R8",
-            "R9",
-            "R10",
-            "R11",
-            "R15",
-            "R17",
-            "R18",
-            "R19",
-            "R22",
-            "R24",
-            "R25",
-            "R26",
-            "R27",
-        ),
+        *(f"R{number}" for number in (3, 4, 5, 6, 8, 9, 10, 11, 15, 17, 18, 19, 22, 24, 25, 26, 27)),
         "flush before offsets",
         "op position",
         "due time at restore",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from outbox.protocol.identifiers import make_transaction_id
 
@@ -15,20 +15,11 @@ _TAIL = b"hostil"
 _MARKS = (MARK.encode(), _TAIL.hex().encode())
 
 
-class _Record(Protocol):
-    def topic(self) -> Any: ...
-    def partition(self) -> Any: ...
-    def offset(self) -> Any: ...
-    def key(self) -> Any: ...
-    def value(self) -> Any: ...
-    def headers(self) -> Any: ...
-
-
 def marked_id(unix_ms: int, chance: random.Random) -> str:
     return make_transaction_id(unix_ms, chance.randbytes(4) + _TAIL)
 
 
-def strangers(records: Iterable[_Record]) -> list[str]:
+def strangers(records: Iterable[Any]) -> list[str]:
     """Return where records with the mark are, in their key, value or headers."""
     return [
         f"{record.topic()}/{record.partition()}/{record.offset()}"

@@ -69,11 +69,6 @@ def test_it_opens_before_the_rollback_rows_are_placed() -> None:
     assert len(table.rollback_rows) == 15
 
 
-def test_a_batch_above_the_limit_is_not_fenced_at_all() -> None:
-    table = Table()
-    assert table.fence(ids(1, 21)) == 0
-
-
 def test_a_commit_among_them_shows_that_it_is_the_right_database() -> None:
     table = Table()
     for start in range(0, 1_000, 20):

@@ -1,4 +1,4 @@
-"""Which rows may go, and which wait for too long: decided on what Kafka said."""
+"""Which rows may go, and which wait for too long: decided on what Kafka said; and what an op record rolls back."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from checker.rules.settlement import (
     time_of,
     why_undelivered,
 )
+from checker.upkeep.delivery_progress import rolled_back
 from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
 from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.op import OpSource, encode_op
+from tests.support.ledger_model import TOPIC_ID, transaction_id
+from tests.unit.relay.test_ledger import commit, rollback
 
 TOPIC, OTHER = (str(uuid.UUID(int=number)) for number in (1, 2))
 ID = make_transaction_id(1_700_000_000_000, bytes(range(10)))
@@ -126,3 +130,23 @@ def test_the_ids_of_a_page(numbers: Sequence[int], after: int, to: int) -> None:
     assert list(between(ordered, f"{after:02}", f"{to:02}")) == [
         f"{number:02}" for number in sorted(numbers) if after < number <= to
     ]
+
+
+CHECKERS = [("outbox-op", b"1;checker")]
+
+
+def test_rolled_back_finds_rollbacks_among_other_entries() -> None:
+    entries = [commit(1, 0), rollback(2, 1), commit(3, 2), rollback(4, 3)]
+    value, _ = encode_op(entries, OpSource.CHECKER)
+    found = rolled_back(value, CHECKERS, verdict=True)
+    assert [entry.transaction_id for entry in found] == [transaction_id(2), transaction_id(4)]
+
+
+def test_rolled_back_by_a_checker_in_the_op_topic_is_not_found() -> None:
+    value, _ = encode_op([rollback(2, 1)], OpSource.CHECKER)
+    assert not rolled_back(value, CHECKERS, verdict=False)
+
+
+@pytest.mark.parametrize("value", [b"", b"R ", b"R x y", b"\xff R ", f"R not-an-id {TOPIC_ID} 0".encode()])
+def test_rolled_back_of_a_malformed_record_is_empty(value: bytes) -> None:
+    assert not rolled_back(value, CHECKERS, verdict=True)

@@ -36,12 +36,6 @@ def test_rights_are_those_that_the_command_prints(role: Role, capsys: pytest.Cap
     assert capsys.readouterr() == ("", "")
 
 
-def test_names_that_the_command_refuses_end_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        printed_rights("me", "outbox", [Role.LAND], {"topic": ["not a topic"]})
-    assert "'not a topic' is not valid" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("properties", [LOGIN.kafka(), LOGIN.kafka_java()])
 def test_secrets_are_in_files_that_only_their_owner_may_read(properties: dict[str, str], tmp_path: Path) -> None:
     written = with_secret_files(properties, tmp_path, LOGIN.name)
@@ -50,7 +44,3 @@ def test_secrets_are_in_files_that_only_their_owner_may_read(properties: dict[st
     assert "hush" not in str(written)
     assert str(file) in written.values()
     assert with_secrets(written) == properties
-
-
-def test_a_login_is_shown_without_its_password() -> None:
-    assert "hush" not in repr(LOGIN)

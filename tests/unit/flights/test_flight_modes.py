@@ -51,11 +51,6 @@ def test_strange_id_names_no_mode(id_: str) -> None:
     assert mode_of_message(id_) is None
 
 
-def test_only_half_mode_needs_kafka() -> None:
-    assert [mode for mode in Mode if mode.needs_kafka] == [Mode.HALF]
-    assert len({mode.service for mode in Mode}) == len(Mode)
-
-
 @pytest.mark.parametrize(("delay", "topics"), [(None, [DEPARTURES]), (0, [DEPARTURES]), (45, [DEPARTURES, DELAYS])])
 def test_messages_of_a_flight_have_own_ids(delay: int | None, topics: list[str]) -> None:
     ids = (message_id(Mode.TABLE, "attempt", number) for number in count())

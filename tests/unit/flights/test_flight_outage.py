@@ -36,12 +36,6 @@ def test_outage_happens_once() -> None:
     assert len(lines) == 4
 
 
-def test_outage_that_never_began_has_no_span() -> None:
-    broker = _Broker()
-    assert KafkaOutage(broker, lambda _line: None).end() is None
-    assert broker.calls == []
-
-
 def test_broker_that_does_not_start_is_an_error() -> None:
     outage = KafkaOutage(_Broker(RuntimeError("it does not start")), lambda _line: None, seconds=0.0)
     outage.begin()

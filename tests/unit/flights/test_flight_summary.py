@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections import Counter
 from dataclasses import replace
 
@@ -94,15 +93,6 @@ def test_only_half_mode_may_stand_still(mode: Mode, stalled: list[Mode]) -> None
     assert summary.clean is not bool(stalled)
 
 
-def test_json_has_the_figures_of_each_mode() -> None:
-    found = json.loads(json.dumps(_summary().as_json()))
-    assert (found["messages"], found["committed"], found["outage_seconds"]) == (660, 220, 14.2)
-    assert (found["stalled"], found["wrong_ways"], found["lost"], found["wrong_outcomes"]) == ([], [], 0, 0)
-    assert found["modes"]["half"]["refused"] == {"PublishFailed": 42}
-    assert found["modes"]["table"]["rates"] == {"before": 20.0, "during": 20.0, "after": 20.0, "pause": 0.1}
-    assert found["kills_by_step"][AFTER_COMMIT] == {"kills": 1, "committed": 1, "rolled_back": 0}
-
-
 def test_tables_have_the_figures_of_each_mode() -> None:
     text = _printed(_summary())
     assert _line(text, "… per second, while Kafka was stopped") == ["0.0", "20.0"]
@@ -112,12 +102,3 @@ def test_tables_have_the_figures_of_each_mode() -> None:
     assert _line(text, "real topics, read_committed") == ["660", "0", "0", "0", "0"]
     assert _line(text, BEFORE_COMMIT) == ["1", "1", "0"]
     assert "stopped for 10.0 s, and answered again 14.2 s after" in text
-
-
-def test_tables_of_a_run_without_outage_have_no_rates() -> None:
-    summary = _summary()
-    modes = {mode: replace(figures, rates=None, refused={}) for mode, figures in summary.modes.items()}
-    text = _printed(replace(summary, modes=modes, outage=None))
-    assert "per second" not in text
-    assert "refused" not in text
-    assert _line(text, "messages committed") == ["300", "360"]

@@ -36,15 +36,6 @@ def test_rates_of_a_mode_that_waits_have_its_pause() -> None:
     assert found.pause == pytest.approx(16.5)
 
 
-def test_rates_do_not_depend_on_the_order_of_processes() -> None:
-    times = [*_every(0.5, 990, 1_030), *_every(0.5, 990.25, 1_030)]
-    assert rates_of(times, OUTAGE) == Rates(before=4.0, during=4.0, after=4.0, pause=0.25)
-
-
-def test_rates_without_commits_are_zero() -> None:
-    assert rates_of([1.0], OUTAGE) == Rates(0.0, 0.0, 0.0, 0.0)
-
-
 def test_ways_are_counted_by_origin() -> None:
     records = [_record("flights-table", "3/17"), _record("flights-table", "flights/17"), _record("flights-half", "0/0")]
     assert ways_of([*records, records[0]]) == Counter(

@@ -1,10 +1,13 @@
-"""What the doctor reports of an allow-list."""
+"""What the doctor reports of an allow-list, and of a message table."""
 
 from __future__ import annotations
 
 import pytest
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 
 from outbox.operator.checks.channel_checks import examine_allow_list
+from outbox.operator.checks.source_checks import is_late, transactional_finding, vacuum_problems
+from outbox.operator.state.channel_state import SourceState
 
 DENIED = ("denied topics", True, "unless an entry names them: _*, connect-*, *-changelog, *-repartition")
 OPEN = "warning: a service without an entry may write to every topic"
@@ -37,3 +40,36 @@ def test_a_missing_list_is_wrong_in_production() -> None:
     assert (missing.fine, missing.problem) == (False, "allowed_topics is not set, and the profile is production")
     assert missing.fix.endswith('set allowed_topics = { "*" = ["*"] } if every service may write to every topic')
     assert denied.fine
+
+
+FINE = {
+    "autovacuum_vacuum_scale_factor": "0",
+    "autovacuum_vacuum_threshold": "10000",
+    "autovacuum_vacuum_cost_delay": "0",
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (FINE, []),
+        ({**FINE, "autovacuum_vacuum_threshold": "500"}, []),
+        ({**FINE, "autovacuum_vacuum_scale_factor": "0.2"}, ["autovacuum_vacuum_scale_factor"]),
+        ({}, sorted(FINE)),
+    ],
+)
+def test_vacuum_settings_may_only_be_earlier(options: dict[str, str], wrong: list[str]) -> None:
+    assert sorted(vacuum_problems(options)) == wrong
+
+
+def test_an_acl_without_write_is_a_finding() -> None:
+    fine = transactional_finding("t", "id", [("User:relay", AclOperation.WRITE), ("User:x", AclOperation.DESCRIBE)])
+    assert (fine.fine, "User:relay" in fine.fix, "User:x" in fine.fix) == (True, True, False)
+    assert not transactional_finding("t", "id", [("User:x", AclOperation.DESCRIBE)]).fine
+    assert transactional_finding("t", "id", []).fine
+
+
+def test_rows_are_late_after_five_minutes() -> None:
+    assert is_late(SourceState("shop", "t", age_ms=400_000))
+    assert not is_late(SourceState("shop", "t", age_ms=100_000))
+    assert not is_late(SourceState("shop", "t"))

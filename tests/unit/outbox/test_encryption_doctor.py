@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
-import structlog
 from typer import Typer
 from typer.testing import CliRunner
 
@@ -120,15 +118,6 @@ def _nothing(*_: object, **__: object) -> Iterator[Finding]:
 
 def _dead(*_: object) -> None:
     raise KafkaUnreachable("does not answer")
-
-
-@pytest.fixture
-def root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.mark.usefixtures("root_logger")

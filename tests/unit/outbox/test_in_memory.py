@@ -275,30 +275,6 @@ def test_the_next_publish_fails(engine: Engine) -> None:
     assert len(outbox.published) == 1
 
 
-def _fail(outbox: InMemoryHalfOutbox) -> None:
-    outbox.fail_next_commit()
-
-
-def _fence(outbox: InMemoryHalfOutbox) -> None:
-    outbox.fence_next_commit()
-
-
-@pytest.mark.parametrize(("ask", "error"), [(_fail, PublishFailed), (_fence, TransactionFenced)])
-def test_the_next_commit_fails_and_all_is_rolled_back(
-    engine: Engine, ask: Callable[[InMemoryHalfOutbox], None], error: type[Exception]
-) -> None:
-    outbox = InMemoryHalfOutbox()
-    ask(outbox)
-    with Session(engine) as session:
-        session.execute(text("INSERT INTO things VALUES (1)"))
-        session.commit()  # without a message: it goes on
-    with pytest.raises(error):
-        _commit_one(engine, outbox)
-    assert (outbox.published, _rows(engine)) == ([], 1)
-    _commit_one(engine, outbox)
-    assert (len(outbox.published), _rows(engine)) == (1, 2)
-
-
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool) -> None:
     outbox = InMemoryHalfOutbox()

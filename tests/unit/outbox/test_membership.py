@@ -1,4 +1,4 @@
-"""Whether a service has joined its group, and which errors say that a right is missing."""
+"""Whether a service has joined its group: metadata of no generation would fence nobody (H5); and rights it lacks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,20 @@ from structlog.testing import capture_logs
 from outbox._service import membership
 from outbox._service.membership import Membership, generation, group_name, not_joined, refuse_missing_right
 from outbox.errors import ConfigurationError
+from relay.delivery.producer import DeliveryError
+from relay.half.serving.commits import GroupMetadata
 
 NAMES = {"group": "shop-relay", "topic": "shop.half", "transactional id": "shop-relay-0"}
 
 
 def _metadata(number: int) -> bytes:
     return b"CGMDv2:" + number.to_bytes(4, sys.byteorder, signed=True) + b"group\0member\0"
+
+
+def _for_commit(newest: bytes) -> bytes:
+    found = GroupMetadata()
+    found.newest = newest
+    return found.for_commit()
 
 
 @pytest.mark.parametrize("metadata", [b"", _metadata(-1)])
@@ -34,10 +42,11 @@ def test_the_group_of_a_member_has_its_name() -> None:
     )
 
 
-@pytest.mark.parametrize("number", [0, 1, 70_000])
+@pytest.mark.parametrize("number", [0, 1, 70_000, 2**31 - 1])
 def test_membership_of_a_generation_is_ready(number: int) -> None:
     assert generation(_metadata(number)) == number
     assert not_joined(_metadata(number), "shop-relay") is None
+    assert _for_commit(_metadata(number)) == _metadata(number)
 
 
 @pytest.mark.parametrize(
@@ -92,3 +101,8 @@ def test_an_assignment_that_comes_while_a_consumer_leaves_its_group_is_not_taken
     member.leave()
     assigned.assert_called_once()
     revoked.assert_called_once_with(consumer, partitions)
+
+
+def test_offsets_are_not_committed_without_a_generation() -> None:
+    with pytest.raises(DeliveryError, match="no generation"):
+        _for_commit(_metadata(-1))

@@ -19,7 +19,6 @@ from confluent_kafka.serialization import (
     MessageField,
     SerializationContext,
     SerializationError,
-    StringSerializer,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,15 +235,6 @@ def test_the_schema_is_named_in_the_magic_bytes(schema: Schema, registry: Schema
     assert value[:1] == MAGIC
     assert int.from_bytes(value[1:5], "big") == registry.get_latest_version("orders-value").schema_id
     assert made.header_list() == []
-    assert read(schema, registry, made) == schema.value
-
-
-def test_the_schema_is_named_in_a_header(schema: Schema, registry: SchemaRegistryClient) -> None:
-    conf = {"schema.id.serializer": header_schema_id_serializer}
-    topic: TypedTopic[str, Any] = TypedTopic("orders", value=schema.serializer(registry, conf), key=StringSerializer())
-    made = topic.message(schema.value, key="42", headers={"type": "created"})
-    names = [name for name, _ in made.header_list()]
-    assert names == ["type", "__value_schema_id"]
     assert read(schema, registry, made) == schema.value
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import logging
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
@@ -22,8 +22,7 @@ from checker.settings import CheckerSettings
 from outbox._cli.setting_options import describe_settings
 from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
-from outbox._service.health import Health
-from outbox._service.logs import configure_logs
+from outbox._service.logs import LIBRDKAFKA, configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
@@ -32,16 +31,6 @@ from relay.cli import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.harness import wait_until
-
-
-@pytest.fixture
-def logs() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(
@@ -126,8 +115,8 @@ def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() ->
     assert figures()["per_second"] == 0
 
 
-def test_the_log_tells_each_minute_what_has_changed(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
-    del logs
+@pytest.mark.usefixtures("root_logger")
+def test_the_log_tells_each_minute_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     monkeypatch.setattr("sys.stderr", said)
     monkeypatch.setattr(output, "LOG_SECONDS", 0.01)
@@ -249,12 +238,12 @@ def test_what_ends_the_looks_is_raised_where_somebody_reads_it() -> None:
     wait_until(failed, 10)
 
 
-def test_a_main_loop_that_stands_still_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr("outbox._service.health.time.monotonic", lambda: now[0])
-    health = Health()
-    health.turned()
-    now[0] += 29
-    assert health.not_live() is None
-    now[0] += 2
-    assert health.not_live() == "the main loop has not turned for 31 s"
+SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
+
+
+def test_a_service_logs_an_outage_once(caplog: pytest.LogCaptureFixture) -> None:
+    taken = RelaySettings(**SETTINGS).polled_connection()["logger"]
+    with caplog.at_level(logging.DEBUG, LIBRDKAFKA):
+        for number in range(50):
+            taken.log(logging.ERROR, "%s", "FAIL", "c", f"localhost:0: Connect failed after {number}ms")
+    assert [record.name for record in caplog.records] == [LIBRDKAFKA]

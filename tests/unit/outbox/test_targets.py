@@ -1,4 +1,4 @@
-"""Topics to which messages go: which of them are of a channel, by whether a sibling exists."""
+"""Topics to which messages go: which are of a channel, by whether a sibling exists; what an error of Kafka means."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from outbox._kafka import admin
-from outbox._kafka.admin import describe_targets, describe_topics
+from outbox._kafka.admin import describe_targets, describe_topics, refused
 from outbox._rules.topic_description import TopicDescription
 from outbox.errors import KafkaUnreachable
 
@@ -111,3 +112,22 @@ def test_a_cluster_that_answers_nothing_is_not_waited_for_for_ever(brokers: Brok
     with pytest.raises(KafkaUnreachable):
         describe_topics(CLIENT, ["a"], 10.0)
     assert brokers.now == 1_010.0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError.REQUEST_TIMED_OUT,
+    ],
+)
+def test_request_without_an_answer_leaves_kafka_unreachable(code: int) -> None:
+    assert isinstance(refused("describing topic a", KafkaException(KafkaError(code))), KafkaUnreachable)
+
+
+@pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.INVALID_CONFIG])
+def test_refusal_of_a_broker_is_an_answer(code: int) -> None:
+    assert not isinstance(refused("describing topic a", KafkaException(KafkaError(code))), KafkaUnreachable)

@@ -14,11 +14,12 @@ from outbox.protocol.check import CheckRequest, parse_check
 from outbox.protocol.discard import Manifest, manifest_key, message_key, parse_manifest
 from outbox.protocol.envelope import Envelope, parse_envelope
 from outbox.protocol.errors import NewerFormatError, ProtocolError
+from outbox.protocol.skip import parse_skip
 from tests.support import protocol_strategies as some
 from tests.support.protocol_documents import CHECKS, ENVELOPES, MANIFESTS, TRANSACTION
 
 Parse = Callable[[bytes | None], Any]
-PARSERS: list[Parse] = [parse_envelope, parse_check, parse_manifest]
+PARSERS: list[Parse] = [parse_envelope, parse_check, parse_manifest, parse_skip]
 EXAMPLES: list[tuple[Parse, bytes]] = [
     (parse_envelope, ENVELOPES["message"].encode()),
     (parse_check, CHECKS["listener, with the body"].encode()),

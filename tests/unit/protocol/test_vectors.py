@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from typing import Any
 
 import pytest
@@ -23,10 +22,8 @@ from outbox.protocol.half import (
     real_headers,
     user_headers,
 )
-from outbox.protocol.identifiers import lock_number, make_transaction_id, message_id
 from outbox.protocol.names import FORMAT_VERSION
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
-from outbox.protocol.partitioner import half_partition, murmur2, partition_for_key
 from outbox.protocol.positions import Positions
 from tests.support.protocol_documents import (
     CHECKS,
@@ -75,11 +72,6 @@ def control_of(fields: dict[str, Any]) -> HalfControl:
             fields["incarnation"],
         ),
     )
-
-
-@named("half")
-def test_half_is_written_as_the_vector_says(vector: dict[str, Any]) -> None:
-    assert control_of(vector["fields"]).encode() == headers(vector["control_headers"])
 
 
 @named("half")
@@ -183,41 +175,5 @@ def test_positions_are_written_and_read_as_the_vector_says(written: str) -> None
     assert list(Positions.parse(written)) == FILE["positions"][written]
 
 
-def test_transaction_id_is_composed_as_the_vector_says() -> None:
-    vector = FILE["transaction_id"]
-    made = make_transaction_id(vector["unix_ms"], bytes.fromhex(vector["random"]))
-    assert made == vector["id"]
-    assert uuid.UUID(made).version == 7
-
-
-def test_message_id_is_written_as_the_vector_says() -> None:
-    vector = FILE["message_id"]
-    assert message_id(vector["transaction"], vector["position"]) == vector["id"]
-
-
-@pytest.mark.parametrize("id_", FILE["lock_number"])
-def test_lock_number_is_what_the_vector_says(id_: str) -> None:
-    assert lock_number(id_) == FILE["lock_number"][id_]
-
-
 def test_murmur2_vectors_are_those_of_the_java_client() -> None:
     assert FILE["murmur2"] == JAVA_MURMUR2
-
-
-@pytest.mark.parametrize(("key", "signed"), JAVA_MURMUR2.items())
-def test_murmur2_gives_what_java_gives(key: str, signed: int) -> None:
-    assert murmur2(key.encode()) == signed % 2**32
-
-
-@pytest.mark.parametrize("vector", FILE["partition"])
-def test_partition_of_a_key_is_what_the_vector_says(vector: dict[str, Any]) -> None:
-    key = data(vector["key"])
-    assert key is not None
-    assert partition_for_key(key, vector["partitions"]) == vector["partition"]
-
-
-@pytest.mark.parametrize("vector", FILE["half_partition"])
-def test_half_partition_is_what_the_vector_says(vector: dict[str, Any]) -> None:
-    transaction = uuid.UUID(vector["transaction"]).bytes
-    found = half_partition(vector["service"], data(vector["ordering_key"]), transaction, vector["partitions"])
-    assert found == vector["partition"]

@@ -28,9 +28,7 @@ def uncollected() -> Iterator[None]:
 
 
 def ledger_with(policy: BodyPolicy, *halves: Half) -> Ledger:
-    ledger = new_ledger(bodies=policy)
-    ledger.read_halves(halves)
-    return ledger
+    return new_ledger(bodies=policy, halves=halves)
 
 
 def kept(ledger: Ledger) -> list[int]:

@@ -46,8 +46,7 @@ MISSING = Finding(DiscardReason.TOPIC_MISSING, "topic real does not exist")
 
 def ledger_with_parked(*halves: int, truth: Truth = Truth.ROW) -> Ledger:
     """A ledger that has parked transaction 1, with so many halves at the offsets from 0 on."""
-    ledger = new_ledger()
-    ledger.read_halves(half(position, 1, position, key=b"k", truth=truth) for position in halves or (0,))
+    ledger = new_ledger(halves=(half(position, 1, position, key=b"k", truth=truth) for position in halves or (0,)))
     park(ledger)
     return ledger
 
@@ -74,9 +73,7 @@ def removed(ledger: Ledger) -> list[int]:
 
 def ledger_with_refused() -> Ledger:
     """A ledger whose transaction 1, of one half, was committed and then refused by pre-flight."""
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1)])
-    ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
+    ledger = new_ledger(halves=[half(0, 1)], ops=[op(0, entry(COMMIT, 1, "0", 0, 0))])
     (transaction,) = taken_ready(ledger, ALL)
     ledger.refuse(transaction, MISSING)
     return ledger
@@ -119,8 +116,7 @@ def test_what_was_delivered_is_not_delivered_again_when_the_op_is_read_again() -
 
 
 def test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1)])
+    ledger = new_ledger(halves=[half(0, 1)])
     manifests = park(ledger)
     ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
     again = new_ledger(ledger.half_checkpoint(), ledger.op_checkpoint())
@@ -304,9 +300,7 @@ def test_a_half_that_comes_after_the_decision_is_settled() -> None:
 
 
 def test_a_half_that_cannot_be_parsed_is_removed_by_an_operator() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1)])
-    ledger.read_ops([op(0, entry(COMMIT, 1, "0", 0, 0))])
+    ledger = new_ledger(halves=[half(0, 1)], ops=[op(0, entry(COMMIT, 1, "0", 0, 0))])
     (transaction,) = taken_ready(ledger, ALL)
     manifest = to_manifest(transaction, Finding(DiscardReason.MALFORMED, "?"), TOPIC_ID, PARTITION)
     ledger.discards.refuse(manifest)
@@ -315,8 +309,7 @@ def test_a_half_that_cannot_be_parsed_is_removed_by_an_operator() -> None:
 
 
 def test_two_halves_of_one_position_have_two_keys_whichever_counts() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1), half(1, 1), half(2, 1, 1)])
+    ledger = new_ledger(halves=[half(0, 1), half(1, 1), half(2, 1, 1)])
     (manifest,) = park(ledger)
     assert manifest.offsets == ((0, 0), (0, 1), (1, 2))
     id_ = transaction_id(1)
@@ -376,8 +369,7 @@ def test_what_belongs_to_another_half_topic_is_left_alone() -> None:
 
 
 def test_immunity_does_not_keep_from_being_parked_but_from_being_asked() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1, options=HalfOptions(immunity=LATE))])
+    ledger = new_ledger(halves=[half(0, 1, options=HalfOptions(immunity=LATE))])
     assert len(park(ledger)) == 1
     assert ledger.take_due(LATE) == []
 

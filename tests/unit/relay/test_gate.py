@@ -382,17 +382,6 @@ def test_rollback_after_give_up_leaves_no_state() -> None:
     assert (relay.ledger.deliveries.queue.held(), len(relay.ledger.pending)) == (0, 0)
 
 
-def test_repeated_commit_delivers_once() -> None:
-    relay = GatedLedger()
-    relay.commit("late")
-    relay.turn()
-    relay.ledger.read_ops([op(9, entry(OpKind.COMMIT, 0, "0", 0, 0), source=OpSource.CHECKER)])
-    assert relay.turn() == []
-    relay.cluster["late"] = TOPIC
-    assert relay.turn(POLICY.max_age) == [0]
-    assert relay.turn(POLICY.max_age) == []
-
-
 def test_transaction_that_exhausts_space_is_given_up() -> None:
     """Before anybody is parked: the limit of the service is 3 halves."""
     relay = GatedLedger("there", parking=ParkingPolicy(service_pending_max=3))

@@ -1,23 +1,24 @@
-"""How a hanging transaction was decided, by what its coordinator wrote, and which checkpoint is not gone on from."""
+"""How a hanging transaction was decided, which checkpoint is not gone on from, and whether readers saw something."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from unittest.mock import Mock
 
 import pytest
 from confluent_kafka import Message, TopicPartition
 
+import relay.half.serving.take_over
 import relay.recovery.hanging_checkpoint
-from outbox._kafka.channel import ChannelDescription
-from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint
+from outbox.protocol.half import HalfControl, Truth, real_headers
 from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.half.serving.take_over import CheckpointAuthor
+from relay.half.state.half_records import Half
 from relay.recovery.hanging_checkpoint import TOPIC, Checkpointed, Held, Hold, decided, end_hanging, refuse_undone_end
 from relay.recovery.transaction_state import (
     Decision,
@@ -28,21 +29,12 @@ from relay.recovery.transaction_state import (
     parse_state,
     partition_of,
 )
-from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
+from tests.support.ledger_model import CHANNEL, DESCRIPTION, SERVICE, TOPIC_ID, transaction_id
 
 ID = CHANNEL.transactional_id(2)
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
 OLD, NEW = 7, 8
 """Producer ids."""
-DESCRIPTION = ChannelDescription(
-    CHANNEL,
-    TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {}),
-    TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {}),
-    4,
-)
 CHECKPOINT = HalfCheckpoint(7, 10, (range(7, 8), range(9, 10)))
 """It owes halves 7 and 9, and all from 10 on."""
 HALF, NOTE = (CHANNEL.half_topic, 2), (CHANNEL.discard_topic, 2)
@@ -324,13 +316,6 @@ def test_half_partition_without_checkpoint_is_left_alone(
     deliveries[ID].end_hanging.assert_not_called()
 
 
-def test_producer_is_closed_after_an_end_that_failed(coordinator: Coordinator, deliveries: dict[str, Mock]) -> None:
-    coordinator.write(EMPTY)
-    with pytest.raises(UndecidedError):
-        _end()
-    deliveries[ID].close.assert_called_once_with()
-
-
 def test_source_without_progress_is_ended_as_decided(
     coordinator: Coordinator, group: Group, deliveries: dict[str, Mock]
 ) -> None:
@@ -346,3 +331,104 @@ def test_source_without_progress_is_ended_as_decided(
         refuse_undone_end({}, owner, None, "decide")
     refuse_undone_end({}, owner, TopicPartition(*owner.place, 4, "incarnation"), "decide")
     assert group.offsets.keys() >= {owner.note}
+
+
+MISSING = "gone"
+NUMBER, OWED, SETTLED = 2, 9, 8
+
+
+class Cluster:
+    """Stands in for a cluster: where a partition ends, how far readers see, and the record there."""
+
+    def __init__(self) -> None:
+        self.end: int | None = 5
+        self.stable: int | None = 5
+        self.record: Message | None = None
+
+    def end_offset(self, _admin: object, _topic: str, _partition: int, *, stable: bool = False) -> int | None:
+        """Stands in for `end_offset()`."""
+        return self.stable if stable else self.end
+
+    def reader(self, *_: object, isolation: str) -> Cluster:
+        """Stands in for an `OffsetReader`."""
+        assert isolation == "read_uncommitted"
+        return self
+
+    def read_at(self, offsets: Sequence[int]) -> Iterator[Message]:
+        assert offsets == [self.stable]
+        yield from [] if self.record is None else [self.record]
+
+    def half_reader(self, *_: object) -> Cluster:
+        """Stands in for a `HalfReader`."""
+        return self
+
+    def find(self, offsets: Collection[int]) -> dict[int, Half]:
+        control = HalfControl(REAL, -1, transaction_id(1), 0, SERVICE, Truth.ROW)
+        return {offset: Half(offset, 1_000, None, None, (), control) for offset in offsets}
+
+    def close(self) -> None:
+        """Done."""
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster()
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "end_offset", made.end_offset)
+    monkeypatch.setattr(relay.recovery.hanging_checkpoint, "OffsetReader", made.reader)
+    monkeypatch.setattr(relay.half.serving.take_over, "HalfReader", made.half_reader)
+    monkeypatch.setattr(
+        relay.recovery.hanging_checkpoint, "describe_topics", lambda _admin, names: set(names) - {MISSING}
+    )
+    return made
+
+
+def _record(half_offset: int, number: int = 1, partition: int = NUMBER) -> Message:
+    control = HalfControl(REAL, -1, transaction_id(number), 0, SERVICE, Truth.ROW)
+    return Message(REAL, 0, 3, b"key", b"value", real_headers(control, (), partition, half_offset), None, (1, 1_000))
+
+
+def _held(*places: tuple[str, int]) -> set[Held]:
+    string = CHECKPOINT.encode(TOPIC_ID, NUMBER)
+    place = TopicPartition(CHANNEL.half_topic, NUMBER, CHECKPOINT.offset, string)
+    author = CheckpointAuthor({}, DESCRIPTION, NUMBER, place)
+    return Hold({}, Mock(), CHANNEL, author).of(places)
+
+
+def test_partition_that_readers_see_to_its_end_may_have_been_seen(cluster: Cluster) -> None:
+    assert cluster.end == cluster.stable
+    assert _held((REAL, 0)) == {Held.SEEN}
+
+
+def test_topic_that_is_gone_may_have_been_seen(cluster: Cluster) -> None:
+    cluster.stable = 3
+    assert _held((MISSING, 0)) == {Held.SEEN}
+
+
+@pytest.mark.parametrize(
+    ("record", "held"),
+    [
+        (_record(OWED), Held.ITSELF),
+        (_record(SETTLED), Held.BY_OTHERS),
+        (_record(OWED, partition=NUMBER + 1), Held.BY_OTHERS),
+        (_record(OWED, number=4), Held.BY_OTHERS),  # another channel's half has the same place
+        (Message(REAL, 0, 3, b"key", b"value", [], None, (1, 1_000)), Held.BY_OTHERS),
+        (None, Held.BY_OTHERS),
+    ],
+)
+def test_first_record_that_readers_do_not_see_says_who_holds(
+    cluster: Cluster, record: Message | None, held: Held
+) -> None:
+    cluster.stable, cluster.record = 3, record
+    assert _held((REAL, 0)) == {held}
+
+
+def test_discard_partition_is_held_by_nobody_else(cluster: Cluster) -> None:
+    cluster.stable = 3
+    assert _held((CHANNEL.discard_topic, NUMBER)) == {Held.ITSELF}
+
+
+@pytest.mark.parametrize("missing", ["end", "stable"])
+def test_partition_without_leader_is_waited_for(cluster: Cluster, missing: str) -> None:
+    setattr(cluster, missing, None)
+    with pytest.raises(KafkaUnreachable, match="no leader"):
+        _held((REAL, 0))

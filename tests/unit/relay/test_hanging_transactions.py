@@ -20,7 +20,8 @@ from relay.half.ledger.ledger import Ledger
 from relay.half.serving.take_over import HalfAuthor, written_halves
 from relay.half.state.half_records import Half
 from relay.recovery.author import Found, backwards
-from relay.recovery.hanging_transactions import NO_ANSWER, OwnHangingTransactions
+from relay.recovery.hanging_transactions import NO_ANSWER
+from relay.recovery.hanging_transactions import OwnHangingTransactions as Own
 from tests.support.ledger_model import PARTITION, SERVICE, half, transaction_id
 
 TOPIC = "orders"
@@ -110,7 +111,7 @@ def delivery() -> Mock:
 
 
 @pytest.fixture
-def hanging(cluster: Cluster, delivery: Mock) -> OwnHangingTransactions:
+def hanging(cluster: Cluster, delivery: Mock) -> Own:
     """Of a half partition that owes one transaction and is through with another one."""
     owed = Mock(all_halves=lambda: [half(20, OWED)])
     ledger = Mock(spec=Ledger, partition=PARTITION, deferred={DEFERRED})
@@ -118,7 +119,7 @@ def hanging(cluster: Cluster, delivery: Mock) -> OwnHangingTransactions:
     ledger.discards = Mock(**{"holds.return_value": False})
     ledger.progress = Mock(**{"head.return_value": HEAD})
     halves = Mock(spec=HalfReader, find=cluster.find)
-    made = OwnHangingTransactions({}, Mock(), "outbox-relay", HalfAuthor(ledger, halves), delivery)
+    made = Own({}, Mock(), "outbox-relay", HalfAuthor(ledger, halves), delivery)
     assert not made.take_stale()
     return made
 
@@ -148,7 +149,7 @@ def _aborted(delivery: Mock) -> list[int]:
 def test_the_last_own_record_tells_how_its_transaction_had_ended(
     cluster: Cluster,
     delivery: Mock,
-    hanging: OwnHangingTransactions,
+    hanging: Own,
     lie_there: list[tuple[int, int]],
     aborted: list[int],
 ) -> None:
@@ -161,7 +162,7 @@ def test_the_last_own_record_tells_how_its_transaction_had_ended(
 
 
 def test_what_others_wrote_is_passed_over(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, delivery: Mock, hanging: Own, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relay.recovery.hanging_transactions, "READ_AT_ONCE", 2)
     foreign = [Message(TOPIC, 0, offset, b"key", b"value", [], None, (1, 1_000)) for offset in range(1, 5)]
@@ -171,25 +172,19 @@ def test_what_others_wrote_is_passed_over(
     assert _aborted(delivery) == [20]
 
 
-def test_a_transaction_that_was_just_handed_out_is_owed(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
-) -> None:
+def test_a_transaction_that_was_just_handed_out_is_owed(cluster: Cluster, delivery: Mock, hanging: Own) -> None:
     cluster.records, cluster.stable = [_record(0, SETTLED, 10)], [0]
     hanging.end({TOPIC: 1}, {10})
     assert _aborted(delivery) == [10]
 
 
-def test_what_is_ended_in_a_moment_is_not_read(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
-) -> None:
+def test_what_is_ended_in_a_moment_is_not_read(cluster: Cluster, delivery: Mock, hanging: Own) -> None:
     cluster.records, cluster.stable = [_record(0, OWED, 20)], [0, 0, 1]
     assert hanging.end({TOPIC: 1}) == {}
     assert _aborted(delivery) == []
 
 
-def test_a_topic_that_does_not_answer_is_closed_until_it_does(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
-) -> None:
+def test_a_topic_that_does_not_answer_is_closed_until_it_does(cluster: Cluster, delivery: Mock, hanging: Own) -> None:
     cluster.answers = False
     assert hanging.end({TOPIC: 1}) == {TOPIC: NO_ANSWER}
     cluster.answers, cluster.records, cluster.stable = True, [_record(0, OWED, 20)], [0]
@@ -198,7 +193,7 @@ def test_a_topic_that_does_not_answer_is_closed_until_it_does(
 
 
 def test_a_topic_that_cannot_be_read_is_closed_until_all_that_lay_there_is_ended(
-    cluster: Cluster, hanging: OwnHangingTransactions
+    cluster: Cluster, hanging: Own
 ) -> None:
     """What others write there meanwhile does not count: else it would never open."""
     cluster.records, cluster.stable, cluster.readable = [_record(0, OWED, 20)], [0], False
@@ -208,9 +203,7 @@ def test_a_topic_that_cannot_be_read_is_closed_until_all_that_lay_there_is_ended
     assert hanging.end({TOPIC: 1}) == {}
 
 
-def test_after_a_take_over_all_topics_are_looked_at_again(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
-) -> None:
+def test_after_a_take_over_all_topics_are_looked_at_again(cluster: Cluster, delivery: Mock, hanging: Own) -> None:
     cluster.stable = [0]
     hanging.end({TOPIC: 1})
     assert not hanging.take_stale()
@@ -222,9 +215,7 @@ def test_after_a_take_over_all_topics_are_looked_at_again(
     assert _aborted(delivery) == [20]
 
 
-def test_a_topic_that_grew_is_looked_at_again(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
-) -> None:
+def test_a_topic_that_grew_is_looked_at_again(cluster: Cluster, delivery: Mock, hanging: Own) -> None:
     cluster.stable = [0]
     hanging.end({TOPIC: 1})
     cluster.records = [_record(0, OWED, 20)]
@@ -233,7 +224,7 @@ def test_a_topic_that_grew_is_looked_at_again(
 
 
 def test_a_topic_that_grew_is_closed_while_its_new_partitions_do_not_tell_their_ends(
-    cluster: Cluster, hanging: OwnHangingTransactions
+    cluster: Cluster, hanging: Own
 ) -> None:
     cluster.stable = [0]
     hanging.end({TOPIC: 1})
@@ -243,9 +234,7 @@ def test_a_topic_that_grew_is_closed_while_its_new_partitions_do_not_tell_their_
     assert hanging.end({TOPIC: 2}) == {}
 
 
-def test_who_is_asked_to_stop_reads_no_further(
-    cluster: Cluster, delivery: Mock, hanging: OwnHangingTransactions
-) -> None:
+def test_who_is_asked_to_stop_reads_no_further(cluster: Cluster, delivery: Mock, hanging: Own) -> None:
     cluster.records, cluster.stable = [_record(0, OWED, 20)], [0]
     hanging.stop()
     assert hanging.end({TOPIC: 1}) != {}

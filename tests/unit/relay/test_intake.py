@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.names import Channel
-from relay.half.serving.intake import ARRIVALS, Arrivals, Intake
+from relay.half.serving.intake import ARRIVALS, Arrivals, Intake, LogEnds
 
 HALF, OP, VERDICT = "outbox.half", "outbox.op", "outbox.verdict"
 
@@ -227,3 +227,18 @@ def test_intake_is_not_behind_an_aborted_transaction() -> None:
     assert desk.intake.is_behind(0, lambda _topic, _partition: 13)
     desk.hand_over(_end(HALF, 13))
     assert not desk.intake.is_behind(0, lambda topic, _partition: 13 if topic == HALF else 10)
+
+
+def test_a_kafka_that_answers_nothing_is_a_reason_not_to_be_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[dict[str, tuple[int, ...]]] = [{"half": (7,)}, {}, {}, {"half": (8,)}]
+    now = [100.0]
+    monkeypatch.setattr("relay.half.serving.intake.end_offsets", lambda *_: answers.pop(0))
+    monkeypatch.setattr("relay.half.serving.intake.time.monotonic", lambda: now[0])
+    admin: Any = MagicMock()
+    ends, seen = LogEnds(admin, {"half": 1, "op": 1}), []
+    while answers:
+        ends._look()
+        now[0] += 10
+        seen.append(ends.not_ready())
+    assert seen == [None, "Kafka has not answered for 10 s", "Kafka has not answered for 20 s", None]
+    assert ends.of("half", 0) == 8

@@ -33,11 +33,10 @@ def outcome(ops: tuple[tuple[OpEntry, OpSource], ...]) -> OpEntry | None:
     return decisions[-1][0] if len(kinds) == 1 else None
 
 
-def test_row_outweighs_ops_and_disputed_ops_decide_nothing() -> None:
-    """All sequences of three ops on a transaction whose last half was not read yet."""
-    for ops in itertools.product(OPS, repeat=3):
-        ledger = new_ledger()
-        ledger.read_halves([half(0, 1)])
+def _judge_all(repeat: int) -> None:
+    """Read all sequences of so many ops on a transaction whose last half was not read yet."""
+    for ops in itertools.product(OPS, repeat=repeat):
+        ledger = new_ledger(halves=[half(0, 1)])
         ledger.read_ops(op(offset, found, source=source) for offset, (found, source) in enumerate(ops))
         transaction = ledger.pending.by_id[transaction_id(1)]
         expected = outcome(ops)
@@ -50,6 +49,10 @@ def test_row_outweighs_ops_and_disputed_ops_decide_nothing() -> None:
             assert transaction.state is (State.COMMITTED if expected.kind is OpKind.COMMIT else State.ROLLED_BACK)
 
 
+def test_row_outweighs_ops_and_disputed_ops_decide_nothing() -> None:
+    _judge_all(3)
+
+
 def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[tuple[State, Event]] = set()
     move = Transaction.move
@@ -59,9 +62,8 @@ def test_every_transition_of_the_table_happens(monkeypatch: pytest.MonkeyPatch) 
         move(transaction, event)
 
     monkeypatch.setattr(Transaction, "move", spy)
-    test_row_outweighs_ops_and_disputed_ops_decide_nothing()
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1), half(1, 2)])
+    _judge_all(2)
+    ledger = new_ledger(halves=[half(0, 1), half(1, 2)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0", 0, 0), entry(OpKind.COMMIT, 2, "-", -1, -1))])
     (transaction,) = taken_ready(ledger, 1)
     for number, kind in enumerate((OpKind.DELIVER, OpKind.ROLLBACK), 1):

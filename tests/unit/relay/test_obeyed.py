@@ -14,9 +14,7 @@ ID = transaction_id(1)
 
 
 def _settled(first: OpEntry) -> Ledger:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 1)])
-    ledger.read_ops([op(0, first)])
+    ledger = new_ledger(halves=[half(0, 1)], ops=[op(0, first)])
     taken_ready(ledger, 10)
     assert len(ledger.pending) == 0
     return ledger

@@ -15,6 +15,7 @@ from relay.half.kafka.offset_commits import OffsetCommits
 RETRIABLE = KafkaError(KafkaError.NOT_COORDINATOR, retriable=True)
 LOST = KafkaError(KafkaError.ILLEGAL_GENERATION)
 NUMBER = 3
+Commit = Callable[[Sequence[TopicPartition]], None]
 
 
 def offsets(half: int, op: int = 0) -> list[TopicPartition]:
@@ -33,7 +34,7 @@ def commits() -> OffsetCommits:
 
 
 @pytest.fixture
-def commit(commits: OffsetCommits) -> Callable[[Sequence[TopicPartition]], None]:
+def commit(commits: OffsetCommits) -> Commit:
     return commits.serve(NUMBER)
 
 
@@ -42,9 +43,7 @@ def consumer() -> Mock:
     return Mock(spec=Consumer)
 
 
-def test_only_the_newest_offsets_are_sent_and_once(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
-) -> None:
+def test_only_the_newest_offsets_are_sent_and_once(commits: OffsetCommits, commit: Commit, consumer: Mock) -> None:
     commit(offsets(1))
     commit(offsets(2))
     commits.send(consumer)
@@ -53,7 +52,7 @@ def test_only_the_newest_offsets_are_sent_and_once(
 
 
 def test_what_is_acknowledged_is_not_committed_again_at_the_end(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
+    commits: OffsetCommits, commit: Commit, consumer: Mock
 ) -> None:
     commit(offsets(1))
     commits.send(consumer)
@@ -63,7 +62,7 @@ def test_what_is_acknowledged_is_not_committed_again_at_the_end(
 
 
 def test_what_is_not_acknowledged_is_committed_at_the_end_and_waited_for(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
+    commits: OffsetCommits, commit: Commit, consumer: Mock
 ) -> None:
     commit(offsets(1, 1))
     commits.send(consumer)
@@ -74,7 +73,7 @@ def test_what_is_not_acknowledged_is_committed_at_the_end_and_waited_for(
 
 
 def test_a_commit_that_may_be_tried_again_is_and_with_the_newest_offsets(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
+    commits: OffsetCommits, commit: Commit, consumer: Mock
 ) -> None:
     commit(offsets(1))
     commits.send(consumer)
@@ -87,7 +86,7 @@ def test_a_commit_that_may_be_tried_again_is_and_with_the_newest_offsets(
 
 def test_one_that_is_tried_for_too_long_has_failed(
     commits: OffsetCommits,
-    commit: Callable[[Sequence[TopicPartition]], None],
+    commit: Commit,
     consumer: Mock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,7 +100,7 @@ def test_one_that_is_tried_for_too_long_has_failed(
 
 
 def test_a_refusal_is_told_until_the_partition_is_given_up(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
+    commits: OffsetCommits, commit: Commit, consumer: Mock
 ) -> None:
     consumer.commit.side_effect = KafkaException(LOST)
     commit(offsets(1))
@@ -114,7 +113,7 @@ def test_a_refusal_is_told_until_the_partition_is_given_up(
 
 
 def test_an_error_of_one_place_is_one_of_its_partition_alone(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
+    commits: OffsetCommits, commit: Commit, consumer: Mock
 ) -> None:
     commits.serve(NUMBER + 1)([TopicPartition("half", NUMBER + 1, 7)])
     commit(offsets(1))
@@ -125,9 +124,7 @@ def test_an_error_of_one_place_is_one_of_its_partition_alone(
     assert commits.failure(NUMBER + 1) is None
 
 
-def test_who_is_not_served_any_more_commits_nothing(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
-) -> None:
+def test_who_is_not_served_any_more_commits_nothing(commits: OffsetCommits, commit: Commit, consumer: Mock) -> None:
     """A worker that did not end in time would move its successor's checkpoint."""
     commits.finish(consumer, [NUMBER])
     with pytest.raises(DeliveryError, match="no longer serves half partition"):
@@ -135,7 +132,7 @@ def test_who_is_not_served_any_more_commits_nothing(
 
 
 def test_a_last_commit_that_fails_is_no_failure_of_the_service(
-    commits: OffsetCommits, commit: Callable[[Sequence[TopicPartition]], None], consumer: Mock
+    commits: OffsetCommits, commit: Commit, consumer: Mock
 ) -> None:
     consumer.commit.side_effect = KafkaException(LOST)
     commit(offsets(1))

@@ -1,8 +1,16 @@
-"""Which partition numbers a relay may serve: all its partitions, and after a fence only in a newer generation."""
+"""Which partition numbers a relay may serve, which are halted (R36), and when one stands still (R50)."""
 
 from __future__ import annotations
 
-from relay.half.partitions.ownership import FENCED_SECONDS, RETRY_SECONDS, RETRY_SECONDS_MAX, Ownership
+from relay.half.partitions.ownership import (
+    FENCED_SECONDS,
+    RETRY_SECONDS,
+    RETRY_SECONDS_MAX,
+    STALLED_SECONDS,
+    Halts,
+    Ownership,
+    Stalls,
+)
 
 ALL = [("half", 0), ("op", 0), ("verdict", 0)]
 
@@ -90,3 +98,76 @@ def test_who_is_fenced_for_long_and_still_owns_asks_for_a_new_generation_once() 
     assert ownership.fenced_too_long(10.0 + FENCED_SECONDS) == []
     assert ownership.fenced_too_long(10.1 + FENCED_SECONDS) == [0, 1]
     assert ownership.fenced_too_long(99.0) == []
+
+
+def test_halts_of_some_partitions_leave_the_others() -> None:
+    halts = Halts()
+    assert (len(halts), halts.why(), halts.of_all(2)) == (0, None, None)
+    halts.halt(1, ValueError("damaged"))
+    assert halts.why() == "partition 1 is halted: damaged"
+    assert halts.of_all(2) is None
+
+
+def test_halts_of_all_partitions_give_a_cause() -> None:
+    halts = Halts()
+    halts.halt(1, ValueError("second"))
+    halts.halt(0, ValueError("first"))
+    assert str(halts.of_all(2)) == "first"
+    assert halts.why() == "partition 0 is halted: first; partition 1 is halted: second"
+
+
+def test_halt_ends_where_a_partition_is_served() -> None:
+    halts = Halts()
+    halts.halt(1, ValueError("damaged"))
+    halts.halt(1, ValueError("damaged again"))
+    halts.end([0, 1])
+    assert (len(halts), halts.why()) == (0, None)
+
+
+LATER = STALLED_SECONDS + 1
+
+
+def test_partition_with_work_that_does_not_move_is_stalled() -> None:
+    stalls = Stalls()
+    stalls.observe(3, 100, 0.0, has_work=True)
+    assert stalls.why(STALLED_SECONDS) is None
+    assert stalls.why(LATER) == "partition 3 has records to settle and has not moved for 61 s"
+    assert stalls.seconds(LATER) == {3: LATER}
+
+
+def test_partition_that_moves_is_not_stalled() -> None:
+    stalls = Stalls()
+    stalls.observe(0, 100, 0.0, has_work=True)
+    stalls.observe(0, 101, LATER, has_work=True)
+    assert stalls.why(LATER + 1) is None
+
+
+def test_partition_without_work_is_not_stalled() -> None:
+    stalls = Stalls()
+    stalls.observe(0, 100, 0.0, has_work=True)
+    stalls.observe(0, 100, 50.0, has_work=False)
+    assert stalls.seconds(LATER) == {0: 0.0}
+    stalls.observe(0, 100, LATER, has_work=True)
+    assert stalls.why(LATER + 1) is None
+
+
+def test_batch_that_fails_again_and_again_is_no_progress() -> None:
+    """Each take-over begins at the checkpoint before it."""
+    stalls = Stalls()
+    for second in range(0, 70, 2):
+        stalls.observe(0, 100, float(second), has_work=True)
+        stalls.observe(0, 90, float(second + 1), has_work=True)
+    assert stalls.why(70.0) == "partition 0 has records to settle and has not moved for 70 s"
+
+
+def test_partition_between_two_owners_goes_on_counting() -> None:
+    stalls = Stalls()
+    stalls.observe(0, 100, 0.0, has_work=True)
+    assert stalls.seconds(30.0) == {0: 30.0}
+
+
+def test_forgotten_partition_is_not_stalled() -> None:
+    stalls = Stalls()
+    stalls.observe(0, 100, 0.0, has_work=True)
+    stalls.forget([0, 1])
+    assert (stalls.why(LATER), stalls.seconds(LATER)) == (None, {})

@@ -102,8 +102,7 @@ def busy(ledger: Ledger, start: int, stop: int, *, dead_every: int = 0, time: in
 
 
 def test_the_oldest_of_a_dead_service_make_room_and_no_more_than_is_needed() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 0, service="slow")])
+    ledger = new_ledger(halves=[half(0, 0, service="slow")])
     dead = busy(ledger, 1, WINDOW * 3 // 4 - 1, dead_every=10)
     assert parked(ledger, NOW + HOUR) == []
     dead += busy(ledger, WINDOW * 3 // 4 - 1, WINDOW * 3 // 4 + 1, dead_every=10)
@@ -114,8 +113,7 @@ def test_the_oldest_of_a_dead_service_make_room_and_no_more_than_is_needed() -> 
 
 
 def test_a_single_one_in_the_way_is_parked_not_the_many_that_are_young() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 0, service="slow")])
+    ledger = new_ledger(halves=[half(0, 0, service="slow")])
     busy(ledger, 1, WINDOW - 1_000)
     busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
     young = range(WINDOW - 1_000, WINDOW - 1, 2)
@@ -224,8 +222,7 @@ def test_nobody_waits_long_when_reading_is_about_to_stop() -> None:
 
 
 def test_one_that_was_not_due_yet_waits_for_nobody() -> None:
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 0, service="slow", options=HalfOptions(immunity=2 * HOUR))])
+    ledger = new_ledger(halves=[half(0, 0, service="slow", options=HalfOptions(immunity=2 * HOUR))])
     busy(ledger, 1, WINDOW - 1_000)
     busy(ledger, WINDOW - 1_000, WINDOW - 1, dead_every=2)
     assert parked(ledger, NOW + HOUR) == [0], "its application may still work on it, and nobody else can tell"
@@ -291,8 +288,7 @@ def test_service_at_its_limit_does_not_hold_up_others() -> None:
 def test_deferred_halves_keep_their_order() -> None:
     """What came later is decided first, and yet delivered last."""
     keyed = [half(number, number, service="flood", key=b"k") for number in range(30)]
-    ledger = new_ledger(parking=LIMITED)
-    ledger.read_halves(keyed[:25])
+    ledger = new_ledger(parking=LIMITED, halves=keyed[:25])
     decided = [entry(OpKind.COMMIT, number, "0", number, number) for number in reversed(range(30))]
     ledger.read_ops([op(0, *decided[5:])])
     ledger.read_halves(keyed[25:])
@@ -376,8 +372,7 @@ def test_the_settings_say_the_same() -> None:
 
 def test_what_waited_too_long_is_parked() -> None:
     age = DEFAULT.undecided_max_age_ms
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 0, time=NOW), half(1, 1, time=NOW), half(2, 2, time=NOW + age)])
+    ledger = new_ledger(halves=[half(0, 0, time=NOW), half(1, 1, time=NOW), half(2, 2, time=NOW + age)])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 1, "0-1", 1, 9))])
     assert parked(ledger, NOW + age - 1) == []
     assert parked(ledger, NOW + age + age // 100) == [0]
@@ -396,8 +391,7 @@ def _asked(ledger: Ledger, now: int, times: int) -> None:
 
 def test_listener_without_answer_is_parked_after_its_own_age() -> None:
     age = DEFAULT.listener_max_age_ms
-    ledger = new_ledger()
-    ledger.read_halves([half(0, 0, truth=Truth.LISTENER, key=b"k"), half(1, 1), half(2, 2, key=b"k")])
+    ledger = new_ledger(halves=[half(0, 0, truth=Truth.LISTENER, key=b"k"), half(1, 1), half(2, 2, key=b"k")])
     ledger.read_ops([op(0, entry(OpKind.COMMIT, 2, "0", 2, 2))])
     assert list(taken_ready(ledger, ALL)) == [], "it is behind the first of its key"
     _asked(ledger, NOW + HOUR, 2)
@@ -417,8 +411,7 @@ def test_listener_that_had_no_time_to_answer_is_not_parked(times: int) -> None:
 
 
 def test_listener_age_never_exceeds_that_of_rows() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(undecided_max_age_ms=HOUR))
-    ledger.read_halves([half(0, 0, truth=Truth.LISTENER)])
+    ledger = new_ledger(parking=ParkingPolicy(undecided_max_age_ms=HOUR), halves=[half(0, 0, truth=Truth.LISTENER)])
     _asked(ledger, NOW + HOUR // 2, 2)
     assert parked(ledger, NOW + 2 * HOUR) == [0]
 
@@ -461,8 +454,7 @@ def test_oldest_undecided_metric_follows_the_ledger() -> None:
 
 
 def test_what_was_answered_unknown_too_often_is_parked() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(check_max=2))
-    ledger.read_halves([half(0, 0), half(1, 1)])
+    ledger = new_ledger(parking=ParkingPolicy(check_max=2), halves=[half(0, 0), half(1, 1)])
     for offset, checks in enumerate([1, 1, 1]):
         answer = entry(OpKind.UNKNOWN, 0, "0", 0, 0, checks=checks, reason="who knows")
         ledger.read_ops([op(offset, answer, source=OpSource.LISTENER)])
@@ -478,8 +470,7 @@ def test_what_was_answered_unknown_too_often_is_parked() -> None:
 
 
 def test_one_that_was_decided_meanwhile_is_not_parked() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(check_max=1))
-    ledger.read_halves([half(0, 0)])
+    ledger = new_ledger(parking=ParkingPolicy(check_max=1), halves=[half(0, 0)])
     unknown = entry(OpKind.UNKNOWN, 0, "0", 0, 0, checks=1)
     ledger.read_ops([op(0, unknown, source=OpSource.LISTENER), op(1, entry(OpKind.COMMIT, 0, "0", 0, 0))])
     assert ledger.take_parked(NOW, ALL) == []

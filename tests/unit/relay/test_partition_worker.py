@@ -16,7 +16,6 @@ import relay.half.ledger.partition_progress
 import relay.half.serving.commits
 import relay.half.serving.intake
 import relay.half.serving.worker
-from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_cache import TopicCache
 from outbox._rules.topic_description import TopicDescription
 from outbox.protocol.check import CheckRequest
@@ -43,6 +42,7 @@ from relay.half.state.message_transaction import Transaction
 from relay.half.state.parking import ParkingPolicy
 from tests.support.ledger_model import (
     CHANNEL,
+    DESCRIPTION,
     OP_TOPIC_ID,
     PARTITION,
     SERVICE,
@@ -57,11 +57,6 @@ from tests.support.ledger_model import (
 
 WINDOW = 4
 EARLY = 2
-HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
-OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
-VERDICT = TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {})
-CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
-DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {"max.message.bytes": "4194304"})
 REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"})
 
 
@@ -108,7 +103,7 @@ def _worker(ledger: Ledger, delivery: Mock, feedback: BatchFeedback) -> Partitio
     readers = PartitionReaders(
         Mock(spec=HalfReader, **{"read.return_value": [], "fetch.return_value": {}}),
         Mock(spec=DiscardReader, newest_append=0, **{"read_manifests.return_value": [], "skipped.return_value": {}}),
-        Decoder(DISCARD.max_message_bytes, VERDICT.name),
+        Decoder(DESCRIPTION.discard.max_message_bytes, CHANNEL.verdict_topic),
     )
     topics = Mock(spec=TopicCache, **{"describe.return_value": {REAL.name: REAL}})
     gate = Gate(GatePolicy(), CHANNEL, PARTITION)
@@ -117,7 +112,7 @@ def _worker(ledger: Ledger, delivery: Mock, feedback: BatchFeedback) -> Partitio
         ledger,
         readers,
         TopicLookup(ledger.deliveries.queue, gate, topics, HangingTransactions(), feedback.refusals, brokers),
-        Commits(ledger, ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4), delivery, Mock()),
+        Commits(ledger, DESCRIPTION, delivery, Mock()),
         CheckBack(ledger, Mock(spec=CheckSender, **{"room.return_value": 100}), readers),
         feedback,
     )

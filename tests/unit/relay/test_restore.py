@@ -10,20 +10,11 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 import relay.half.serving.restore
-from outbox._kafka.channel import ChannelDescription
-from outbox._rules.topic_description import TopicDescription
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from relay.half.serving.restore import read_checkpoints, verify_checkpoints, verify_discards
-from tests.support.ledger_model import CHANNEL, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
-
-HALF = TopicDescription(CHANNEL.half_topic, TOPIC_ID, 4, 3, {})
-OP = TopicDescription(CHANNEL.op_topic, OP_TOPIC_ID, 4, 3, {})
-VERDICT = TopicDescription(CHANNEL.verdict_topic, VERDICT_TOPIC_ID, 4, 3, {})
-CHECK = TopicDescription(CHANNEL.check_topic, OP_TOPIC_ID, 4, 3, {})
-DISCARD = TopicDescription(CHANNEL.discard_topic, OP_TOPIC_ID, 4, 3, {})
-DESCRIPTION = ChannelDescription(CHANNEL, HALF, OP, VERDICT, CHECK, DISCARD, 4)
+from tests.support.ledger_model import CHANNEL, DESCRIPTION, OP_TOPIC_ID, TOPIC_ID, VERDICT_TOPIC_ID
 
 
 class Group:

@@ -1,18 +1,22 @@
-"""The half partitions of a relay: what was not foreseen halts the one that it is about (R81)."""
+"""The half partitions of a relay: their take-over, and what was not foreseen halts the one that it is about (R81)."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
 
+from relay.delivery.producer import DeliveryError
+from relay.delivery.transactional_delivery import Delivery
 from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.served import ServedPartitions
+from relay.half.serving.take_over import Fencing
 
 BUG = LookupError("a bug")
 
@@ -76,3 +80,63 @@ def test_a_take_over_that_fails_unforeseen_halts_its_half_partition(
     served.take_over([1], assign=True)
     assert (len(served.halts), len(served.workers)) == (1, 1)
     assert "LookupError: a bug" in (served.halts.why() or "")
+
+
+SECONDS = 10.0
+
+
+class Kafka:
+    """Initialises producers; that of half partition 1 waits."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        self.goes_on = threading.Event()
+        self.delivery = Mock(spec=Delivery)
+
+    def fence(self, number: int) -> Delivery:
+        self.made.append(number)
+        if number == 1:
+            self.goes_on.wait(SECONDS)
+        if number == 2:
+            raise DeliveryError("Kafka does not answer")
+        return self.delivery
+
+
+@pytest.fixture
+def kafka() -> Kafka:
+    return Kafka()
+
+
+def test_nobody_waits_for_one_that_kafka_lets_wait(kafka: Kafka) -> None:
+    fencing = Fencing(kafka.fence)
+    fencing.begin([0, 1])
+    found: list[tuple[int, Delivery | Exception]] = []
+    while not found:
+        found += fencing.take_done(0.01)
+    assert found == [(0, kafka.delivery)]
+    fencing.begin([1])
+    assert sorted(kafka.made) == [0, 1], "it is under way"
+    kafka.goes_on.set()
+    assert [number for number, _ in fencing.take_done(SECONDS)] == [1]
+    assert not list(fencing.take_done())
+
+
+def test_failure_is_told_and_tried_again(kafka: Kafka) -> None:
+    fencing = Fencing(kafka.fence)
+    for _ in range(2):
+        fencing.begin([2])
+        ((_, error),) = fencing.take_done(SECONDS)
+        assert isinstance(error, DeliveryError)
+    assert kafka.made == [2, 2]
+
+
+def test_no_producer_comes_after_its_half_partition_was_given_up(kafka: Kafka) -> None:
+    """It would fence the next owner."""
+    fencing = Fencing(kafka.fence)
+    fencing.begin([0, 1, 2])
+    threading.Timer(0.1, kafka.goes_on.set).start()
+    fencing.drop([1, 2, 3])
+    kafka.delivery.close.assert_called_once_with()
+    fencing.drop_all()
+    assert kafka.delivery.close.call_count == 2
+    assert not list(fencing.take_done())

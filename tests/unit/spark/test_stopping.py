@@ -68,16 +68,12 @@ def test_other_errors_stay_errors_after_a_stop(spark: Any, error: Exception) -> 
         ends(spark, error, asked=True)
 
 
-def test_py4j_writes_no_traceback_past_its_own_logger(capsys: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level, root.filters[:]
-    try:
-        configure_job_logs(cast("MaintainSettings", Mock(log_level="info", log_format="json")))
-        root.handle(record("java_gateway.py", "Exception while sending command."))
-        root.handle(record("job.py", "Landed"))
-    finally:
-        root.handlers[:], root.filters[:] = before[0], before[2]
-        root.setLevel(before[1])
+def test_py4j_writes_no_traceback_past_its_own_logger(
+    capsys: pytest.CaptureFixture[str], root_logger: logging.Logger
+) -> None:
+    configure_job_logs(cast("MaintainSettings", Mock(log_level="info", log_format="json")))
+    root_logger.handle(record("java_gateway.py", "Exception while sending command."))
+    root_logger.handle(record("job.py", "Landed"))
     said = capsys.readouterr().err
     assert "Landed" in said
     assert "Exception while sending command" not in said

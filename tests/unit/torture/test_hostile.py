@@ -16,7 +16,6 @@ from tests.torture.evidence import Evidence
 from tests.torture.hostile.mark import MARK, marked_id, strangers
 from tests.torture.invariants import check
 from tests.torture.processes import HALTED, halts_of, hurts_of
-from tests.torture.watches import MOST, ResourceWatch
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -68,10 +67,6 @@ def test_a_record_of_the_victim_is_none() -> None:
     assert strangers([Record((b"half-3", b'{"departure": 1}'), [("told", b"x/0"), ("empty", None)])]) == []
 
 
-def test_the_mark_is_a_transaction_id_of_format_7() -> None:
-    assert (ID[14], ID[-12:]) == ("7", b"hostil".hex())
-
-
 def _service(folder: Path, *events: dict[str, str]) -> Service:
     log = folder / "relay-1.log"
     log.write_text("\n".join(map(json.dumps, events)))
@@ -84,11 +79,3 @@ def test_halts_of_the_hostile_channel_are_its_own(tmp_path: Path) -> None:
     service.process.wait()
     assert len(halts_of(service)) == 1
     assert hurts_of(service) == {"halts of its table source": 1, "halts of its half partitions": 1}
-
-
-def test_two_channels_may_have_twice_the_threads_and_no_more_memory() -> None:
-    watch = ResourceWatch(2)
-    watch.saw("relay", {"threads": 2 * MOST["threads"], "resident_mib": MOST["resident_mib"]})
-    assert watch.found == []
-    watch.saw("relay", {"resident_mib": MOST["resident_mib"] + 1})
-    assert [name for name, _ in watch.found] == ["I12"]

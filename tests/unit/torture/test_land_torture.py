@@ -5,15 +5,13 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
 from spark_jobs.tables.progress import Progress
-from tests.land_torture.document import SPARK, described, kept, written
-from tests.land_torture.invariants import RULES, Evidence, Row, check
-from tests.land_torture.points import POINTS, Kind, Point, in_turn
-from tests.land_torture.run import Result
+from tests.land_torture.document import SPARK, kept, written
+from tests.land_torture.invariants import Evidence, Row, check
+from tests.land_torture.points import POINTS, in_turn
 
 ROWS = [Row("orders", 0, offset, b"%d" % offset, f"id/{offset}") for offset in (0, 1, 4, 5)]
 
@@ -44,46 +42,10 @@ def test_each_invariant_finds_what_contradicts_it(name: str) -> None:
     assert [violation.invariant for violation in check(WRONG[name])] == [name]
 
 
-def test_each_invariant_has_a_contradiction() -> None:
-    assert set(WRONG) == set(RULES)
-
-
-def test_a_batch_that_is_missing_is_a_gap() -> None:
-    evidence = replace(CLEAN, commits=[batch(0, 0, 3, 2), batch(2, 3, 6, 2)], batches={0: 2, 2: 2})
-    assert [violation.detail for violation in check(evidence)] == ["the commits are of the batches [0, 2]"]
-
-
 def test_all_points_have_their_turn_before_one_comes_again() -> None:
     points = POINTS["delta"]
     turns = in_turn(points, random.Random(1))
     assert set(islice(turns, len(points))) == set(islice(turns, len(points))) == set(points)
-
-
-def test_a_sight_is_what_was_not_there_before(tmp_path: Path) -> None:
-    point = Point("batch", Kind.SIGHT, "commits", r"\d+")
-    assert point.names(tmp_path) == set()
-    (tmp_path / "commits").mkdir()
-    for name in ("7", ".7.crc"):
-        (tmp_path / "commits" / name).touch()
-    assert point.names(tmp_path) == {"7"}
-
-
-def report(sink: str, violations: int = 0) -> dict[str, object]:
-    run = Result(sink, 7, violations=[]).report()
-    run |= {"kills": 32, "kills_by_point": {"at any moment": 32}, "violations": violations}
-    return {
-        "date": "2026-01-01T00:00:00+00:00",
-        "command": "python -m tests.land_torture",
-        "commit": "abc",
-        "runs": [run],
-    }
-
-
-def test_the_document_says_what_the_reports_say() -> None:
-    text = described([report("delta"), report("delta", 1)])
-    assert "| 32 | 32 |" in text
-    assert "| **0** | **1** |" in text
-    assert "`python -m tests.land_torture`" in text
 
 
 def test_the_document_is_made_of_the_reports_that_are_kept() -> None:

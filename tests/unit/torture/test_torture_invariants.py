@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -101,217 +102,128 @@ def with_rows() -> Evidence:
     )
 
 
-def found(evidence: Evidence) -> list[str]:
-    return sorted({violation.invariant for violation in check(evidence)})
+CLEAN, WITH_ROWS = clean(), with_rows()
 
 
-def with_record(place: int, **changes: object) -> Evidence:
-    """Clean evidence in whose log and reader one record is another."""
-    evidence = clean()
-    records = list(evidence.log)
-    records[place] = records[place]._replace(**changes)  # type: ignore[arg-type]  # each test names its fields
+def logged(records: Sequence[Seen], evidence: Evidence = CLEAN) -> Evidence:
+    """Evidence with other records in its log and its reader."""
     return replace(evidence, log=records, reader=records)
 
 
-def test_clean_evidence_is_clean() -> None:
-    assert found(clean()) == []
+def other(place: int, evidence: Evidence = CLEAN, **changes: object) -> Evidence:
+    """Evidence in whose log and reader one record is another."""
+    records = list(evidence.log)
+    records[place] = records[place]._replace(**changes)  # type: ignore[arg-type]  # each case names its fields
+    return logged(records, evidence)
 
 
-def test_a_lost_message_is_found() -> None:
-    without = clean().log[:-1]
-    assert found(replace(clean(), log=without, reader=without)) == ["I1", "I5"]
+def without_told(number: int) -> dict[str, Told]:
+    return {id_: told for id_, told in CLEAN.told.items() if not id_.startswith(IDS[number])}
 
 
-def test_a_message_that_only_the_reader_missed_is_found() -> None:
-    assert found(replace(clean(), reader=clean().reader[1:])) == ["I1"]
+def with_rows_of(**states: str | None) -> dict[str, str]:
+    """The callback rows, some of which have another state, or are gone."""
+    rows: dict[str, str | None] = {**CLEAN.rows}
+    rows |= {IDS[int(name[1:])]: state for name, state in states.items()}
+    return {id_: state for id_, state in rows.items() if state}
 
 
-def test_a_doubled_message_is_found() -> None:
-    twice = [*clean().log, clean().log[0]._replace(offset=40, late=True)]
-    assert found(replace(clean(), log=twice, reader=twice)) == ["I1"]
+def discarding(*manifests: Manifest) -> Evidence:
+    return replace(CLEAN, manifests=[*CLEAN.manifests, *manifests])
 
 
-def test_a_phantom_is_found() -> None:
-    phantom = [*clean().log, record(3)]
-    assert found(replace(clean(), log=phantom, reader=phantom)) == ["I2", "I7"]
-    assert "I2" in found(replace(clean(), reader=phantom))
+def answered(told: str, outcome: str) -> Evidence:
+    return replace(CLEAN, answers=[Answer(told, IDS[0], outcome, "asked in the end")])
 
 
-def test_a_message_that_was_visible_too_early_is_found() -> None:
-    assert found(replace(clean(), early=[record(0).message_id])) == ["I2"]
+def delivered_rows(rows: Sequence[DeliveredRow]) -> Evidence:
+    return replace(WITH_ROWS, delivered=rows)
 
 
-def test_a_half_that_never_ends_is_found() -> None:
-    assert found(replace(clean(), unsettled=["half/0"])) == ["I3"]
+def discarded_rows(row: DiscardedRow, *poison: int) -> Evidence:
+    return replace(WITH_ROWS, discarded=[*WITH_ROWS.discarded, row], poison={5, *poison})
 
 
-def test_a_malformed_half_that_vanished_is_found() -> None:
-    assert found(replace(clean(), manifests=[])) == ["I3"]
+UNAVAILABLE = manifest(IDS[2], DiscardReason.TOPIC_UNAVAILABLE, (0, 4))
+PHANTOM = [*CLEAN.log, record(3)]
+DELIVERED = WITH_ROWS.delivered
+OTHER_ID = {**WITH_ROWS.told, f"{ROWS[0]}/1": WITH_ROWS.told[f"{ROWS[0]}/1"]._replace(message_id="x/1")}
+CASES: dict[str, tuple[Evidence, str]] = {
+    "clean": (CLEAN, ""),
+    "clean, with rows": (WITH_ROWS, ""),
+    "lost message": (logged(CLEAN.log[:-1]), "I1 I5"),
+    "message that only the reader missed": (replace(CLEAN, reader=CLEAN.reader[1:]), "I1"),
+    "message twice": (logged([*CLEAN.log, CLEAN.log[0]._replace(offset=40, late=True)]), "I1"),
+    "phantom": (logged(PHANTOM), "I2 I7"),
+    "phantom that only the reader saw": (replace(CLEAN, reader=PHANTOM), "I1 I2"),
+    "visible too early": (replace(CLEAN, early=[record(0).message_id]), "I2"),
+    "half that never ends": (replace(CLEAN, unsettled=["half/0"]), "I3"),
+    "malformed half that vanished": (replace(CLEAN, manifests=[]), "I3"),
+    "messages out of order": (other(0, number=9), "I4"),
+    "halves out of order": (other(0, origin=("0", 5)), "I4"),
+    "late message out of order": (other(0, number=9, late=True), ""),
+    "torn transaction": (logged([one for one in CLEAN.log if one.message_id != record(1, 1).message_id]), "I1 I5"),
+    "settled before its message came": (replace(CLEAN, claims={("0", 3): 999}), "I6"),
+    "commit op, rollback row": (replace(CLEAN, ops=[op(OpKind.COMMIT, IDS[3])]), "I7"),
+    "rollback op, committed row": (replace(CLEAN, ops=[op(OpKind.ROLLBACK, IDS[0])]), "I7"),
+    "commit op, no row": (replace(CLEAN, ops=[op(OpKind.COMMIT, "?")]), "I7"),
+    "rollback row that a failover lost": (replace(CLEAN, rows=with_rows_of(_3=None)), "I7"),
+    # Its row, its business row and what it told are gone together; the message and the op marker are there.
+    "lost by a failover after delivery": (replace(CLEAN, told=without_told(0), rows=with_rows_of(_0=None)), "I2 I7 I8"),
+    # The checker has fenced it meanwhile: nothing is visible, but its COMMIT had returned.
+    "lost by a failover before delivery": (
+        replace(
+            logged([one for one in CLEAN.log if one.transaction_id != IDS[1]]),
+            told=without_told(1),
+            rows=with_rows_of(_1="R"),
+        ),
+        "I8",
+    ),
+    "delivered and discarded": (replace(CLEAN, alive={IDS[0]: manifest(IDS[0], DiscardReason.MALFORMED)}), "I7"),
+    "commit with a rollback row": (replace(CLEAN, rows=with_rows_of(_1="R")), "I7 I8"),
+    "commit without its row": (replace(CLEAN, rows=with_rows_of(_1=None)), "I8"),
+    "acknowledged commit that is gone": (replace(CLEAN, acknowledged=["gone"]), "I8"),
+    "told COMMITTED, gone": (answered("gone", Outcome.COMMITTED), "I17"),
+    "told ROLLED_BACK, there": (answered(IDS[0], Outcome.ROLLED_BACK), "I17"),
+    "told OPEN": (answered(IDS[0], Outcome.OPEN), "I17"),
+    "refused": (answered("gone", "refused (no transaction has the xid 7)"), "I17"),
+    "told COMMITTED, there": (answered(IDS[0], Outcome.COMMITTED), ""),
+    "told ROLLED_BACK, gone": (answered("gone", Outcome.ROLLED_BACK), ""),
+    "told TOO_OLD, there": (answered(IDS[0], Outcome.TOO_OLD), ""),
+    "told TOO_OLD, gone": (answered("gone", Outcome.TOO_OLD), ""),
+    "changed message": (other(0, digest="other"), "I10"),
+    "changed topic": (replace(other(0, topic="t.b"), partitions={TOPIC: 3, "t.b": 3}), "I10"),
+    "changed partition": (other(0, partition=(PARTITION + 1) % 3), "I4 I10"),
+    "discarded as incomplete": (discarding(manifest(IDS[2], DiscardReason.INCOMPLETE, (0, 4))), "I14"),
+    "discarded for a topic": (discarding(manifest(IDS[2], DiscardReason.TOPIC_MISSING, (0, 4))), "I14"),
+    "discarded as malformed": (discarding(manifest("x", DiscardReason.MALFORMED, (0, 0))), "I14"),
+    "still undecided": (replace(CLEAN, alive={"x": manifest("x", DiscardReason.UNDECIDED, (0, 7))}), "I14"),
+    "still without topic": (replace(CLEAN, alive={"x": manifest("x", DiscardReason.TOPIC_UNAVAILABLE, (0, 7))}), "I14"),
+    "without topic, not parked": (discarding(UNAVAILABLE), "I14"),
+    "without topic, parked": (discarding(manifest(IDS[2], DiscardReason.UNDECIDED, (0, 4)), UNAVAILABLE), ""),
+    "record of another channel": (replace(CLEAN, strangers=["t1.a/0/7"]), "I16"),
+    "row that waits": (replace(WITH_ROWS, waiting=["x/7"]), "I3"),
+    "poison row that vanished": (replace(WITH_ROWS, discarded=[]), "I3"),
+    "rows out of order": (other(-1, WITH_ROWS, origin=(SOURCE, 2)), "I4"),
+    "row gone before its message came": (delivered_rows([DELIVERED[0]._replace(at=999), *DELIVERED[1:]]), "I6"),
+    "evidence missing": (delivered_rows(DELIVERED[1:]), "I7"),
+    "evidence twice": (delivered_rows([*DELIVERED, DELIVERED[0]]), "I7"),
+    "evidence invented": (delivered_rows([*DELIVERED, DeliveredRow("x/9", TOPIC, 1_000)]), "I7"),
+    "row visible and discarded": (discarded_rows(DiscardedRow(1, f"{ROWS[0]}/1", DiscardReason.MALFORMED), 1), "I7"),
+    "row with another message id": (replace(WITH_ROWS, told=OTHER_ID), "I10"),
+    "row discarded": (discarded_rows(DiscardedRow(6, f"{ROWS[3]}/6", DiscardReason.TOPIC_MISSING)), "I14"),
+}
+"""Evidence, and the invariants that it contradicts."""
 
 
-def test_two_messages_in_the_wrong_order_are_found() -> None:
-    assert found(with_record(0, number=9)) == ["I4"]
-
-
-def test_halves_in_the_wrong_order_are_found() -> None:
-    assert "I4" in found(with_record(0, origin=("0", 5)))
-
-
-def test_a_late_message_may_be_out_of_order() -> None:
-    assert found(with_record(0, number=9, late=True)) == []
-
-
-def test_a_torn_transaction_is_found() -> None:
-    torn = [each for each in clean().log if each.message_id != record(1, 1).message_id]
-    assert "I5" in found(replace(clean(), log=torn))
-
-
-def test_a_half_that_was_settled_before_its_message_came_is_found() -> None:
-    assert found(replace(clean(), claims={("0", 3): 999})) == ["I6"]
-
-
-@pytest.mark.parametrize(("kind", "id_"), [(OpKind.COMMIT, IDS[3]), (OpKind.ROLLBACK, IDS[0]), (OpKind.COMMIT, "?")])
-def test_an_op_that_contradicts_the_row_is_found(kind: OpKind, id_: str) -> None:
-    assert found(replace(clean(), ops=[op(kind, id_)])) == ["I7"]
-
-
-def test_a_rollback_row_that_a_failover_lost_is_found() -> None:
-    rows = {id_: state for id_, state in clean().rows.items() if state == "C"}
-    assert found(replace(clean(), rows=rows)) == ["I7"]
-
-
-def test_what_a_failover_lost_after_it_was_delivered_is_found() -> None:
-    """Its row, its business row and what it told are gone together; the message and the op marker are there."""
-    lost = IDS[0]
-    told = {id_: told for id_, told in clean().told.items() if not id_.startswith(lost)}
-    rows = {id_: state for id_, state in clean().rows.items() if id_ != lost}
-    assert found(replace(clean(), told=told, rows=rows)) == ["I2", "I7", "I8"]
-
-
-def test_what_a_failover_lost_before_it_was_delivered_is_found() -> None:
-    """The checker has fenced it meanwhile: nothing is visible, but its COMMIT had returned."""
-    rows = {**clean().rows, IDS[1]: "R"}
-    told = {id_: told for id_, told in clean().told.items() if not id_.startswith(IDS[1])}
-    log = [record for record in clean().log if record.transaction_id != IDS[1]]
-    assert found(replace(clean(), told=told, rows=rows, log=log, reader=log)) == ["I8"]
-
-
-def test_a_delivered_transaction_in_the_discard_topic_is_found() -> None:
-    alive = {IDS[0]: manifest(IDS[0], DiscardReason.MALFORMED)}
-    assert found(replace(clean(), alive=alive)) == ["I7"]
-
-
-@pytest.mark.parametrize("state", ["R", None])
-def test_a_commit_without_its_row_is_found(state: str | None) -> None:
-    rows = {**clean().rows, IDS[1]: state}
-    assert "I8" in found(replace(clean(), rows={id_: row for id_, row in rows.items() if row}))
-
-
-def test_an_acknowledged_commit_that_is_gone_is_found() -> None:
-    assert found(replace(clean(), acknowledged=["gone"])) == ["I8"]
-
-
-@pytest.mark.parametrize(
-    ("told", "outcome"),
-    [
-        ("gone", Outcome.COMMITTED),
-        (IDS[0], Outcome.ROLLED_BACK),
-        (IDS[0], Outcome.OPEN),
-        ("gone", "refused (no transaction has the xid 7)"),
-    ],
-)
-def test_a_wrong_answer_of_outcome_is_found(told: str, outcome: str) -> None:
-    assert found(replace(clean(), answers=[Answer(told, IDS[0], outcome, "asked in the end")])) == ["I17"]
-
-
-@pytest.mark.parametrize(
-    ("told", "outcome"),
-    [(IDS[0], Outcome.COMMITTED), ("gone", Outcome.ROLLED_BACK), (IDS[0], Outcome.TOO_OLD), ("gone", Outcome.TOO_OLD)],
-)
-def test_a_true_answer_of_outcome_is_not_found(told: str, outcome: Outcome) -> None:
-    assert found(replace(clean(), answers=[Answer(told, IDS[0], outcome, "after its error")])) == []
-
-
-@pytest.mark.parametrize("change", [{"digest": "other"}, {"topic": "t.b"}, {"partition": (PARTITION + 1) % 3}])
-def test_a_changed_message_is_found(change: dict[str, object]) -> None:
-    evidence = with_record(0, **change)
-    assert "I10" in found(replace(evidence, partitions={TOPIC: 3, "t.b": 3}))
-
-
-@pytest.mark.parametrize("reason", [DiscardReason.INCOMPLETE, DiscardReason.TOPIC_MISSING])
-def test_a_discard_for_no_reason_is_found(reason: DiscardReason) -> None:
-    manifests = [*clean().manifests, manifest(IDS[2], reason, (0, 4))]
-    assert found(replace(clean(), manifests=manifests)) == ["I14"]
-
-
-def test_a_half_that_can_be_parsed_and_is_discarded_as_malformed_is_found() -> None:
-    manifests = [*clean().manifests, manifest("x", DiscardReason.MALFORMED, (0, 0))]
-    assert found(replace(clean(), manifests=manifests)) == ["I14"]
-
-
-@pytest.mark.parametrize("reason", [DiscardReason.UNDECIDED, DiscardReason.TOPIC_UNAVAILABLE])
-def test_what_must_leave_the_discard_topic_and_stays_is_found(reason: DiscardReason) -> None:
-    assert found(replace(clean(), alive={"0198c0de": manifest("0198c0de", reason, (0, 7))})) == ["I14"]
-
-
-def test_only_what_was_parked_is_discarded_because_its_topic_is_away() -> None:
-    away = manifest(IDS[2], DiscardReason.TOPIC_UNAVAILABLE, (0, 4))
-    parked = manifest(IDS[2], DiscardReason.UNDECIDED, (0, 4))
-    assert found(replace(clean(), manifests=[*clean().manifests, away])) == ["I14"]
-    assert found(replace(clean(), manifests=[*clean().manifests, parked, away])) == []
-
-
-def test_a_record_of_another_channel() -> None:
-    assert found(replace(clean(), strangers=["t1.a/0/7"])) == ["I16"]
+@pytest.mark.parametrize("name", CASES)
+def test_what_contradicts_an_invariant_is_found(name: str) -> None:
+    evidence, expected = CASES[name]
+    assert sorted({violation.invariant for violation in check(evidence)}) == sorted(expected.split())
 
 
 def test_every_invariant_can_be_violated_here() -> None:
-    text = "".join(__import__("pathlib").Path(__file__).read_text().split())
-    assert [name for name in INVARIANTS if f'"{name}"' not in text] == []
-
-
-def test_clean_evidence_with_rows_is_clean() -> None:
-    assert found(with_rows()) == []
-
-
-def test_a_row_that_waits_is_found() -> None:
-    assert found(replace(with_rows(), waiting=["x/7"])) == ["I3"]
-
-
-def test_a_poison_row_that_vanished_is_found() -> None:
-    assert found(replace(with_rows(), discarded=[])) == ["I3"]
-
-
-def test_rows_in_the_wrong_order_are_found() -> None:
-    log = list(with_rows().log)
-    log[-1] = log[-1]._replace(origin=(SOURCE, 2))
-    assert found(replace(with_rows(), log=log, reader=log)) == ["I4"]
-
-
-def test_a_row_that_was_gone_before_its_message_came_is_found() -> None:
-    delivered = [with_rows().delivered[0]._replace(at=999), *with_rows().delivered[1:]]
-    assert found(replace(with_rows(), delivered=delivered)) == ["I6"]
-
-
-def test_evidence_that_is_missing_doubled_or_invented_is_found() -> None:
-    delivered = list(with_rows().delivered)
-    for wrong in (delivered[1:], [*delivered, delivered[0]], [*delivered, DeliveredRow("x/9", TOPIC, 1_000)]):
-        assert found(replace(with_rows(), delivered=wrong)) == ["I7"]
-
-
-def test_a_row_that_is_visible_and_discarded_is_found() -> None:
-    discarded = [*with_rows().discarded, DiscardedRow(1, f"{ROWS[0]}/1", DiscardReason.MALFORMED)]
-    assert found(replace(with_rows(), discarded=discarded, poison={1, 5})) == ["I7"]
-
-
-def test_a_row_with_another_message_id_is_found() -> None:
-    told = {**with_rows().told, f"{ROWS[0]}/1": with_rows().told[f"{ROWS[0]}/1"]._replace(message_id="x/1")}
-    assert found(replace(with_rows(), told=told)) == ["I10"]
-
-
-def test_a_row_that_was_discarded_for_no_reason_is_found() -> None:
-    discarded = [*with_rows().discarded, DiscardedRow(6, f"{ROWS[3]}/6", DiscardReason.TOPIC_MISSING)]
-    assert found(replace(with_rows(), discarded=discarded)) == ["I14"]
+    assert set(INVARIANTS) == {name for _, expected in CASES.values() for name in expected.split()}
 
 
 def saw(watch: CheckpointWatch, checkpoint: HalfCheckpoint, now: int = 1) -> None:
@@ -328,23 +240,15 @@ def test_what_checkpoints_call_settled_is_noted_when_it_is_first_seen() -> None:
     assert watch.found == []
 
 
-def test_a_checkpoint_that_goes_back_is_found() -> None:
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [(HalfCheckpoint(4, 4).encode(TOPIC_ID, 0), "I6"), ("nonsense", "I6"), ("x" * (MAX_LENGTH + 1), "I12")],
+)
+def test_a_checkpoint_that_goes_back_or_cannot_be_read_is_found(text: str, found: str) -> None:
     watch = CheckpointWatch(TOPIC_ID)
     saw(watch, HalfCheckpoint(5, 5))
-    saw(watch, HalfCheckpoint(4, 4))
-    assert [name for name, _ in watch.found] == ["I6"]
-
-
-def test_a_checkpoint_that_cannot_be_read_is_found() -> None:
-    watch = CheckpointWatch(TOPIC_ID)
-    watch.saw(0, 5, "nonsense", 1)
-    assert [name for name, _ in watch.found] == ["I6"]
-
-
-def test_a_checkpoint_that_is_too_long_is_found() -> None:
-    watch = CheckpointWatch(TOPIC_ID)
-    watch.saw(0, 5, "x" * (MAX_LENGTH + 1), 1)
-    assert "I12" in [name for name, _ in watch.found]
+    watch.saw(0, 4, text, 1)
+    assert found in [name for name, _ in watch.found]
 
 
 def test_a_partition_whose_readers_are_held_up_is_found_once() -> None:

@@ -142,7 +142,4 @@ def test_a_database_that_was_restored_behind_a_connection_takes_no_row(
 
 
 def _set_incarnation(shop: Shop, value: str) -> None:
-    with shop.site.connect() as connection:
-        connection.execute(
-            f"UPDATE {shop.site.tables.meta} SET value = %s WHERE key = 'incarnation'".encode(), (value,)
-        )
+    shop.site.sql(f"UPDATE {shop.site.tables.meta} SET value = %s WHERE key = 'incarnation'", value)

@@ -89,10 +89,7 @@ def _status(service: Service) -> str:
 @pytest.mark.long
 @pytest.mark.parametrize("outcome", ["committed", "aborted"])
 def test_a_commit_in_doubt_is_looked_up(
-    shared: Site,
-    topic: str,
-    outcome: str,
-    monkeypatch: pytest.MonkeyPatch,
+    shared: Site, topic: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit, failures = KafkaTransaction.commit, iter([True])
 

@@ -111,18 +111,6 @@ def test_a_listener_of_flush_events_publishes(shop: Shop) -> None:
     assert shop.has(number)
 
 
-def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
-    topic = shop.topic()
-
-    async def body(application: AsyncShop) -> None:
-        async with AsyncHalfOutbox.over(shop.site.half_outbox("billing")) as billing, application.session() as session:
-            await application.publish(session, topic, "from orders")
-            await billing.publish(session, application.message(topic, "from billing"))
-
-    _run(shop, body)
-    assert sorted(shop.delivered(2, topic)) == ["from billing", "from orders"]
-
-
 def test_one_outbox_serves_one_event_loop_after_the_other(shop: Shop) -> None:
     topic = shop.topic()
 

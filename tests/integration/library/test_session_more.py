@@ -21,7 +21,7 @@ from sqlalchemy.pool import StaticPool
 
 from outbox import HalfOutbox, Message
 from outbox._publish import sqlalchemy_session
-from outbox.errors import ChannelError, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
+from outbox.errors import ChannelError, PublishFailed, TransactionFenced, UsageError
 from outbox.protocol.op import OpKind
 from tests.integration.library.test_outbox_contract import JOINED, JoinMode
 from tests.support.harness import Site, doubled
@@ -431,26 +431,6 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
     with HalfOutbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
-
-
-def test_the_reject_switch(shop: Shop) -> None:
-    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
-
-    with HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
-        message = Message(shop.site.topic(topic), "never")
-        with shop.session() as session:
-            shop.insert(session, number)
-            for eager in (True, False):
-                with pytest.raises(TransactionsRejected):
-                    rejecting.publish(session, message, eager=eager)
-        with (
-            psycopg.connect(shop.site.postgres_url) as connection,
-            rejecting.transaction(connection) as tx,
-            pytest.raises(TransactionsRejected),
-        ):
-            tx.publish(message)
-    assert shop.has(number)
-    assert len(shop.site.halves()) == before
 
 
 def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: Site) -> None:

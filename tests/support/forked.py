@@ -51,7 +51,7 @@ class Forked(subprocess.Popen[bytes]):
         self.stdin = self.stdout = self.stderr = None
         self._ended = output.with_name(output.name + ".exit")
         self._child_created = False  # nothing for Popen to wait for
-        output.touch()  # whoever looks at it before the command does
+        output.touch()  # it may be read before the command has begun
         files = {"output": str(output), "errors": str(errors), "ended": str(self._ended)}
         self.pid = _server().start({"words": list(words), "environ": dict(environ), "typed": typed, **files})
 

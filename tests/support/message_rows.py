@@ -78,7 +78,7 @@ def insert(site: Site, *keys: str, topic: str = "orders") -> None:
 
 
 def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
-    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` stand for the tables."""
+    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables."""
     names = {name: getattr(site.tables, name) for name in ("message", "discarded", "delivered", "source")}
     return site.sql(statement.format(**names), *parameters)
 

@@ -47,7 +47,6 @@ def store(site: Site) -> Site:
     """A site with a message table, a channel of one partition, and the topic `orders`."""
     site.create("orders", partitions=1)
     message_rows.create(site)
-    site.constants |= message_rows.OFTEN
     return site
 
 

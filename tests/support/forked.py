@@ -47,7 +47,7 @@ class Forked(subprocess.Popen[bytes]):
         self, words: Sequence[str], environ: Mapping[str, str], output: Path, errors: Path, typed: str = ""
     ) -> None:
         self.args = [sys.executable, "-m", "outbox", *words]
-        self.returncode = None  # type: ignore[assignment]  # of Popen, too, while it runs
+        self.returncode = None
         self.stdin = self.stdout = self.stderr = None
         self._ended = output.with_name(output.name + ".exit")
         self._child_created = False  # nothing for Popen to wait for

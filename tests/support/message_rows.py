@@ -18,8 +18,8 @@ from outbox.testing import VisibleRecord
 from tests.support.harness import WAIT_SECONDS, Site, wait_until
 
 SOURCE = "shop"
-OFTEN = {"relay.table.table_source.PURGE_SECONDS": 1.0, "relay.table.table_source.VERIFY_SECONDS": 1.0}
-"""Upkeep of a table source that no test has to wait for."""
+OFTEN = {"relay.table.table_source.PURGE_SECONDS": 1.0}
+"""Upkeep of a table source that a test waits for."""
 PAUSE_SECONDS = 0.005
 """Between two transactions of a writer: several relays are started while it writes."""
 

@@ -26,6 +26,12 @@ SOFT_DELETE = (
 HALTED = "Table source halted"
 
 
+@pytest.fixture
+def store(store: Site) -> Site:
+    store.constants["relay.table.table_source.VERIFY_SECONDS"] = 1.0
+    return store
+
+
 def _publish(site: Site, count: int = 3) -> None:
     for _ in range(count):
         with psycopg.connect(site.postgres_url) as connection:

@@ -163,6 +163,7 @@ def test_a_publication_of_all_tables_stops_neither_delivery_nor_purge(own_databa
 
 def test_upkeep_that_fails_stops_no_delivery(store: Site) -> None:
     """It is one line, is counted, and is tried again."""
+    store.constants |= OFTEN
     role, port = f"{store.name}_relay", free_port()
     dsn = store.role("relay", MessageTable(store.tables).relay_grant)
     execute(store, f"REVOKE DELETE ON {store.tables.delivered} FROM {role}")

@@ -229,7 +229,7 @@ def test_a_naive_append_is_found_out(site: Site, tmp_path: Path) -> None:
 # --- The recipes of docs/spark/tables.md for consumers, on a real Kafka: no row is lost, no message id is there twice.
 
 
-RECORDS = 5_000
+WRITTEN = 5_000
 HOUR_MS = 3_600_000
 LAST_MINUTES_MS = 300_000
 
@@ -240,9 +240,9 @@ def test_recipe_of_uneven_partitions_loses_no_record(site: Site, tmp_path: Path)
     site.create_topics("orders", partitions=2)
     now = int(time.time() * 1000)
     producer = Producer(site.kafka())
-    for number in range(RECORDS):
+    for number in range(WRITTEN):
         for partition, span in ((0, HOUR_MS), (1, LAST_MINUTES_MS)):
-            written = now - span + span * number // RECORDS
+            written = now - span + span * number // WRITTEN
             number_of_id = number * 2 + partition
             producer.produce(
                 site.topic("orders"), b"", partition=partition, timestamp=written, headers=[*identified(number_of_id)]
@@ -258,7 +258,7 @@ def test_recipe_of_uneven_partitions_loses_no_record(site: Site, tmp_path: Path)
         str(tmp_path),
     ]
     found = json.loads(finish(start(command, {}), Exit.OK).splitlines()[-1])
-    assert found == {"plain": {"0": RECORDS, "1": RECORDS}, "merged": 2 * RECORDS, "distinct": 2 * RECORDS}
+    assert found == {"plain": {"0": WRITTEN, "1": WRITTEN}, "merged": 2 * WRITTEN, "distinct": 2 * WRITTEN}
 
 
 @pytest.mark.long

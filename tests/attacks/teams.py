@@ -53,12 +53,7 @@ class Team:
 
     def __post_init__(self) -> None:
         self.port = free_port()
-        self.site = SecuredSite(
-            self.stack.bootstrap_servers,
-            self.stack.postgres_url,
-            name=self.name,
-            stack=self.stack,
-        )
+        self.site = SecuredSite(self.stack.bootstrap_servers, self.stack.postgres_url, name=self.name, stack=self.stack)
         self.description = self.site.create("orders", "rows", partitions=1)
         self._create_roles()
         roles = (Role.APPLICATION, Role.LISTENER)

@@ -13,9 +13,12 @@ import pytest
 from checker.upkeep.delivery_progress import DeliveryReader
 from outbox import HalfOutbox
 from outbox._kafka.channel import ChannelDescription
+from tests.support import forked, message_rows
 from tests.support.harness import Site
 from tests.support.servers import Servers, start_servers
 from tests.support.shop import Shop
+
+forked.enabled = True
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +43,21 @@ def site(servers: Servers) -> Iterator[Site]:
 
 
 @pytest.fixture
+def store(site: Site) -> Site:
+    """A site with a message table, a channel of one partition, and the topic `orders`."""
+    site.create("orders", partitions=1)
+    message_rows.create(site)
+    return site
+
+
+@pytest.fixture
+def channel(site: Site) -> ChannelDescription:
+    """A channel of two partitions, callback tables, and the topic `orders`."""
+    return site.create("orders")
+
+
+@pytest.fixture
 def outbox(site: Site, channel: ChannelDescription) -> Iterator[HalfOutbox]:
-    """The library on the site, for a module with a `channel` of its own."""
     del channel
     with site.half_outbox(publish_timeout_seconds=20.0) as made:
         yield made
@@ -49,7 +65,7 @@ def outbox(site: Site, channel: ChannelDescription) -> Iterator[HalfOutbox]:
 
 @pytest.fixture
 def reader(site: Site, channel: ChannelDescription) -> Iterator[DeliveryReader]:
-    """Reads how far the channel is delivered, for a module with a `channel` of its own."""
+    """Reads how far the channel is delivered."""
     with closing(DeliveryReader(site.kafka(), site.admin, channel)) as made:
         yield made
 

@@ -200,8 +200,8 @@ _CHECK = re.compile(r"CHECK \(octet_length\(service\).*?<= 1000000\)", re.DOTALL
 
 
 @mutant(MessageTable.statements, "R68", Harm.STUCK)
-@fails("integration/relay/test_row_bounds.py::test_headers_that_come_compressed_are_counted_unpacked")
-@fails("integration/relay/test_row_bounds.py::test_names_are_bounded")
+@fails("integration/relay/test_table_evidence.py::test_headers_that_come_compressed_are_counted_unpacked")
+@fails("integration/relay/test_table_evidence.py::test_names_are_bounded")
 def r68_headers_that_come_compressed(self: MessageTable, *, notify: bool | None = None) -> list[sql.Composed]:
     """What a row of a message table unpacks to is bounded. Postgres keeps large values compressed, and copies them so
     from one table to another. Counted as they are kept, half a megabyte of headers may unpack to fifty in the relay."""

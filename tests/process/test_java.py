@@ -22,7 +22,7 @@ def fake_java(home: Path, version: str, *, modules: str = "") -> Path:
         f"-XshowSettings:properties) echo ' java.home = {home}'; echo ' java.specification.version = {version}';;\n"
         f"--list-modules) echo '{modules}';;\n"
         "*) printf '%s\\n' \"$@\";;\n"
-        "esac\n",
+        "esac\n"
     )
     command.chmod(0o755)
     return home
@@ -96,10 +96,7 @@ def test_a_trust_store_is_made_of_what_openssl_trusts(monkeypatch: pytest.Monkey
     assert system_trust_store() == store
     keytool = find_java().home / "bin" / "keytool"
     listed = subprocess.run(
-        [keytool, "-list", "-keystore", store, "-storepass", "changeit"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [keytool, "-list", "-keystore", store, "-storepass", "changeit"], capture_output=True, text=True, check=True
     )
     trusted = ssl.create_default_context().get_ca_certs(binary_form=True)
     assert listed.stdout.count("trustedCertEntry") == len(trusted)
@@ -121,8 +118,7 @@ def test_spark_gets_a_java_that_has_its_module_as_it_is(monkeypatch: pytest.Monk
 
 
 def test_the_argument_that_java_would_refuse_is_dropped_and_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "a home", "17")))
     wrapper = spark_java_home(find_java()) / "bin" / "java"

@@ -50,13 +50,7 @@ class StandIn:
         self.asked: list[list[Coordinate]] = []
 
     def download(
-        self,
-        coordinates: Iterable[Coordinate],
-        folder: Path,
-        java: Java,
-        *,
-        transitive: bool,
-        report: ivy.Report,
+        self, coordinates: Iterable[Coordinate], folder: Path, java: Java, *, transitive: bool, report: ivy.Report
     ) -> None:
         assert java.command.exists()
         assert not transitive
@@ -250,7 +244,7 @@ def publish(repository: Path, name: Coordinate, content: bytes, needs: Coordinat
     )
     (folder / f"{name.artifact}-{name.version}.pom").write_text(
         f"<project><modelVersion>4.0.0</modelVersion><groupId>{name.group}</groupId>"
-        f"<artifactId>{name.artifact}</artifactId><version>{name.version}</version>{dependency or ''}</project>",
+        f"<artifactId>{name.artifact}</artifactId><version>{name.version}</version>{dependency or ''}</project>"
     )
 
 

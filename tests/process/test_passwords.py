@@ -89,10 +89,7 @@ def operator(url: str, _: pytest.MonkeyPatch) -> str:
 
 
 def audit(url: str, _: pytest.MonkeyPatch) -> str:
-    with (
-        pytest.raises(ConfigurationError) as raised,
-        open_snapshot("shop", CheckerDatabase(dsn=url)),
-    ):
+    with pytest.raises(ConfigurationError) as raised, open_snapshot("shop", CheckerDatabase(dsn=url)):
         pass
     return str(raised.value)
 

@@ -37,6 +37,21 @@ def landing(tmp_path: Path) -> Landing:
     return made
 
 
+@pytest.fixture(scope="module")
+def first_batch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("landed")
+    made = Landing(folder)
+    made.plan(0, 3)
+    made.land(0, *span(0, 2))
+    return folder
+
+
+@pytest.fixture
+def landed(first_batch: Path, tmp_path: Path) -> Landing:
+    """An output with a batch that Spark has not committed."""
+    return Landing.copied(first_batch, tmp_path)
+
+
 @contextmanager
 def killed_at(point: str) -> Iterator[None]:
     """The block ends as a process does that is killed at a failpoint."""
@@ -95,19 +110,17 @@ def test_a_batch_is_there_once_wherever_its_writer_died(landing: Landing, point:
     assert landing.quarantined() == [(2, "MALFORMED_ID")]
 
 
-def test_a_landed_batch_that_is_replayed_commits_nothing(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    before = landing.commits()
-    landing.restart()
-    landing.land(0, *span(0, 2))
-    assert (landing.commits(), landing.places()) == (before, ALL)
+def test_a_landed_batch_that_is_replayed_commits_nothing(landed: Landing) -> None:
+    before = landed.commits()
+    landed.restart()
+    landed.land(0, *span(0, 2))
+    assert (landed.commits(), landed.places()) == (before, ALL)
 
 
-def test_rows_of_a_replay_are_not_written_again_though_the_look_missed_them(landing: Landing) -> None:
+def test_rows_of_a_replay_are_not_written_again_though_the_look_missed_them(landed: Landing) -> None:
     """Delta itself passes over the transaction, whoever writes it."""
-    landing.land(0, *span(0, 2))
-    landing.pair.output.commit(landing.progress(), landed_columns(records(*span(0, 2))))
-    assert landing.places() == ALL
+    landed.pair.output.commit(landed.progress(), landed_columns(records(*span(0, 2))))
+    assert landed.places() == ALL
 
 
 def test_a_write_that_fails_leaves_nothing_visible(landing: Landing) -> None:
@@ -131,14 +144,13 @@ def test_a_batch_without_rows_is_a_batch(landing: Landing) -> None:
 
 
 @pytest.mark.parametrize(("batch_id", "end"), [(0, 3), (1, 6)], ids=["an earlier one", "the last one"])
-def test_a_batch_that_was_landed_with_other_offsets_is_refused(landing: Landing, batch_id: int, end: int) -> None:
-    landing.land(0, *span(0, 2))
-    landing.plan(1, 5)
-    landing.land(1, *span(3, 4))
-    landing.plan(batch_id, end)
+def test_a_batch_that_was_landed_with_other_offsets_is_refused(landed: Landing, batch_id: int, end: int) -> None:
+    landed.plan(1, 5)
+    landed.land(1, *span(3, 4))
+    landed.plan(batch_id, end)
     with pytest.raises(OutputError, match="other offsets"):
-        landing.land(batch_id, *span(0, end))
-    assert len(landing.places()) == 5
+        landed.land(batch_id, *span(0, end))
+    assert len(landed.places()) == 5
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -181,55 +193,51 @@ def test_a_table_of_another_writer_is_refused(landing: Landing) -> None:
         landing.restart()
 
 
-def test_a_checkpoint_of_another_table_is_refused(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    landing.commit(0)
-    landing.table = landing.table.with_name("other")
+def test_a_checkpoint_of_another_table_is_refused(landed: Landing) -> None:
+    landed.commit(0)
+    landed.table = landed.table.with_name("other")
     with pytest.raises(OutputError, match="has landed batches up to 0"):
-        landing.restart()
+        landed.restart()
 
 
-def test_a_topic_that_was_made_again_is_refused_with_what_is_not_landed_of_it(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    landing.commit(0)
-    landing.topics = {"orders": "another-id"}
+def test_a_topic_that_was_made_again_is_refused_with_what_is_not_landed_of_it(landed: Landing) -> None:
+    landed.commit(0)
+    landed.topics = {"orders": "another-id"}
     with pytest.raises(LostRecordsError) as raised:
-        landing.restart()
+        landed.restart()
     assert str(raised.value) == (
         "Topic orders was deleted since batch 0, and another topic named orders exists now; not landed of it: orders/0 "
         "from 3 on. To go on without it, begin another output with another checkpoint. Land a new topic of that name "
         "into another output with another checkpoint."
     )
-    landing.topics = {**TOPICS, "new": "any-id"}
-    landing.restart()
+    landed.topics = {**TOPICS, "new": "any-id"}
+    landed.restart()
 
 
-def test_a_topic_that_was_made_again_before_a_batch_shows_no_reader_a_row(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    landing.plan(1, 5)
-    landing.topics = {"orders": "another-id"}
+def test_a_topic_that_was_made_again_before_a_batch_shows_no_reader_a_row(landed: Landing) -> None:
+    landed.plan(1, 5)
+    landed.topics = {"orders": "another-id"}
     said = r"orders was deleted before batch 1 was read, and another topic named orders exists now; .* orders/0 from 3"
     with pytest.raises(LostRecordsError, match=said):
-        landing.land(1, *span(3, 4))
-    assert landing.places() == ALL
+        landed.land(1, *span(3, 4))
+    assert landed.places() == ALL
 
 
 @pytest.mark.parametrize("now", [{"orders": "another-id"}, {}], ids=["made again", "gone"])
 def test_a_topic_that_changes_while_a_batch_is_read_stops_the_job_for_good(
-    landing: Landing, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
+    landed: Landing, monkeypatch: pytest.MonkeyPatch, now: dict[str, str]
 ) -> None:
-    landing.land(0, *span(0, 2))
-    landing.commit(0)
-    landing.plan(1, 5)
-    change = passed("land.records_written", lambda: setattr(landing, "topics", now))
+    landed.commit(0)
+    landed.plan(1, 5)
+    change = passed("land.records_written", lambda: setattr(landed, "topics", now))
     monkeypatch.setattr(batches, "failpoint", change)
     again = ", and another topic named orders exists now" if now else ""
     said = rf"orders was deleted while batch 1 was read{again}; .* orders/0 from 3 on"
     with pytest.raises(LostRecordsError, match=said):
-        landing.land(1, *span(3, 4))
-    assert isinstance(landing.writer.failure, LostRecordsError)
+        landed.land(1, *span(3, 4))
+    assert isinstance(landed.writer.failure, LostRecordsError)
     with pytest.raises((LostRecordsError, OutputError), match="orders"):
-        landing.restart()
+        landed.restart()
 
 
 def test_a_topic_that_is_not_named_any_more_is_refused(landing: Landing) -> None:
@@ -296,9 +304,8 @@ def test_version_of_delta_log_is_known_by_its_name(name: str, *, is_one: bool) -
     assert _is_version(name) is is_one
 
 
-def test_table_has_statistics_of_batch_id(landing: Landing) -> None:
-    landing.land(0, *span(0, 2))
-    logs = sorted((landing.table / RECORDS / "_delta_log").glob("*.json"))
+def test_table_has_statistics_of_batch_id(landed: Landing) -> None:
+    logs = sorted((landed.table / RECORDS / "_delta_log").glob("*.json"))
     actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
     found = [json.loads(action["add"]["stats"]) for action in actions if "add" in action]  # of each task's file
     assert {(one["minValues"]["batch_id"], one["maxValues"]["batch_id"]) for one in found} == {(0, 0)}

@@ -13,13 +13,7 @@ from pyspark.sql import functions as f
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.half import HalfControl, HalfOptions, Truth, real_headers
 from outbox.protocol.identifiers import table_transaction_id
-from outbox.protocol.names import (
-    MESSAGE_ID_HEADER,
-    ORIGIN_HEADER,
-    SERVICE_HEADER,
-    TRANSACTION_HEADER,
-    check_service,
-)
+from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, SERVICE_HEADER, TRANSACTION_HEADER, check_service
 from relay.table.rows import EPOCH_US, transactions_of
 from relay.table.rows import Row as TableRow
 from relay.table.rows import records as table_records

@@ -29,15 +29,19 @@ class KilledError(BaseException):
     """In place of SIGKILL: nothing catches it."""
 
 
-@pytest.fixture
-def landing(tmp_path: Path) -> Landing:
-    made = Landing(tmp_path)
-    made.topics = dict(IDS)
-    made.restart()
+@pytest.fixture(scope="module")
+def landed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("landed")
+    made = Landing(folder, topics=IDS)
     made.plan(0, 3, stock=2)
     made.land(0, *span(0, 2), Record(0, topic="stock"), Record(1, topic="stock"))
     made.commit(0)
-    return made
+    return folder
+
+
+@pytest.fixture
+def landing(landed: Path, tmp_path: Path) -> Landing:
+    return Landing.copied(landed, tmp_path, IDS)
 
 
 def checkpoint_of(landing: Landing) -> Checkpoint:

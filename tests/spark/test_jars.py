@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyspark
@@ -42,3 +44,23 @@ def test_a_pyspark_that_does_not_fit_the_jars_is_named_with_the_one_that_does(mo
         spark_session("jars", {}, [SPARK_LOCK]),
     ):
         raise AssertionError("a session was made")
+
+
+# --- A local session prints nothing of its own: an operator reads the job's lines alone.
+
+
+PROGRAM = """
+from spark_jobs.runtime.session import local_session
+
+with local_session("quiet", [], {"spark.driver.memory": "512m"}) as session:
+    assert session.range(3).count() == 3
+"""
+OF_THE_JVM = "WARNING: Using incubator modules"
+
+
+@pytest.mark.long
+def test_local_session_prints_no_log_of_spark() -> None:
+    program = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)
+    assert program.returncode == 0, program.stderr
+    printed = (program.stdout + program.stderr).splitlines()
+    assert [line for line in printed if not line.startswith(OF_THE_JVM)] == []

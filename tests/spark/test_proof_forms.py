@@ -80,16 +80,7 @@ def told(row: Row) -> tuple[Any, ...] | None:
     if one.truth is None:
         return None
     ordering = None if one.ordering is None else bytes(one.ordering)
-    return (
-        row.transaction_id,
-        one.position,
-        one.topic,
-        one.target,
-        one.service,
-        one.truth,
-        ordering,
-        one.incarnation,
-    )
+    return (row.transaction_id, one.position, one.topic, one.target, one.service, one.truth, ordering, one.incarnation)
 
 
 def parsed(headers: Headers, key: bytes | None) -> tuple[Any, ...] | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Producer
 from pyarrow import parquet
 from sqlalchemy.orm import Session
 
@@ -103,13 +102,10 @@ class Audited:
         self, topic: str, key: bytes | None, value: bytes | None, headers: Any, timestamp: int | None = None
     ) -> None:
         """A record that no relay wrote; without a timestamp it has the time of now."""
-        producer = Producer(self.site.kafka())
-        producer.produce(topic, value, key, headers=list(headers), timestamp=now() if timestamp is None else timestamp)
-        assert producer.flush(20) == 0
+        self.site.produce(topic, value, key, headers=list(headers), timestamp=now() if timestamp is None else timestamp)
 
     def execute(self, query: str, *parameters: object) -> None:
-        with self.site.connect() as connection:
-            connection.execute(query.format(site=self.site.tables).encode(), parameters)
+        self.site.sql(query.format(site=self.site.tables), *parameters)
 
 
 def now() -> int:

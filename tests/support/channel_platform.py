@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from typing import Any
 
 from outbox import Message
 from tests.support.bulk import publish_bulk, send_halves
+from tests.support.forked import run_outbox
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.probes import free_port, metric
 from tests.support.servers import Servers
@@ -71,14 +71,7 @@ class Platform:
     def run(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run `outbox …` with the configuration file, and with variables of the environment."""
         environ = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-        return subprocess.run(
-            [sys.executable, "-m", "outbox", *words],
-            env={**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500", **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_outbox(words, {**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500", **variables})
 
     def wait_ready(self, site: Site) -> None:
         """Wait until the relay is ready for the channel of a site."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import typer
 from typer.testing import CliRunner
 
+from tests.support.forked import run_outbox
 from tests.support.harness import Site
 
 
@@ -18,15 +18,7 @@ def run_command(
     site: Site, *words: str, environ: Mapping[str, str] | None = None, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run `outbox …` on a site; no traceback is ever shown."""
-    result = subprocess.run(
-        [sys.executable, "-m", "outbox", *words],
-        env={**site.environment(), **(environ or {}), "COLUMNS": "250"},
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    result = run_outbox(words, {**site.environment(), "COLUMNS": "250", **(environ or {})}, typed)
     assert "Traceback" not in result.stdout + result.stderr
     return result
 

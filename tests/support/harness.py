@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,8 +19,15 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psycopg
-from confluent_kafka import KafkaException, Producer
-from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from psycopg.conninfo import make_conninfo
 from sqlalchemy import Engine, create_engine
 
 from outbox import HalfOutbox, Outbox, TableNames
@@ -27,11 +35,14 @@ from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._kafka.admin import admin_client
 from outbox._kafka.channel import ChannelDescription, create_channel
 from outbox._postgres.callback_table import CallbackTable
+from outbox._postgres.ddl import Grant
 from outbox.protocol.names import Channel
 from outbox.protocol.op import OpEntry, OpSource, encode_op, parse_op
 from outbox.testing import VisibleRecord, read_committed, settled
+from tests.support.forked import CONSTANTS, Forked, may_fork
 
 WAIT_SECONDS = 60.0
+ROLE_PASSWORD = "secret-of-a-role"  # noqa: S105 - of roles of tests
 
 
 @dataclass
@@ -44,6 +55,12 @@ class Service:
     @property
     def running(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a signal has stopped it in its tracks."""
+        state = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state == "T"
 
     def kill(self) -> None:
         self.process.kill()
@@ -71,6 +88,11 @@ class Site:
     name: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:10]}")
     services: list[Service] = field(default_factory=list)
     replication: int = 1
+    forks: bool = True
+    """Whether services start as forks: sooner, but under the command line of another process."""
+
+    constants: dict[str, float] = field(default_factory=dict)
+    """Other values of constants of services, by full names: intervals that a test would wait for."""
 
     def __post_init__(self) -> None:
         self.admin = admin_client(self.kafka())
@@ -100,6 +122,27 @@ class Site:
             future.result(20)
         wait_until(lambda: set(names) <= set(self.admin.list_topics(timeout=10).topics))
 
+    def delete_topics(self, *names: str) -> None:
+        for future in self.admin.delete_topics([*names]).values():
+            future.result(20)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Delete the records of a partition before an offset."""
+        (future,) = self.admin.delete_records([TopicPartition(topic, partition, before)]).values()
+        future.result(20)
+
+    def set_topic(self, topic: str, name: str, value: str) -> None:
+        """Change a setting of a topic."""
+        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        self.admin.incremental_alter_configs([resource])[resource].result(20)
+
+    def produce(self, topic: str, *record: Any, **options: Any) -> None:
+        """Write a record, as `Producer.produce()` takes it, and wait until it is stored."""
+        producer = Producer(self.kafka())
+        producer.produce(topic, *record, **options)
+        assert producer.flush(WAIT_SECONDS) == 0
+
     def kafka(self) -> dict[str, Any]:
         return {"bootstrap.servers": self.bootstrap_servers}
 
@@ -108,6 +151,22 @@ class Site:
 
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(self.postgres_url, autocommit=True, **options)
+
+    def sql(self, statement: str, *parameters: Any) -> list[Any]:
+        """Run a statement on a connection of its own; its rows, if it has some."""
+        with self.connect() as connection:
+            ran = connection.execute(statement.encode(), parameters or None)
+            return ran.fetchall() if ran.description else []
+
+    def role(self, name: str, *rights: Callable[[str], Grant], attributes: str = "") -> str:
+        """Create a role of this site, and give it rights; its connection string."""
+        role = f"{self.name}_{name}"
+        with self.connect() as connection:
+            connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{ROLE_PASSWORD}' {attributes}".encode())
+            for right in rights:
+                for statement in right(role).statements():
+                    connection.execute(statement)
+        return make_conninfo(self.postgres_url, user=role, password=ROLE_PASSWORD)
 
     def engine(self, **options: Any) -> Engine:
         """A SQLAlchemy engine, disposed with the site."""
@@ -153,14 +212,14 @@ class Site:
         variables = {**self.environment(), FAILPOINT: failpoint, **(extra or {})}
         self._started += 1
         log = Path(self._logs.name) / f"{arguments[-1]}-{self._started}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
-                env={name: value for name, value in variables.items() if value is not None},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        service = Service(process, log)
+        environ = {name: value for name, value in variables.items() if value is not None}
+        if module == "outbox" and self.forks and may_fork(environ):
+            constants = {CONSTANTS: json.dumps(self.constants)}
+            service = Service(Forked(arguments, environ | constants, log, log), log)
+        else:
+            with log.open("wb") as output:
+                words = [sys.executable, "-m", module, *arguments]
+                service = Service(subprocess.Popen(words, env=environ, stdout=output, stderr=subprocess.STDOUT), log)
         self.services.append(service)
         return service
 
@@ -201,9 +260,7 @@ class Site:
 
     def send_verdict(self, entry: OpEntry, source: OpSource = OpSource.CHECKER) -> None:
         value, headers = encode_op([entry], source)
-        producer = Producer(self.kafka())
-        producer.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
-        assert producer.flush(WAIT_SECONDS) == 0
+        self.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
 
     def rows(self) -> dict[str, str]:
         """The states in the callback table, by transaction id."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
@@ -21,13 +24,19 @@ Place = tuple[str, int, int]
 class Landing:
     """An output, and a checkpoint as Spark would have written it; the test hands batches to the writer."""
 
-    def __init__(self, folder: Path, query_id: str = "query-1") -> None:
+    def __init__(self, folder: Path, query_id: str = "query-1", topics: Mapping[str, str] = TOPICS) -> None:
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
-        self.topics = dict(TOPICS)
+        self.topics = dict(topics)
         self._write("metadata", f'{{"id":"{query_id}"}}')
         self._write("sources/0/0", '\0v1\n{"orders":{"0":0}}')
         self.restart()
+
+    @classmethod
+    def copied(cls, landed: Path, folder: Path, topics: Mapping[str, str] = TOPICS) -> Self:
+        """A new process on a copy of what others have landed: a copy is made sooner than a batch."""
+        shutil.copytree(landed, folder, dirs_exist_ok=True)
+        return cls(folder, topics=topics)
 
     def restart(self) -> None:
         """A new process: a new writer on the same table and checkpoint."""

@@ -210,11 +210,7 @@ class Fate(enum.Enum):
     ROLLED_BACK = enum.auto()
 
 
-_VERDICTS = {
-    Fate.OPEN: Verdict.IN_FLIGHT,
-    Fate.COMMITTED: Verdict.COMMITTED,
-    Fate.ROLLED_BACK: Verdict.FENCED,
-}
+_VERDICTS = {Fate.OPEN: Verdict.IN_FLIGHT, Fate.COMMITTED: Verdict.COMMITTED, Fate.ROLLED_BACK: Verdict.FENCED}
 
 
 @dataclass

@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 
@@ -17,6 +18,8 @@ from outbox.testing import VisibleRecord
 from tests.support.harness import WAIT_SECONDS, Site, wait_until
 
 SOURCE = "shop"
+OFTEN = {"relay.table.table_source.PURGE_SECONDS": 1.0}
+"""Upkeep of a table source that a test waits for."""
 PAUSE_SECONDS = 0.005
 """Between two transactions of a writer: several relays are started while it writes."""
 
@@ -31,10 +34,7 @@ def create(site: Site) -> MessageTable:
 
 
 def create_numbers(site: Site) -> None:
-    with site.connect() as connection:
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)".encode()
-        )
+    site.sql(f"CREATE TABLE IF NOT EXISTS {site.name}_key (key text PRIMARY KEY, number integer NOT NULL)")
 
 
 def relay_settings(site: Site, table: Mapping[str, object] | None = None, /, **more: str) -> dict[str, str | None]:
@@ -71,6 +71,18 @@ def publish(
         insert(connection, site, topic, key, str(row[0] if row else 0))
 
 
+def insert(site: Site, *keys: str, topic: str = "orders") -> None:
+    """Publish the next number of each key in one transaction."""
+    with psycopg.connect(site.postgres_url) as connection:
+        publish(connection, site, topic, keys)
+
+
+def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
+    """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables."""
+    names = {name: getattr(site.tables, name) for name in ("message", "discarded", "delivered", "source")}
+    return site.sql(statement.format(**names), *parameters)
+
+
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:
     """Publish messages by plain SQL, each in a transaction of its own."""
     statement = f"INSERT INTO {site.tables.message} (service, topic, key, value) VALUES ('g', %s, %s, %s)"
@@ -84,13 +96,7 @@ class Writers:
     """Threads that write transactions until they are stopped; a tenth of the transactions is rolled back."""
 
     def __init__(
-        self,
-        site: Site,
-        topic: str,
-        threads: int = 4,
-        keys: int = 20,
-        seed: int = 1,
-        insert: Insert = insert_message,
+        self, site: Site, topic: str, threads: int = 4, keys: int = 20, seed: int = 1, insert: Insert = insert_message
     ) -> None:
         self._site, self._topic, self._keys, self._insert = site, topic, keys, insert
         self.stop = threading.Event()
@@ -131,9 +137,7 @@ def numbers(site: Site) -> Mapping[str, int]:
 
 
 def waiting(site: Site) -> int:
-    with site.connect() as connection:
-        row = connection.execute(f"SELECT count(*) FROM {site.tables.message}".encode()).fetchone()
-    return int(row[0]) if row else 0
+    return int(site.sql(f"SELECT count(*) FROM {site.tables.message}")[0][0])
 
 
 def wait_empty(site: Site, timeout: float = 60.0) -> None:

@@ -81,6 +81,10 @@ class Place(ABC):
             outbox: Through which it was published; None: the application's.
         """
 
+    def halves(self) -> int:
+        """How many halves are in Kafka."""
+        return 0
+
 
 class MemoryPlace(Place):
     """On an outbox in memory."""
@@ -149,6 +153,9 @@ class RealPlace(Place):
         del outbox
         self._shop.site.wait_settled()
         return [(record.value or b"").decode() for record in read_committed(self._shop.site.kafka(), [topic])]
+
+    def halves(self) -> int:
+        return len(self._shop.site.halves())
 
 
 def let_sqlite_have_savepoints(engine: Engine) -> None:

@@ -181,10 +181,7 @@ OPS: dict[str, tuple[OpSource, list[OpEntry]]] = {
 }
 
 
-def _op(
-    source: OpSource,
-    entries: list[OpEntry],
-) -> dict[str, Any]:
+def _op(source: OpSource, entries: list[OpEntry]) -> dict[str, Any]:
     value, headers = encode_op(entries, source)
     return {
         "topic": "verdict" if source in RANKED else "op",

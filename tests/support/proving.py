@@ -11,14 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
-from outbox.protocol.half import (
-    ANY_PARTITION,
-    NO_OPTIONS,
-    HalfControl,
-    HalfOptions,
-    Truth,
-    real_headers,
-)
+from outbox.protocol.half import ANY_PARTITION, NO_OPTIONS, HalfControl, HalfOptions, Truth, real_headers
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import RANKED, OpEntry, OpKind, OpSource, encode_op
@@ -224,6 +217,13 @@ class History:
             self.row(told)
         self.op(told)
         self.deliver(told)
+        return told
+
+    def committed(self, messages: int = 1, **options: Any) -> Told:
+        """One that committed, with its row and its op marker, of which nothing is visible."""
+        told = self.tell(messages, **options)
+        self.row(told)
+        self.op(told)
         return told
 
     def rolled_back(self, messages: int = 1, *, by_checker: bool = False, **options: Any) -> Told:

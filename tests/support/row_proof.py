@@ -171,8 +171,7 @@ class RowProof:
         return check(evidence) + split
 
     def _told(self) -> dict[str, Told]:
-        with self.site.connect() as connection:
-            rows = connection.execute(f"SELECT * FROM {self.site.name}_told".encode()).fetchall()
+        rows = self.site.sql(f"SELECT * FROM {self.site.name}_told")
         return {id_: Told(topic, hash_, "table", message_id) for id_, message_id, topic, hash_ in rows}
 
     def _rows_of(self, query: LiteralString) -> list[Any]:

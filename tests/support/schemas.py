@@ -81,13 +81,7 @@ SCHEMAS = [
         ORDER,
         {"id": "secret"},
     ),
-    Schema(
-        "json",
-        _json_serializer,
-        _json_deserializer,
-        ORDER,
-        {"id": "secret"},
-    ),
+    Schema("json", _json_serializer, _json_deserializer, ORDER, {"id": "secret"}),
     Schema(
         "protobuf",
         lambda registry, conf: ProtobufSerializer(ProtobufOrder, registry, conf),

@@ -59,11 +59,7 @@ class SecuredSite(Site):
         kafka = with_secret_files(self._credentials(), Path(self.log_folder), self.who)
         if self.login is Login.TOKEN:
             kafka["oauth_cb"] = "tests.support.token_file:provide"
-        return {
-            **super().environment(),
-            "OUTBOX_BOOTSTRAP_SERVERS": self._servers,
-            "OUTBOX_KAFKA": json.dumps(kafka),
-        }
+        return {**super().environment(), "OUTBOX_BOOTSTRAP_SERVERS": self._servers, "OUTBOX_KAFKA": json.dumps(kafka)}
 
     def for_spark(self) -> dict[str, str]:
         """The variable by which a job that reads with Spark also gets the properties of Kafka's Java client."""

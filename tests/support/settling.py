@@ -101,18 +101,14 @@ def discard(site: Site, channel: ChannelDescription, row: Made, *, removed: bool
     place = (channel.half.id, 0, DiscardReason.TOO_LARGE, "by hand", OpKind.COMMIT)
     positions = (Positions.first(1), ((0, row.offset),), 0)
     manifest = Manifest(row.transaction_id, "orders", Truth.ROW, *place, *positions)
-    producer = Producer(site.kafka())
     value = None if removed else manifest.encode()
-    producer.produce(channel.channel.discard_topic, value, manifest_key(row.transaction_id), 0)
-    assert producer.flush(10) == 0
+    site.produce(channel.channel.discard_topic, value, manifest_key(row.transaction_id), 0)
 
 
 def discard_malformed(site: Site, channel: ChannelDescription, offset: int) -> None:
     """Write the manifest of a half that cannot be parsed, as a relay does: under an id of its own."""
     manifest = malformed(Half(offset, 1, None, None, (), None, "no control headers"), channel.half.id, 0)
-    producer = Producer(site.kafka())
-    producer.produce(channel.channel.discard_topic, manifest.encode(), manifest_key(manifest.transaction_id), 0)
-    assert producer.flush(10) == 0
+    site.produce(channel.channel.discard_topic, manifest.encode(), manifest_key(manifest.transaction_id), 0)
 
 
 def database_of(site: Site) -> CheckerDatabase:

@@ -27,8 +27,7 @@ class Shop:
         self.engine: Engine = site.engine(pool_size=16)
         self.outbox: HalfOutbox = site.half_outbox(publish_timeout_seconds=publish_timeout_seconds, **options)
         self._numbers = itertools.count(1)
-        with site.connect() as connection:
-            connection.execute(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)".encode())
+        site.sql(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)")
 
     def topic(self) -> str:
         """A new real topic of three partitions; its short name."""

@@ -28,8 +28,7 @@ def _insert(site: Site, **columns: str) -> None:
         f" last_offset, {', '.join(values)}) SELECT gen_random_uuid(), 'C', gen_random_uuid(), 0, 0, 0,"
         f" {', '.join(values.values())}"
     )
-    with site.connect() as connection:
-        connection.execute(statement.encode())
+    site.sql(statement)
 
 
 def test_a_row_with_the_longest_texts_is_taken(shop: Site) -> None:

@@ -8,27 +8,23 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import Producer
-from psycopg.conninfo import make_conninfo
 
 from checker.connection import connect
 from outbox import HalfOutbox, Message
 from outbox._settings.declared import CheckerDatabase
 from outbox.protocol.op import OpEntry
-from tests.integration.relay.test_kill_relay import is_stopped
 from tests.support.bulk import publish_bulk, send_halves
-from tests.support.harness import Service, Site, doubled, wait_until
+from tests.support.harness import ROLE_PASSWORD, Service, Site, doubled, wait_until
 from tests.support.probes import free_port, metric
 from tests.support.wrong_clock import VARIABLE as WRONG_CLOCK
 
 LATER = ["locked", "fenced", "decided", "answering", "answered"]
-FAILPOINTS = ["checker.placed", *(f"checker.{name}" for name in LATER)]
 LIMITS_MS = {
     "client_connection_check_interval": 5_000,
     "idle_in_transaction_session_timeout": 5_000,
@@ -43,13 +39,6 @@ QUICK = {
     "OUTBOX_CHECK_INTERVAL_MS": "300",
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
 }
-
-
-@pytest.fixture
-def outbox(site: Site) -> Iterator[HalfOutbox]:
-    site.create("orders")
-    with site.half_outbox(publish_timeout_seconds=20.0) as made:
-        yield made
 
 
 def _messages(site: Site, count: int) -> list[Message]:
@@ -93,9 +82,7 @@ def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: 
         "outbox-service": f"{service};row",
         **options,
     }
-    producer = Producer(site.kafka())
-    producer.produce(outbox._sender.channel.half.name, b"v", b"k", 0, headers=list(headers.items()))
-    assert producer.flush(10) == 0
+    site.produce(outbox._sender.channel.half.name, b"v", b"k", 0, headers=list(headers.items()))
     return id_
 
 
@@ -110,22 +97,6 @@ def test_two_thousand_undecided_transactions_are_decided_in_batches(site: Site, 
     assert {id_ for id_, state in rows.items() if state == "R"} == _ids(orphans)
     assert len(rows) == 2_000
     assert checker.output().count('"event": "Transactions checked"') < 200
-
-
-@pytest.mark.long
-def test_a_checker_that_dies_again_and_again(site: Site, outbox: HalfOutbox) -> None:
-    committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
-    orphans = send_halves(site, outbox, _messages(site, 20))
-    site.relay(extra=QUICK)
-    for failpoint in FAILPOINTS:
-        assert site.checker(failpoint=failpoint, extra=QUICK).wait() == -signal.SIGKILL
-        orphans += send_halves(site, outbox, _messages(site, 20))
-    site.checker(extra=QUICK)
-    site.wait_settled()
-    found = site.read("orders")
-    assert not doubled(found)
-    assert sorted(record.message_id for record in found) == sorted(committed)
-    assert {id_ for id_, state in site.rows().items() if state == "R"} == _ids(orphans)
 
 
 def test_two_checkers_at_once(site: Site, outbox: HalfOutbox) -> None:
@@ -165,7 +136,7 @@ def test_stopped_checker_is_replaced_and_does_no_harm(site: Site, outbox: HalfOu
     orphans = send_halves(site, outbox, _messages(site, 20))
     stopped = site.checker(failpoint=f"{place}:1:stop", extra=QUICK)
     site.relay(extra=QUICK)
-    wait_until(lambda: is_stopped(stopped), explain=site.logs)
+    wait_until(lambda: stopped.stopped, explain=site.logs)
     committed = publish_bulk(site, outbox, _messages(site, 20), ops=False)
     site.checker(extra=QUICK)
     site.wait_settled()
@@ -295,12 +266,10 @@ def test_transactions_below_the_purge_watermark_are_never_fenced(site: Site, out
 def test_a_server_that_is_read_only_is_refused(site: Site) -> None:
     site.create()
     name = f"{site.name}_reader"
-    with site.connect() as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret-of-a-reader' IN ROLE pg_read_all_data".encode())
-        connection.execute(f"ALTER ROLE {name} SET default_transaction_read_only = on".encode())
-    url = make_conninfo(site.postgres_url, user=name, password="secret-of-a-reader")
+    url = site.role("reader", attributes="IN ROLE pg_read_all_data")
+    site.sql(f"ALTER ROLE {name} SET default_transaction_read_only = on")
     checker = site.checker(extra={"OUTBOX_POSTGRES_URL": url})
     assert checker.wait(30) == 4
     assert "cannot be used" in checker.output()
-    assert "secret-of-a-reader" not in checker.output()
+    assert ROLE_PASSWORD not in checker.output()
     assert "Traceback" not in checker.output()

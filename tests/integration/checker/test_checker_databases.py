@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,13 +19,6 @@ from tests.support.harness import Service, Site, other_database, wait_until
 from tests.support.probes import free_port, metric, metrics
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "300"}
-
-
-@pytest.fixture
-def outbox(site: Site) -> Iterator[HalfOutbox]:
-    site.create("orders")
-    with site.half_outbox(publish_timeout_seconds=20.0) as made:
-        yield made
 
 
 class Configured:
@@ -176,10 +168,8 @@ def test_a_server_that_forgets_is_refused_in_production(site: Site, outbox: Half
     """Here by the role: its transactions do not wait for the disk."""
     del outbox
     role = f"{site.name}_hasty"
-    with site.connect() as connection:
-        connection.execute(sql.SQL("CREATE ROLE {} SUPERUSER LOGIN PASSWORD 'p'").format(sql.Identifier(role)))
-        connection.execute(sql.SQL("ALTER ROLE {} SET synchronous_commit = off").format(sql.Identifier(role)))
-    url = make_conninfo(site.postgres_url, user=role, password="p")
+    url = site.role("hasty", attributes="SUPERUSER")
+    site.sql(f"ALTER ROLE {role} SET synchronous_commit = off")
     config = Path(site.log_folder) / "checker.toml"
     config.write_text(f'[databases.shop]\ndsn = "{url}"\ntable_prefix = "{site.name}"\ndurability = "production"\n')
     checker = site.checker(extra={"OUTBOX_POSTGRES_URL": None, "OUTBOX_CONFIG": str(config)})

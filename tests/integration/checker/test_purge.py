@@ -14,7 +14,6 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import Producer
-from psycopg.conninfo import make_conninfo
 
 from checker.fencing.fence import Fence
 from checker.rules.settlement import Ages, Delay
@@ -80,8 +79,7 @@ def test_rows_of_delivered_transactions_go_and_that_of_a_discarded_one_stays(
 ) -> None:
     refused = publish_bulk(site, outbox, _messages(site, "gone", 1))
     ids = publish_bulk(site, outbox, _messages(site, "orders", 50))
-    for future in site.admin.delete_topics([site.topic("gone")]).values():
-        future.result(20)
+    site.delete_topics(site.topic("gone"))
     site.relay(extra=QUICK)
     site.wait_visible(50, "orders")
     checker = site.checker(extra=QUICK, failpoint="checker.purging")
@@ -119,15 +117,9 @@ def test_what_nobody_committed_and_is_parked_below_the_watermark_is_fenced(
 def test_a_role_that_may_not_delete_is_told_so_and_may_serve_without_the_purge(site: Site) -> None:
     site.create()
     name = f"{site.name}_checker"
-    with site.connect() as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'x'".encode())
-        for statement in (
-            f"GRANT SELECT, INSERT ON {site.tables.transaction} TO {name}",
-            f"GRANT SELECT, INSERT ON {site.tables.meta} TO {name}",
-            f"GRANT SELECT, UPDATE ON {site.tables.fence} TO {name}",
-        ):
-            connection.execute(statement.encode())
-    own = {"OUTBOX_POSTGRES_URL": make_conninfo(site.postgres_url, user=name, password="x")}
+    own = {"OUTBOX_POSTGRES_URL": site.role("checker")}
+    site.sql(f"GRANT SELECT, INSERT ON {site.tables.transaction}, {site.tables.meta} TO {name}")
+    site.sql(f"GRANT SELECT, UPDATE ON {site.tables.fence} TO {name}")
     refused = site.checker(extra=own)
     assert refused.wait() == Exit.CONFIGURATION
     assert (
@@ -321,9 +313,7 @@ def test_a_strangers_record_in_the_discard_topic_stops_no_purge(
 ) -> None:
     """No database takes such a key for an id."""
     rows = make_rows(site, channel.half.id, range(3))
-    producer = Producer(site.kafka())
-    producer.produce(channel.channel.discard_topic, b"by nobody that we know", key, 0)
-    assert producer.flush(10) == 0
+    site.produce(channel.channel.discard_topic, b"by nobody that we know", key, 0)
     discard(site, channel, rows[0])
     commit_checkpoint(site, channel, HalfCheckpoint(3, 3))
     assert purge(site, reader.read()) == Purged(C=2)
@@ -338,8 +328,7 @@ def test_what_comes_after_records_of_the_discard_topic_were_lost_is_seen(
     for _ in range(3):
         discard(site, channel, rows[0])
     assert set(reader.read().discarded) == {rows[0].transaction_id}
-    for future in site.admin.delete_topics([channel.channel.discard_topic]).values():
-        future.result(20)
+    site.delete_topics(channel.channel.discard_topic)
     wait_until(lambda: end_offset(site.admin, channel.channel.discard_topic, 0) is None)
     create_channel(site.kafka(), channel.channel, partitions=1)
     discard(site, channel, rows[1])

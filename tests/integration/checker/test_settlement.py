@@ -20,16 +20,7 @@ from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
 from tests.support.probes import free_port, metric
-from tests.support.settling import (
-    DAY_MS,
-    HOUR_MS,
-    any_topic_id,
-    audit,
-    commit_checkpoint,
-    discard,
-    make_rows,
-    purge,
-)
+from tests.support.settling import DAY_MS, HOUR_MS, any_topic_id, audit, commit_checkpoint, discard, make_rows, purge
 
 AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_UPKEEP_INTERVAL_MS": "200", "OUTBOX_PURGE": "false"}
 
@@ -185,12 +176,16 @@ def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: HalfO
     site.send_verdict(replace(entry, kind=OpKind.ROLLBACK))
     site.wait_settled()
     columns = "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset"
-    with site.connect() as connection:
-        connection.execute(
-            f"INSERT INTO {site.tables.transaction} ({columns}, positions)"
-            " VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')".encode(),
-            (entry.transaction_id, site.name, entry.topic_id, entry.partition, entry.first_offset, entry.last_offset),
-        )
+    site.sql(
+        f"INSERT INTO {site.tables.transaction} ({columns}, positions)"
+        " VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')",
+        entry.transaction_id,
+        site.name,
+        entry.topic_id,
+        entry.partition,
+        entry.first_offset,
+        entry.last_offset,
+    )
     outbox._sender.send_op(entry)
     wait_until(lambda: metric(port, "outbox_relay_events_total", kind="op_contradicts_settled") == 1, explain=site.logs)
     assert "Decision contradicts the one that was obeyed" in relay.output()

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
-import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 
 from outbox import Message
 from outbox.errors import CommitOutcomeUnknown
-from outbox.testing import VisibleRecord
 from stack import Stack
 from stack.postgres import Postgres
-from tests.integration.checker.test_checker import insert_row
 from tests.integration.library.test_session_routing import RoutingSession
 from tests.integration.relay.test_kill_relay import is_serving, numbered
-from tests.integration.relay.test_restarts import Load, assert_that_topic_and_table_agree
 from tests.integration.stack.test_stack import waits_for_standby
 from tests.proxies.fault import Armed, Fault, FaultKind
 from tests.proxies.loop import LoopThread
 from tests.proxies.postgres import PostgresProxy
-from tests.support.bulk import publish_bulk, send_halves
+from tests.support.bulk import send_halves
 from tests.support.harness import WAIT_SECONDS, Service, Site, wait_until
 from tests.support.shop import Shop
 
@@ -96,47 +92,8 @@ def _services(site: Site) -> tuple[Service, Service]:
     return relay, checker
 
 
-def _ids(records: Iterable[VisibleRecord]) -> list[str]:
-    return sorted(record.message_id for record in records)
-
-
 def _fenced(site: Site) -> set[str]:
     return {id_ for id_, state in site.rows().items() if state == "R"}
-
-
-def test_what_was_acknowledged_before_a_failover_is_delivered_after_it(pair: Pair, site: Site) -> None:
-    """Under load, with the services at work; their database has moved."""
-    services = _services(site)
-    with Shop(site) as shop:
-        with Load(shop) as load:
-            load.wait_for_more()
-            pair.fail_over()
-            load.wait_for_more()
-        assert_that_topic_and_table_agree(shop)
-        with site.connect() as connection:
-            rows = connection.execute(f"SELECT id FROM {shop.table}".encode()).fetchall()
-    assert set(load.acknowledged) <= {number for (number,) in rows}
-    assert all(service.running for service in services)
-    assert not any("Traceback" in service.output() for service in services)
-
-
-def test_after_a_failover_the_checker_decides_what_was_told_before(pair: Pair, site: Site) -> None:
-    """A rollback row that was placed before it stands: whoever comes late cannot commit."""
-    with site.half_outbox() as outbox:
-        _, checker = _services(site)
-        before = send_halves(site, outbox, numbered(site, 0, 5))
-        wait_until(lambda: len(_fenced(site)) == 5, explain=site.logs)
-        checker.kill()
-        committed = publish_bulk(site, outbox, numbered(site, 5, 5), ops=False)
-        orphans = send_halves(site, outbox, numbered(site, 10, 5))
-        pair.fail_over()
-        assert _fenced(site) == {entry.transaction_id for entry in before}
-        with site.connect() as late, pytest.raises(psycopg.errors.UniqueViolation):
-            insert_row(site, late, before[0])
-        site.checker(extra=QUICK)
-        site.wait_settled()
-    assert _ids(site.read("orders")) == sorted(committed)
-    assert _fenced(site) == {entry.transaction_id for entry in [*before, *orphans]}
 
 
 def test_what_was_in_doubt_is_decided_by_what_the_standby_has(pair: Pair, site: Site) -> None:

@@ -125,15 +125,13 @@ def test_a_migration_makes_and_drops_the_tables(migrations: Migrations) -> None:
 def test_a_printed_migration_is_the_same(migrations: Migrations) -> None:
     command.upgrade(migrations.config, "head", sql=True)
     printed = migrations.output.getvalue()
-    with migrations.site.connect() as connection:
-        connection.execute(printed.encode())
+    migrations.site.sql(printed)
     assert migrations.tables() == TABLES
     migrations.require_made()
     migrations.output.truncate(0)
     migrations.output.seek(0)
     command.downgrade(migrations.config, "0001:base", sql=True)
-    with migrations.site.connect() as connection:
-        connection.execute(migrations.output.getvalue().encode())
+    migrations.site.sql(migrations.output.getvalue())
     assert migrations.tables() == []
 
 

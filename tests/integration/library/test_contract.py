@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewPartitions,
-    ResourceType,
 )
 
 from outbox import HalfOutbox
@@ -25,20 +20,6 @@ from tests.support.probes import free_port, get, metric
 
 PRODUCTION = {"OUTBOX_PROFILE": "production", "OUTBOX_ALLOWED_TOPICS": '{"*": ["*"]}'}
 WATCHFUL = {"OUTBOX_CONTRACT_INTERVAL_MS": "200"}
-
-
-@pytest.fixture
-def outbox(site: Site) -> Iterator[HalfOutbox]:
-    """The library on a site whose channel has two partitions, with one real topic."""
-    site.create("orders")
-    with site.half_outbox(publish_timeout_seconds=20.0) as made:
-        yield made
-
-
-def _set(site: Site, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    site.admin.incremental_alter_configs([resource])[resource].result(20)
 
 
 def _grow(site: Site, *topics: str) -> None:
@@ -80,14 +61,14 @@ def test_a_rule_that_is_broken_later_makes_the_service_not_ready_and_it_goes_on(
     if name == "checker":
         site.checker(extra={**WATCHFUL, "OUTBOX_HTTP_PORT": str(port)})
     wait_until(lambda: get(port, "/readyz") == (200, "ok\n"), explain=site.logs)
-    _set(site, site.channel.op_topic, "retention.ms", "3600000")
+    site.set_topic(site.channel.op_topic, "retention.ms", "3600000")
     wait_until(lambda: get(port, "/readyz")[0] == 503, explain=site.logs)
     assert f"topic {site.channel.op_topic} has retention.ms=3600000" in get(port, "/readyz")[1]
     assert metric(port, "outbox_contract_problems", rule="retention") == 1
     assert get(port, "/livez")[0] == 200
     publish_bulk(site, outbox, numbered(site, 0, 10))
     assert len(site.wait_visible(10, "orders")) == 10
-    _set(site, site.channel.op_topic, "retention.ms", "-1")
+    site.set_topic(site.channel.op_topic, "retention.ms", "-1")
     wait_until(lambda: get(port, "/readyz")[0] == 200, explain=site.logs)
     assert metric(port, "outbox_contract_problems") == 0
 
@@ -96,7 +77,7 @@ def test_a_half_topic_that_is_compacted_stops_the_relay(site: Site) -> None:
     """Compaction makes gaps, which would be taken for settled."""
     site.create()
     relay = _serving(site)
-    _set(site, site.channel.half_topic, "cleanup.policy", "compact")
+    site.set_topic(site.channel.half_topic, "cleanup.policy", "compact")
     assert _says(relay, site.channel.half_topic, "cleanup.policy=compact", "set it to delete")
 
 
@@ -105,8 +86,7 @@ def test_a_topic_that_is_deleted_stops_the_service(site: Site, name: str) -> Non
     site.create()
     service = _serving(site) if name == "relay" else site.checker(extra=WATCHFUL)
     wait_until(lambda: f'"event": "{name.capitalize()} started"' in service.output(), explain=site.logs)
-    for future in site.admin.delete_topics([site.channel.check_topic]).values():
-        future.result(20)
+    site.delete_topics(site.channel.check_topic)
     assert _says(service, f"topic {site.channel.check_topic} was deleted")
 
 
@@ -115,8 +95,7 @@ def test_a_half_topic_that_is_deleted_stops_the_relay_as_soon_as_a_commit_fails(
     """Not only at the next look."""
     relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3600000")
     (entry,) = send_halves(site, outbox, numbered(site, 0, 1))
-    for future in site.admin.delete_topics([site.channel.half_topic]).values():
-        future.result(20)
+    site.delete_topics(site.channel.half_topic)
     outbox._sender.send_op(replace(entry, kind=OpKind.ROLLBACK), OpSource.PRODUCER)
     assert _says(relay, f"topic {site.channel.half_topic} was deleted")
 
@@ -125,8 +104,7 @@ def test_a_discard_topic_that_is_made_again_stops_the_relay(site: Site) -> None:
     """What was parked there is gone, and no index would say so."""
     site.create()
     relay = _serving(site, OUTBOX_CONTRACT_INTERVAL_MS="3000")
-    for future in site.admin.delete_topics([site.channel.discard_topic]).values():
-        future.result(20)
+    site.delete_topics(site.channel.discard_topic)
     topics = site.admin.list_topics
     wait_until(lambda: site.channel.discard_topic not in topics(timeout=10).topics)
     create_channel(site.kafka(), site.channel, partitions=2, replication=1)

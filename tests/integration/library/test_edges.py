@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
 
 import pytest
+from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
+from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.schema_registry import header_schema_id_serializer
 from opentelemetry.sdk.trace import TracerProvider
 
-from outbox import Message
+from outbox import Message, MessageRefused
+from outbox._half.draft import Draft
+from outbox._kafka.channel import verify_channel
 from outbox._publish.tracing import with_trace
+from outbox.cloudevents import event_message
 from outbox.protocol.half import Headers
 from outbox.protocol.names import HEADER_PREFIX
+from outbox.protocol.size import real_record_size, record_size
+from outbox.serialization import TypedTopic
 from outbox.testing import VisibleRecord
+from tests.support.protocol_documents import TRANSACTION
+from tests.support.schemas import SCHEMAS, Schema, new_registry
 from tests.support.shop import Shop
 
 HOUR = 3_600_000
@@ -146,3 +162,112 @@ def test_the_trace_of_the_publisher_reaches_the_consumer(shop: Shop) -> None:
     headers = dict(stored(found)[2])
     assert headers.keys() == {"type", "traceparent"}
     assert f"{span.get_span_context().trace_id:032x}" in (headers["traceparent"] or b"").decode()
+
+
+# --- What fits on a real Kafka: `publish()` refuses what is too large, and all the rest is delivered.
+
+
+LIMIT = 4_000
+HEADERS: list[tuple[str, bytes | str | None]] = [(f"h{number}", b"") for number in range(60)]
+
+
+def _small_topic(shop: Shop, name: str, limit: int = LIMIT) -> str:
+    """Create a real topic of one partition with this `max.message.bytes`; return its short name."""
+    topic = NewTopic(shop.site.topic(name), 1, 1, config={"max.message.bytes": str(limit)})
+    shop.site.admin.create_topics([topic])[topic.topic].result(20.0)
+    return name
+
+
+def test_message_with_60_headers_on_small_topic_is_delivered(shop: Shop) -> None:
+    """The first is as large as the topic takes. One byte more is refused, and the transaction goes on."""
+    topic = shop.site.topic(_small_topic(shop, "small"))
+    room = LIMIT - real_record_size(b"k", b"", HEADERS, shop.outbox.settings.service) - 1  # its length takes one
+    with shop.session() as session:
+        shop.outbox.publish(session, Message(topic, bytes(room), b"k", HEADERS))
+        with pytest.raises(MessageRefused, match=rf"{LIMIT + 1} bytes .* at most {LIMIT} "):
+            shop.outbox.publish(session, Message(topic, bytes(room + 1), b"k", HEADERS))
+        shop.outbox.publish(session, Message(topic, bytes(2_800), b"k", HEADERS))
+    assert [len(record.value or b"") for record in shop.records(2, "small")] == [room, 2_800]
+
+
+def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
+    """Of a transaction whose ordering key has 2,000 bytes; all its halves carry it, percent-encoded."""
+    half_limit = verify_channel(shop.site.admin, shop.site.channel).half.max_message_bytes
+    topic = shop.site.topic(_small_topic(shop, "ample", 2 * half_limit))
+    first = Message(topic, b"first", "\u00e4" * 1_000)
+    draft = Draft(TRANSACTION)
+    draft.add([first])
+
+    def half_size(value: int) -> int:
+        half = draft.planned([Message(topic, bytes(value), b"k")], shop.outbox.settings.service, "shop.half")[0].make()
+        return record_size(half.key, half.value, half.headers)
+
+    room = next(value for value in range(half_limit, 0, -1) if half_size(value) <= half_limit)
+    with shop.session() as session:
+        shop.outbox.publish(session, first)
+        with pytest.raises(MessageRefused, match=rf"6000 for the ordering key.*at most {half_limit} "):
+            shop.outbox.publish(session, Message(topic, bytes(room + 1), b"k"))
+        shop.outbox.publish(session, Message(topic, bytes(room), b"k"))
+    assert [len(record.value or b"") for record in shop.records(2, "ample")] == [5, room]
+
+
+# --- Objects published to a real topic are read back from it by the deserializers of those who made the formats.
+
+
+def send(shop: Shop, topic: str, *messages: Message) -> list[VisibleRecord]:
+    """Publish in one transaction; what a read_committed reader gets."""
+    with shop.session() as session:
+        for message in messages:
+            shop.outbox.publish(session, message)
+    return shop.records(len(messages), topic)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=[schema.name for schema in SCHEMAS])
+@pytest.mark.parametrize("place", ["magic bytes", "header"])
+def test_a_message_with_a_schema_is_read_back(shop: Shop, schema: Schema, place: str) -> None:
+    registry, topic = new_registry(), shop.topic()
+    conf = {"schema.id.serializer": header_schema_id_serializer} if place == "header" else {}
+    orders: TypedTopic[str, Any] = TypedTopic(shop.site.topic(topic), value=schema.serializer(registry, conf))
+    (found,) = send(shop, topic, orders.message(schema.value, key="42", headers={"type": "created"}))
+    assert found.key == b"42"
+    assert ((found.value or b"")[:1] == b"\x00") is (place == "magic bytes")
+    names = [name for name, _ in found.headers if not name.startswith("outbox-")]
+    assert names == (["type", "__value_schema_id"] if place == "header" else ["type"])
+    assert schema.read(registry, orders.name, found.value, found.headers) == schema.value
+
+
+def test_json_and_tombstones(shop: Shop) -> None:
+    topic = shop.topic()
+    orders: TypedTopic[str, dict[str, Any]] = TypedTopic(shop.site.topic(topic))
+    order = {"id": UUID(int=7), "total": Decimal("9.90"), "at": dt.datetime(2026, 1, 2, tzinfo=dt.UTC), "name": "Zoë ☃"}
+    made, gone = orders.message(order, key="7", partition=0), orders.message(None, key="7", partition=0)
+    first, second = send(shop, topic, made, gone)
+    assert json.loads(first.value or b"") == {
+        "id": "00000000-0000-0000-0000-000000000007",
+        "total": "9.90",
+        "at": "2026-01-02T00:00:00+00:00",
+        "name": "Zoë ☃",
+    }
+    assert (second.key, second.value) == (b"7", None)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        CloudEvent(
+            {"source": "/orders", "type": "order.created", "subject": "42", "partitionkey": "kéy", "tenant": "nörd"},
+            {"total": 7, "name": "Zoë"},
+        ),
+        CloudEvent({"source": "/orders", "type": "scan", "datacontenttype": "image/png"}, b"\x89PNG\xff\x00"),
+        CloudEvent({"source": "/orders", "type": "order.closed"}),
+    ],
+    ids=["json", "bytes", "no data"],
+)
+def test_the_sdk_reads_a_cloudevent_from_the_real_topic(shop: Shop, event: CloudEvent) -> None:
+    topic = shop.topic()
+    (found,) = send(shop, topic, event_message(shop.site.topic(topic), event))
+    headers = {name: value or b"" for name, value in found.headers}
+    received = from_kafka_event(KafkaMessage(headers, found.key, found.value or b""))
+    assert received.get_attributes() == event.get_attributes()
+    assert received.get_data() == event.get_data()
+    assert found.value is not None

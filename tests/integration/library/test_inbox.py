@@ -274,8 +274,7 @@ def test_autocommit_and_what_is_no_async_session_are_refused_in_asyncio_too(site
 
 def _age(site: Site, *ids: str, days: int) -> None:
     query = f"UPDATE {InboxTable(site.tables).name} SET received_at = now() - %s WHERE message_id = ANY (%s)"
-    with site.connect() as connection:
-        connection.execute(query.encode(), (timedelta(days=days), list(ids)))
+    site.sql(query, timedelta(days=days), list(ids))
 
 
 def _fill(site: Site, engine: Engine, *groups: str) -> None:

@@ -83,18 +83,3 @@ def test_a_stopped_application_holds_back_its_own_key_only(shop: Shop) -> None:
 
 def _half_of(shop: Shop, value: str) -> bool:
     return any(half.value == value.encode() for half in shop.site.halves())
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_many_applications_die_and_the_table_and_the_topic_agree(shop: Shop) -> None:
-    topic = shop.topic()
-    failpoints = ["outbox.half_acked", "outbox.sealed", "outbox.committed"] * 30
-    numbers = {shop.number(): failpoint for failpoint in failpoints}
-    for number, failpoint in numbers.items():
-        _die(shop, topic, number, failpoint)
-    committed = sorted(str(number) for number, failpoint in numbers.items() if failpoint == "outbox.committed")
-    shop.site.wait_visible(len(committed), topic)
-    shop.site.wait_settled()
-    assert sorted(shop.delivered(len(committed), topic)) == committed
-    assert sorted(str(number) for number in numbers if shop.has(number)) == committed

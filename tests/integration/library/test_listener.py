@@ -11,12 +11,6 @@ from typing import Any
 import psycopg
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message, MessageRefused
@@ -255,10 +249,7 @@ def test_a_half_that_kafka_does_not_store_keeps_the_local_transaction_from_runni
 
 
 def _refuse_records(site: Site, topic: str) -> None:
-    entry = ConfigEntry("max.message.bytes", "80", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    for future in site.admin.incremental_alter_configs([resource]).values():
-        future.result(20)
+    site.set_topic(topic, "max.message.bytes", "80")
     reported: list[KafkaError | None] = []
     producer = Producer({**site.kafka(), "on_delivery": lambda error, _message: reported.append(error)})
 

@@ -186,7 +186,4 @@ def _sealer(shop: Shop) -> Sealer:
 
 
 def _set_incarnation(shop: Shop, value: str) -> None:
-    with shop.site.connect() as connection:
-        connection.execute(
-            f"UPDATE {shop.site.tables.meta} SET value = %s WHERE key = 'incarnation'".encode(), (value,)
-        )
+    shop.site.sql(f"UPDATE {shop.site.tables.meta} SET value = %s WHERE key = 'incarnation'", value)

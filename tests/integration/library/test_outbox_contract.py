@@ -22,14 +22,7 @@ from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced
 from outbox.message import HeadersInput
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, assert_published
 from outbox.transaction import Outcome, Transaction
-from tests.support.places import (
-    PARTITIONS,
-    MemoryPlace,
-    Place,
-    RealPlace,
-    let_sqlite_have_savepoints,
-    sqlalchemy_url,
-)
+from tests.support.places import PARTITIONS, MemoryPlace, Place, RealPlace, let_sqlite_have_savepoints, sqlalchemy_url
 from tests.support.servers import Servers
 
 JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
@@ -111,9 +104,14 @@ def _raise(session: Session) -> None:
         raise _BadError
 
 
-@pytest.mark.parametrize("end", [_rollback, _close, _raise])
+def _leave(session: Session) -> None:
+    with session:
+        session.flush()
+
+
+@pytest.mark.parametrize("end", [_rollback, _close, _raise, _leave])
 def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end: Callable[[Session], None]) -> None:
-    topic, number = place.topic(), place.number()
+    topic, number, halves = place.topic(), place.number(), place.halves()
     session = Session(place.engine)
     place.insert(session, number)
     place.publish(session, topic, "never")
@@ -123,6 +121,7 @@ def test_a_transaction_that_does_not_commit_publishes_nothing(place: Place, end:
         assert end is _raise
     session.close()
     assert place.published(topic) == []
+    assert place.halves() == halves
     assert not place.has(number)
 
 
@@ -156,7 +155,7 @@ def test_a_scoped_session(place: Place) -> None:
     assert place.published(topic) == ["scoped"]
 
 
-def test_a_listener_of_flush_events_publishes(place: Place) -> None:
+def test_listeners_of_a_session_publish(place: Place) -> None:
     topic = place.topic()
     session = Session(place.engine)
 
@@ -164,11 +163,12 @@ def test_a_listener_of_flush_events_publishes(place: Place) -> None:
         place.publish(flushed, topic, "flushed")
 
     event.listen(session, "before_flush", at_flush)
+    event.listen(session, "before_commit", lambda committed: place.publish(committed, topic, "committing"))
     with session, session.begin():
         place.publish(session, topic, "first")
         session.add(_thing(place)(id=place.number(), count=0))
         event.listen(session, "after_flush", lambda flushed, _context: place.publish(flushed, topic, "after"))
-    assert place.published(topic) == ["first", "flushed", "after"]
+    assert place.published(topic) == ["first", "committing", "flushed", "after"]
 
 
 def _thing(place: Place) -> type[Any]:
@@ -239,16 +239,18 @@ def test_a_savepoint_ended_by_an_error_of_the_database(place: Place) -> None:
 @pytest.mark.parametrize("mode", JOINED)
 @pytest.mark.parametrize("commits", [True, False], ids=["outer commit", "outer rollback"])
 def test_the_outer_transaction_of_a_joined_session_decides(place: Place, mode: JoinMode, *, commits: bool) -> None:
-    topic, number = place.topic(), place.number()
+    topic, number, halves = place.topic(), place.number(), place.halves()
     with place.engine.connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode=mode) as session:
             place.insert(session, number)
             place.publish(session, topic, mode)
             session.commit()
+        assert place.halves() == halves, "the outer COMMIT sends them"
         if commits:
             outer.commit()
         else:
             outer.rollback()
+            assert place.halves() == halves
     assert place.published(topic) == ([mode] if commits else [])
     assert place.has(number) is commits
 
@@ -528,7 +530,9 @@ def test_async_joined_sessions(place: Place) -> None:
                     async with AsyncSession(connection) as session:
                         await outbox.publish(session, Message(topic, str(commits), topic))
                         await session.commit()
+                    halves = place.halves()
                     await (outer.commit() if commits else outer.rollback())
+                    assert commits or place.halves() == halves
 
     _run(body)
     assert place.published(topic) == ["True"]

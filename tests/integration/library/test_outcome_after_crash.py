@@ -22,7 +22,7 @@ from outbox._postgres.message_table import MessageTable
 from outbox.protocol.identifiers import xid_of
 from outbox.settings import TableNames
 from outbox.transaction import Outcome
-from stack import Stack, postgres_alone
+from stack import postgres_alone
 from stack.postgres import Postgres
 from tests.support.harness import wait_until
 
@@ -177,20 +177,3 @@ def test_after_crashes_under_load_each_answer_is_what_the_business_row_says(
             there = connection.execute("SELECT FROM bought WHERE id = %s", (name,)).fetchone() is not None
             no = {Outcome.ROLLED_BACK, Outcome.TOO_OLD}  # TOO_OLD: another transaction got the xid, and committed
             assert outbox.outcome(bought, connection) in ({Outcome.COMMITTED} if there else no)
-
-
-@pytest.mark.long
-def test_after_a_failover_to_the_synchronous_standby_the_same(outbox: Outbox) -> None:
-    with Stack(standby=True, postgres_settings=LAZY) as stack:
-        _prepare(stack.postgres_url)
-        with psycopg.connect(stack.postgres_url) as connection:
-            committed = outbox.publish(connection, Message("orders", b"v")).transaction_id
-        connection = psycopg.connect(stack.postgres_url)
-        lost = outbox.publish(connection, Message("orders", b"v")).transaction_id
-        stack.fail_over()
-        connection.close()
-        stack.rebuild_standby()
-        _take_xid(stack.postgres_url, xid_of(lost))
-        with psycopg.connect(stack.postgres_url) as asked:
-            assert outbox.outcome(lost, asked) is Outcome.TOO_OLD
-            assert outbox.outcome(committed, asked) is Outcome.COMMITTED

@@ -63,9 +63,7 @@ def _engine(url: str) -> Iterator[Engine]:
 @asynccontextmanager
 async def _async_engine(url: str) -> AsyncIterator[AsyncEngine]:
     engine = create_async_engine(
-        "postgresql+psycopg://",
-        async_creator=lambda: psycopg.AsyncConnection.connect(url),
-        poolclass=NullPool,
+        "postgresql+psycopg://", async_creator=lambda: psycopg.AsyncConnection.connect(url), poolclass=NullPool
     )
     yield engine
     await engine.dispose()
@@ -84,11 +82,7 @@ def _in_an_eager_session(order: Order) -> None:
 
 
 def _on_a_core_connection(order: Order) -> None:
-    with (
-        _engine(order.url) as engine,
-        engine.connect() as connection,
-        order.shop.outbox.transaction(connection) as tx,
-    ):
+    with _engine(order.url) as engine, engine.connect() as connection, order.shop.outbox.transaction(connection) as tx:
         connection.execute(text(order.insert))
         order.ids.append(tx.publish(order.message).transaction_id)
 
@@ -114,11 +108,7 @@ async def _in_an_async_session(order: Order) -> None:
 
 async def _on_an_async_core_connection(order: Order) -> None:
     outbox = AsyncHalfOutbox.over(order.shop.outbox)
-    async with (
-        _async_engine(order.url) as engine,
-        engine.connect() as connection,
-        outbox.transaction(connection) as tx,
-    ):
+    async with _async_engine(order.url) as engine, engine.connect() as connection, outbox.transaction(connection) as tx:
         await connection.execute(text(order.insert))
         order.ids.append((await tx.publish(order.message)).transaction_id)
 
@@ -215,11 +205,7 @@ def _backend_ended(shop: Shop) -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize(
     ("lose", "outcome"),
-    [
-        (_reply_lost, Outcome.COMMITTED),
-        (_commit_lost, Outcome.ROLLED_BACK),
-        (_backend_ended, Outcome.ROLLED_BACK),
-    ],
+    [(_reply_lost, Outcome.COMMITTED), (_commit_lost, Outcome.ROLLED_BACK), (_backend_ended, Outcome.ROLLED_BACK)],
 )
 @pytest.mark.parametrize("buy", BUYERS)
 def test_nobody_saw_how_commit_ended(

@@ -177,10 +177,7 @@ def test_the_metric_begins_at_zero(place: Place, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(row_writer, "LOOK_SECONDS", 0.0)
     registry, values = CollectorRegistry(), list[Any]()
     recorder = PrometheusRecorder(registry)
-    with (
-        Outbox("orders", tables=place.site.tables, recorder=recorder) as outbox,
-        place.site.connect() as one,
-    ):
+    with Outbox("orders", tables=place.site.tables, recorder=recorder) as outbox, place.site.connect() as one:
         for _ in range(4):
             with one.transaction():
                 outbox.publish(one, Message("orders", b"v"))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import Table, text
-from sqlalchemy.orm import Session, registry
-from sqlalchemy.schema import MetaData
+from sqlalchemy import text
+from sqlalchemy.orm import Session
 
 from outbox import Message
 from outbox.message import HeadersInput
@@ -78,33 +74,34 @@ def test_a_named_partition_is_kept_whatever_the_key_says(shop: Shop) -> None:
     assert [record.partition for record in shop.records(3, topic)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        pytest.param(Message("t", b"\x00\xff body", b"\xfe key"), id="any bytes"),
-        pytest.param(Message("t", "tëxt ☃", "kéy"), id="text as UTF-8"),
-        pytest.param(Message("t", None, b"k"), id="tombstone"),
-        pytest.param(Message("t", b"", b"k"), id="empty body"),
-        pytest.param(Message("t", b"v", b""), id="empty key"),
-        pytest.param(Message("t", b"v", None), id="no key"),
-        pytest.param(Message("t", b"v", b"k", timestamp=1), id="earliest timestamp"),
-        pytest.param(Message("t", b"v", b"k", timestamp=1_234_567_890_123), id="timestamp"),
-        pytest.param(Message("t", b"v", b"k", headers={"type": "created", "none": None, "empty": b""}), id="headers"),
-        pytest.param(Message("t", b"v", headers=[("a", b"1"), ("b", b"2"), ("a", b"3")]), id="repeated header names"),
-        pytest.param(Message("t", b"v", headers={"naïve ☃": "☃", "x" * 300: b"\x00\xff"}), id="odd header names"),
-    ],
-)
-def test_a_message_arrives_byte_for_byte(shop: Shop, message: Message) -> None:
-    topic = shop.topic()
-    headers: HeadersInput = message.headers
-    sent = Message(shop.site.topic(topic), message.value, message.key, headers, timestamp=message.timestamp)
+MESSAGES = {
+    "any bytes": Message("t", b"\x00\xff body", b"\xfe key"),
+    "text as UTF-8": Message("t", "tëxt ☃", "kéy"),
+    "tombstone": Message("t", None, b"k"),
+    "empty body": Message("t", b"", b"k"),
+    "empty key": Message("t", b"v", b""),
+    "no key": Message("t", b"v", None),
+    "earliest timestamp": Message("t", b"v", b"k", timestamp=1),
+    "timestamp": Message("t", b"v", b"k", timestamp=1_234_567_890_123),
+    "headers": Message("t", b"v", b"k", headers={"type": "created", "none": None, "empty": b""}),
+    "repeated header names": Message("t", b"v", headers=[("a", b"1"), ("b", b"2"), ("a", b"3")]),
+    "odd header names": Message("t", b"v", headers={"naïve ☃": "☃", "x" * 300: b"\x00\xff"}),
+}
+
+
+def test_messages_arrive_byte_for_byte(shop: Shop) -> None:
+    topic, sent = shop.topic(), dict[str, tuple[str, Message]]()
     with shop.session() as session:
-        shop.outbox.publish(session, sent)
-    (found,) = shop.records(1, topic)
-    assert (found.key, found.value) == (sent.key_bytes(), sent.value_bytes())
-    assert [header for header in found.headers if not header[0].startswith(HEADER_PREFIX)] == sent.header_list()
-    if sent.timestamp is not None:
-        assert found.timestamp == sent.timestamp
+        for name, one in MESSAGES.items():
+            headers: HeadersInput = one.headers
+            message = Message(shop.site.topic(topic), one.value, one.key, headers, timestamp=one.timestamp)
+            sent[shop.outbox.publish(session, message).message_id] = name, message
+    for found in shop.records(len(sent), topic):
+        name, message = sent[found.message_id]
+        assert (found.key, found.value) == (message.key_bytes(), message.value_bytes()), name
+        own = [header for header in found.headers if not header[0].startswith(HEADER_PREFIX)]
+        assert own == message.header_list(), name
+        assert message.timestamp in {None, found.timestamp}, name
 
 
 def test_a_message_without_a_timestamp_has_the_time_at_which_its_half_was_stored(shop: Shop) -> None:
@@ -117,44 +114,6 @@ def test_a_message_without_a_timestamp_has_the_time_at_which_its_half_was_stored
     assert found.message_id == receipt.message_id
 
 
-def test_a_session_that_did_nothing_but_publish(shop: Shop) -> None:
-    topic = shop.topic()
-    with Session(shop.engine) as session:
-        shop.publish(session, topic, "only")
-        session.commit()
-    assert shop.delivered(1, topic) == ["only"]
-
-
-def test_objects_that_are_flushed_only_at_commit(shop: Shop) -> None:
-    class Stock:
-        id: int
-        count: int
-
-    registry().map_imperatively(Stock, Table(shop.table, MetaData(), autoload_with=shop.engine))
-    topic, number = shop.topic(), shop.number()
-    with shop.session() as session:
-        stock = Stock()
-        stock.id, stock.count = number, 1
-        session.add(stock)
-        shop.publish(session, topic, "flushed later")
-    assert shop.has(number)
-    assert shop.delivered(1, topic) == ["flushed later"]
-
-
-def test_one_session_for_many_transactions(shop: Shop) -> None:
-    topic, numbers = shop.topic(), [shop.number() for _ in range(4)]
-    with Session(shop.engine) as session:
-        for index, number in enumerate(numbers):
-            shop.insert(session, number)
-            shop.publish(session, topic, str(number), "k")
-            if index % 2:
-                session.rollback()
-            else:
-                session.commit()
-    assert shop.delivered(2, topic) == [str(numbers[0]), str(numbers[2])]
-    assert [shop.has(number) for number in numbers] == [True, False, True, False]
-
-
 @pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"])
 def test_every_isolation_level(shop: Shop, level: str) -> None:
     topic, number = shop.topic(), shop.number()
@@ -162,29 +121,6 @@ def test_every_isolation_level(shop: Shop, level: str) -> None:
         shop.insert(session, number)
         shop.publish(session, topic, level)
     assert shop.delivered(1, topic) == [level]
-
-
-def test_two_outboxes_in_one_transaction(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.site.half_outbox("billing") as billing, shop.session() as session:
-        ours = shop.publish(session, topic, "from orders")
-        theirs = billing.publish(session, Message(shop.site.topic(topic), "from billing"))
-        assert ours.transaction_id != theirs.transaction_id
-    found = shop.records(2, topic)
-    assert {record.value: dict(record.headers)["outbox-service"] for record in found} == {
-        b"from orders": b"orders",
-        b"from billing": b"billing",
-    }
-
-
-def test_a_savepoint_of_one_outbox_does_not_touch_the_other(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.site.half_outbox("billing") as billing, shop.session() as session:
-        shop.publish(session, topic, "kept")
-        nested = session.begin_nested()
-        billing.publish(session, Message(shop.site.topic(topic), "struck"))
-        nested.rollback()
-    assert shop.delivered(1, topic) == ["kept"]
 
 
 def test_a_transaction_of_a_thousand_messages(shop: Shop) -> None:
@@ -221,54 +157,3 @@ def test_order_per_key_is_the_order_of_the_database(shop: Shop, *, eager: bool) 
     for key in keys:
         values = [int(record.value or b"") for record in found if record.key == str(key).encode()]
         assert values == list(range(1, 41))
-
-
-FORK = """
-import os, sys, psycopg
-from outbox import Message, HalfOutbox
-
-def publish(value):
-    with psycopg.connect(os.environ["OUTBOX_POSTGRES_URL"]) as connection, outbox.transaction(connection) as tx:
-        tx.publish(Message(sys.argv[1], value))
-
-def child(value):
-    if os.fork() == 0:
-        publish(value)
-        outbox.close()
-        os._exit(0)
-    assert os.wait()[1] == 0
-
-outbox = HalfOutbox.from_env()
-child("of a child")
-publish("of the parent")
-child("of a child after the parent's first")
-publish("of the parent again")
-outbox.close()
-"""
-
-
-def test_outbox_used_before_fork_serves_parent_and_child(shop: Shop) -> None:
-    topic = shop.topic()
-    command = [sys.executable, "-c", FORK, shop.site.topic(topic)]
-    subprocess.run(command, env=shop.site.environment(), check=True, timeout=60)
-    expected = ["of a child", "of a child after the parent's first", "of the parent", "of the parent again"]
-    assert sorted(shop.delivered(4, topic)) == expected
-
-
-def test_a_published_transaction_leaves_nothing_behind_in_the_process(shop: Shop) -> None:
-    import gc  # noqa: PLC0415 - only here
-
-    from outbox._publish import sqlalchemy_session  # noqa: PLC0415 - only here
-
-    topic = shop.topic()
-    for end in (Session.commit, Session.rollback, Session.close):
-        for _ in range(5):
-            with Session(shop.engine) as session:
-                shop.publish(session, topic, "v")
-                end(session)
-    del session
-    gc.collect()
-    assert not sqlalchemy_session._published
-    assert not sqlalchemy_session._sealed
-    assert not sqlalchemy_session._sessions
-    assert threading.active_count() < 20

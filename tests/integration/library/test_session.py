@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
-
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
@@ -15,56 +12,6 @@ from outbox.errors import UsageError
 from outbox.protocol.op import OpSource
 from tests.support.harness import wait_until
 from tests.support.shop import Shop
-
-JoinMode = Literal["conditional_savepoint", "rollback_only", "create_savepoint", "control_fully"]
-JOINED: list[JoinMode] = ["conditional_savepoint", "rollback_only", "create_savepoint"]
-
-
-class _BadError(Exception):
-    """What a test raises."""
-
-
-def _rollback(session: Session) -> None:
-    session.rollback()
-
-
-def _close(session: Session) -> None:
-    session.close()
-
-
-def _raise(session: Session) -> None:
-    with session:
-        raise _BadError
-
-
-def _expunge_and_leave(session: Session) -> None:
-    with session:
-        session.flush()
-
-
-@pytest.mark.parametrize("end", [_rollback, _close, _raise, _expunge_and_leave])
-def test_a_transaction_that_does_not_commit_sends_nothing(shop: Shop, end: Callable[[Session], None]) -> None:
-    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
-    session = Session(shop.engine)
-    shop.insert(session, number)
-    shop.publish(session, topic, "never")
-    try:
-        end(session)
-    except _BadError:
-        assert end is _raise
-    session.close()
-    assert len(shop.site.halves()) == before
-    assert not shop.has(number)
-
-
-def test_a_savepoint_that_was_released_counts(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        with session.begin_nested():
-            shop.publish(session, topic, "a")
-        with session.begin_nested():
-            shop.publish(session, topic, "b")
-    assert shop.delivered(2, topic) == ["a", "b"]
 
 
 def test_a_transaction_whose_messages_were_all_struck_sends_nothing(shop: Shop) -> None:
@@ -87,33 +34,6 @@ def test_the_first_message_struck_does_not_choose_the_order(shop: Shop) -> None:
         receipt = shop.publish(session, topic, "kept", "right key")
     assert shop.delivered(1, topic) == ["kept"]
     assert receipt.position == 1
-
-
-@pytest.mark.parametrize("mode", JOINED)
-def test_the_commit_of_a_joined_session_sends_nothing_the_outer_commit_does(shop: Shop, mode: JoinMode) -> None:
-    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
-    with shop.engine.connect() as connection, connection.begin() as outer:
-        with Session(connection, join_transaction_mode=mode) as session:
-            shop.insert(session, number)
-            shop.publish(session, topic, mode)
-            session.commit()
-        assert len(shop.site.halves()) == before
-        outer.commit()
-    assert shop.delivered(1, topic) == [mode]
-    assert shop.has(number)
-
-
-@pytest.mark.parametrize("mode", JOINED)
-def test_an_outer_rollback_after_the_commit_of_a_joined_session(shop: Shop, mode: JoinMode) -> None:
-    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
-    with shop.engine.connect() as connection, connection.begin() as outer:
-        with Session(connection, join_transaction_mode=mode) as session:
-            shop.insert(session, number)
-            shop.publish(session, topic, "never")
-            session.commit()
-        outer.rollback()
-    assert len(shop.site.halves()) == before
-    assert not shop.has(number)
 
 
 def test_the_marker_goes_out_when_the_connection_returns_to_the_pool(shop: Shop) -> None:
@@ -179,28 +99,10 @@ def test_autocommit_is_refused(shop: Shop) -> None:
             shop.publish(session, topic, "v")
 
 
-def test_two_phase_transactions_are_refused(shop: Shop) -> None:
-    topic = shop.topic()
-    with Session(shop.engine, twophase=True) as session, pytest.raises(UsageError, match="twophase"):
-        shop.publish(session, topic, "v")
-    with (
-        shop.engine.connect() as connection,
-        connection.begin_twophase(),
-        Session(connection) as session,
-        pytest.raises(UsageError, match="two-phase transactions"),
-    ):
-        shop.publish(session, topic, "v")
-
-
 def test_connection_of_psycopg_is_refused_with_what_to_use(shop: Shop) -> None:
     message = Message(shop.site.topic(shop.topic()), b"v")
     with shop.site.connect() as connection, pytest.raises(UsageError, match=r"outbox\.transaction\(connection\)"):
         shop.outbox.publish(connection, message)  # type: ignore[arg-type]  # that is tested
-
-
-def test_a_session_on_another_database_is_refused(shop: Shop) -> None:
-    with Session(create_engine("sqlite://")) as session, pytest.raises(UsageError, match=r"postgresql\+psycopg"):
-        shop.publish(session, shop.topic(), "v")
 
 
 def test_a_transaction_that_something_else_ended_is_refused(shop: Shop) -> None:

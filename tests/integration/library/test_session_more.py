@@ -16,14 +16,14 @@ from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, eve
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.event import registry as event_registry
 from sqlalchemy.exc import DBAPIError, ProgrammingError
-from sqlalchemy.orm import Session, registry, scoped_session, sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import StaticPool
 
 from outbox import HalfOutbox, Message
 from outbox._publish import sqlalchemy_session
-from outbox.errors import ChannelError, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
+from outbox.errors import ChannelError, PublishFailed, TransactionFenced, UsageError
 from outbox.protocol.op import OpKind
-from tests.integration.library.test_session import JOINED, JoinMode
+from tests.integration.library.test_outbox_contract import JOINED, JoinMode
 from tests.support.harness import Site, doubled
 from tests.support.shop import Shop
 
@@ -87,39 +87,6 @@ def test_a_session_is_used_again_after_a_failed_seal(shop: Shop, engine: Engine)
     assert shop.delivered(1, topic) == ["at last"]
 
 
-def test_many_messages_at_once(shop: Shop) -> None:
-    topic = shop.topic()
-    with shop.session() as session:
-        messages = [Message(shop.site.topic(topic), str(number), "k") for number in range(20)]
-        receipts = shop.outbox.publish_many(session, messages)
-    assert [receipt.position for receipt in receipts] == list(range(20))
-    assert shop.delivered(20, topic) == [str(number) for number in range(20)]
-
-
-@pytest.mark.parametrize("name", ["before_flush", "after_flush", "before_commit"])
-def test_a_listener_of_session_events_publishes(shop: Shop, name: str) -> None:
-    class Stock:
-        id: int
-        count: int
-
-    registry().map_imperatively(Stock, Table(shop.table, MetaData(), autoload_with=shop.engine))
-    topic, number = shop.topic(), shop.number()
-    published: list[str] = []
-
-    def publish(session: Session, *_: object) -> None:
-        published.append(shop.publish(session, topic, name).message_id)
-
-    with Session(shop.engine) as session:
-        event.listen(session, name, publish)
-        stock = Stock()
-        stock.id, stock.count = number, 1
-        session.add(stock)
-        session.commit()
-    assert shop.has(number)
-    assert len(published) == 1
-    assert shop.delivered(1, topic) == [name]
-
-
 @pytest.mark.parametrize("mode", JOINED)
 def test_a_joined_session_that_commits_after_the_outer_commit_failed(shop: Shop, mode: JoinMode) -> None:
     """A handler of the user's hides the error of COMMIT from the library; the session knows nothing of it."""
@@ -132,8 +99,7 @@ def test_a_joined_session_that_commits_after_the_outer_commit_failed(shop: Shop,
 
     engine, topic, name = shop.site.engine(pool_size=1), shop.topic(), f"{shop.table}_twice"
     event.listen(engine, "handle_error", translate)
-    with shop.site.connect() as setup:
-        setup.execute(f"CREATE TABLE IF NOT EXISTS {name} (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)".encode())
+    shop.site.sql(f"CREATE TABLE IF NOT EXISTS {name} (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
     with engine.connect() as connection:
         outer = connection.begin()
         session = Session(connection, join_transaction_mode=mode)
@@ -389,6 +355,11 @@ def publish(outbox, value):
         tx.publish(Message(sys.argv[1], value))
 
 outbox = HalfOutbox.from_env()
+if os.fork() == 0:
+    publish(outbox, "of a child before the parent's first")
+    outbox.close()
+    os._exit(0)
+assert os.wait()[1] == 0
 publish(outbox, "of the parent")
 if os.fork() == 0:
     publish(outbox, "of the child")
@@ -400,12 +371,12 @@ publish(outbox, "of the parent again")
 """
 
 
-def test_forked_child_publishes_and_ends_as_programs_do(shop: Shop) -> None:
+def test_forked_children_publish_and_end_as_programs_do(shop: Shop) -> None:
     topic = shop.topic()
     command = [sys.executable, "-c", FORK, shop.site.topic(topic)]
     subprocess.run(command, env=shop.site.environment(), check=True, timeout=60)
-    expected = ["of the child", "of the child's own", "of the parent", "of the parent again"]
-    assert sorted(shop.delivered(4, topic)) == expected
+    children = ["of a child before the parent's first", "of the child", "of the child's own"]
+    assert sorted(shop.delivered(5, topic)) == [*children, "of the parent", "of the parent again"]
 
 
 EXIT = """
@@ -460,26 +431,6 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
     with HalfOutbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
-
-
-def test_the_reject_switch(shop: Shop) -> None:
-    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
-
-    with HalfOutbox.from_env({**shop.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as rejecting:
-        message = Message(shop.site.topic(topic), "never")
-        with shop.session() as session:
-            shop.insert(session, number)
-            for eager in (True, False):
-                with pytest.raises(TransactionsRejected):
-                    rejecting.publish(session, message, eager=eager)
-        with (
-            psycopg.connect(shop.site.postgres_url) as connection,
-            rejecting.transaction(connection) as tx,
-            pytest.raises(TransactionsRejected),
-        ):
-            tx.publish(message)
-    assert shop.has(number)
-    assert len(shop.site.halves()) == before
 
 
 def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: Site) -> None:

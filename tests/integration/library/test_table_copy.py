@@ -38,11 +38,10 @@ class Place:
 
     def taken(self) -> list[tuple[int, bytes]]:
         """Take away all committed rows: their ids and values, in the order of the ids."""
-        with self.site.connect() as connection:
-            return connection.execute(
-                f"WITH taken AS (DELETE FROM {self.tables.message} RETURNING id, value) "
-                "SELECT id, value FROM taken ORDER BY id".encode()
-            ).fetchall()
+        return self.site.sql(
+            f"WITH taken AS (DELETE FROM {self.tables.message} RETURNING id, value) "
+            "SELECT id, value FROM taken ORDER BY id"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -147,17 +146,14 @@ def test_a_serializable_transaction_reads_no_rows(place: Place, copies: list[str
 
 def test_row_security_and_a_pipeline_leave_it_to_the_insert(place: Place, copies: list[str]) -> None:
     role, table = f"{place.site.name}_secured", place.tables.message
-    with place.site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role}".encode())
-        MessageTable(place.tables).create(connection, [MessageTable(place.tables).application_grant(role)])
-        connection.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY".encode())
-        connection.execute(f"CREATE POLICY own ON {table} TO {role} USING (true)".encode())
+    place.site.role("secured", MessageTable(place.tables).application_grant)
+    place.site.sql(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
+    place.site.sql(f"CREATE POLICY own ON {table} TO {role} USING (true)")
     with psycopg.connect(place.url) as connection:
         connection.execute(f"SET LOCAL ROLE {role}".encode())
         place.outbox.publish_many(connection, MANY)
-    with place.site.connect() as connection:
-        connection.execute(f"DROP POLICY own ON {table}".encode())
-        connection.execute(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY".encode())
+    place.site.sql(f"DROP POLICY own ON {table}")
+    place.site.sql(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
     with psycopg.connect(place.url) as connection, connection.pipeline():
         place.outbox.publish_many(connection, MANY)
     assert copies == []
@@ -165,12 +161,7 @@ def test_row_security_and_a_pipeline_leave_it_to_the_insert(place: Place, copies
 
 
 def test_a_role_with_the_grant_of_an_application_copies(place: Place, copies: list[str]) -> None:
-    role = f"{place.site.name}_granted"
-    with place.site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role}".encode())
-        MessageTable(place.tables).create(connection, [MessageTable(place.tables).application_grant(role)])
-    with psycopg.connect(place.url) as connection:
-        connection.execute(f"SET LOCAL ROLE {role}".encode())
+    with psycopg.connect(place.site.role("granted", MessageTable(place.tables).application_grant)) as connection:
         receipts = place.outbox.publish_many(connection, MANY)
     assert place.taken() == expected(receipts)
     assert len(copies) == 1
@@ -180,8 +171,7 @@ def test_another_client_encoding_leaves_it_to_the_insert(place: Place, copies: l
     odd = [Message("orders", "é", headers={"é": "é"})] * COPY_ROWS
     with psycopg.connect(place.url, client_encoding="latin1") as connection:
         place.outbox.publish_many(connection, odd)
-    with place.site.connect() as connection:
-        names = connection.execute(f"SELECT DISTINCT header_names FROM {place.tables.message}".encode()).fetchall()
+    names = place.site.sql(f"SELECT DISTINCT header_names FROM {place.tables.message}")
     assert names == [(["é"],)]
     assert {value for _, value in place.taken()} == {"é".encode()}
     assert copies == []

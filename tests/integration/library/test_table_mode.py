@@ -81,12 +81,11 @@ class Place:
 
     def rows(self, *, service: str | None = None) -> list[Row]:
         """Take away all committed rows, in the order of their ids."""
-        with self.site.connect() as connection:
-            found = connection.execute(
-                f"WITH taken AS (DELETE FROM {self.site.tables.message} RETURNING *, {STARTED_US} AS started) "
-                "SELECT xid::text, started, id, service, topic, partition, timestamp, key, value, "
-                "header_names, header_values FROM taken ORDER BY id".encode()
-            ).fetchall()
+        found = self.site.sql(
+            f"WITH taken AS (DELETE FROM {self.site.tables.message} RETURNING *, {STARTED_US} AS started) "
+            "SELECT xid::text, started, id, service, topic, partition, timestamp, key, value, "
+            "header_names, header_values FROM taken ORDER BY id"
+        )
         return [
             Row(*(f"{table_transaction_id(int(xid), started)}/{id_}", *columns, _headers(names, values)))
             for xid, started, id_, *columns, names, values in found
@@ -398,10 +397,8 @@ def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place,
 
 def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
     names, role = lone.site.tables, f"{lone.site.name}_app"
+    lone.site.role("app", MessageTable(names).application_grant)
     with lone.site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role}".encode())
-        for statement in MessageTable(names).application_grant(role).statements():
-            connection.execute(statement)
         id_ = _published(lone, connection)
         connection.execute(f"ALTER TABLE {names.message} ENABLE ROW LEVEL SECURITY".encode())
         connection.execute(f"SET ROLE {role}".encode())
@@ -417,9 +414,6 @@ def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
         connection.execute(f"GRANT SELECT (xid) ON {names.delivered} TO {role}".encode())
         connection.execute(f"SET ROLE {role}".encode())
         assert lone.outbox.outcome(id_, connection) is Outcome.COMMITTED
-        connection.execute("RESET ROLE")
-        connection.execute(f"DROP OWNED BY {role}".encode())
-        connection.execute(f"DROP ROLE {role}".encode())
 
 
 def test_tables_that_are_missing_are_named(place: Place, site: Site) -> None:
@@ -470,20 +464,17 @@ def test_a_transaction_whose_messages_were_all_struck_has_no_outcome_to_ask_for(
         pytest.raises(psycopg.OperationalError),
     ):
         buy(connection)
-    with place.site.connect() as connection:
-        found = connection.execute(f"SELECT state FROM {place.business} WHERE id = 77".encode()).fetchall()
+    found = place.site.sql(f"SELECT state FROM {place.business} WHERE id = 77")
     assert found == [("new",)]
 
 
 def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Place) -> None:
     place.rows()
-    table, role = MessageTable(place.site.tables), f"{place.site.name}_app"
-    message = place.site.tables.message
-    with place.site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role}".encode())
-        for statement in table.application_grant(role).statements():
-            connection.execute(statement)
-        connection.execute(f"SET ROLE {role}".encode())
+    url, message = (
+        place.site.role("reader", MessageTable(place.site.tables).application_grant),
+        place.site.tables.message,
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
         with connection.transaction():
             place.outbox.publish(connection, Message("orders", b"v"))
         for statement_text in (
@@ -495,9 +486,6 @@ def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Pl
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 connection.execute(statement_text.encode())
-        connection.execute("RESET ROLE")
-        connection.execute(f"DROP OWNED BY {role}".encode())
-        connection.execute(f"DROP ROLE {role}".encode())
     assert [row.value for row in place.rows()] == [b"v"]
 
 
@@ -700,8 +688,7 @@ def test_a_lost_reply_to_commit_names_the_transaction_that_outcome_takes(place: 
         ):
             receipts = [_insert_and_publish(connection, tx, table)]
     finally:
-        with place.site.connect() as connection:
-            connection.execute(f"DROP FUNCTION {table}_end CASCADE".encode())
+        place.site.sql(f"DROP FUNCTION {table}_end CASCADE")
     assert unknown.value.transaction_id == receipts[0].transaction_id
     with place.site.connect() as connection:
         assert place.outbox.outcome(receipts[0].transaction_id, connection) is Outcome.ROLLED_BACK
@@ -784,23 +771,13 @@ class _atomic(django_transaction.Atomic):  # type: ignore[misc]  # noqa: N801 - 
             super().__exit__(*error)
 
 
-def test_what_is_no_connection_to_postgres_is_refused(place: Place) -> None:
-    with pytest.raises(UsageError, match=r"cannot use builtins\.int"):
-        place.outbox.publish(42, Message("orders"))  # type: ignore[arg-type]  # that is the point
-    with Session(create_engine("sqlite://")) as session, pytest.raises(UsageError, match="database is sqlite"):
-        place.outbox.publish(session, Message("orders"))
-    with place.site.connect() as connection, pytest.raises(UsageError, match="bind_arguments"):
-        place.outbox.publish(connection, Message("orders"), bind_arguments={})
-
-
 @pytest.mark.parametrize("name", DOORS)
 def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> None:
     with (
         Outbox("orders", tables=TableNames(prefix="nothing")) as outbox,
         DOORS[name](place.url) as opened,
         pytest.raises(
-            TableError,
-            match=r"public\.nothing_message does not exist.*outbox table create --table-prefix nothing",
+            TableError, match=r"public\.nothing_message does not exist.*outbox table create --table-prefix nothing"
         ),
     ):
         outbox.publish(opened.target, Message("orders"))
@@ -808,18 +785,16 @@ def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> Non
 
 def test_a_missing_right_is_told_with_its_remedy_and_the_grant_suffices(place: Place) -> None:
     place.rows()
-    role = f"{place.site.name}_app"
-    with place.site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role}".encode())
-    with psycopg.connect(place.url) as connection:
-        connection.execute(f"SET ROLE {role}".encode())
-        with pytest.raises(TableError, match=r"permission denied.*--application-role"):
-            place.outbox.publish(connection, Message("orders"))
+    role, url = f"{place.site.name}_app", place.site.role("app")
+    with (
+        psycopg.connect(url) as connection,
+        pytest.raises(TableError, match=r"permission denied.*--application-role"),
+    ):
+        place.outbox.publish(connection, Message("orders"))
     with place.site.connect() as connection:
         table = MessageTable(place.site.tables)
         table.create(connection, [table.application_grant(role)])
-    with psycopg.connect(place.url) as connection:
-        connection.execute(f"SET LOCAL ROLE {role}".encode())
+    with psycopg.connect(url) as connection:
         place.outbox.publish_many(connection, [Message("orders"), Message("orders")])
     assert len(place.rows()) == 2
 
@@ -939,10 +914,7 @@ class Counting(NoRecorder):
 
 def test_a_recorder_counts_published_messages(place: Place, engine: Engine) -> None:
     counting = Counting()
-    with (
-        Outbox("orders", tables=place.site.tables, recorder=counting) as outbox,
-        Session(engine) as session,
-    ):
+    with Outbox("orders", tables=place.site.tables, recorder=counting) as outbox, Session(engine) as session:
         outbox.publish(session, Message("orders"))
         outbox.publish_many(session, [Message("orders")] * 1_001)
     assert counting.published == [("orders", 1), ("orders", 1_000), ("orders", 1)]
@@ -998,8 +970,7 @@ def test_the_sql_function_counts_its_row(place: Place) -> None:
             connection.execute(f"SELECT {name}('orders', 'stock', 'value')".encode())
         with pytest.raises(psycopg.errors.InFailedSqlTransaction):
             connection.execute("SELECT 1")
-    with place.site.connect() as connection:
-        connection.execute(f"DROP FUNCTION {table}_no CASCADE".encode())
+    place.site.sql(f"DROP FUNCTION {table}_no CASCADE")
 
 
 def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
@@ -1044,20 +1015,15 @@ def test_no_encoding_of_a_client_decides_the_name_of_a_header(latin_1: str, enco
 
 
 def test_a_policy_is_no_missing_right(place: Place) -> None:
-    role, table = f"{place.site.name}_barred", place.site.tables.message
-    with place.site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role}".encode())
-        MessageTable(place.site.tables).create(connection, [MessageTable(place.site.tables).application_grant(role)])
-        connection.execute(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY".encode())
+    url, table = place.site.role("barred", MessageTable(place.site.tables).application_grant), place.site.tables.message
+    place.site.sql(f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY")
     try:
-        with psycopg.connect(place.url) as connection:
-            connection.execute(f"SET ROLE {role}".encode())
+        with psycopg.connect(url) as connection:
             with pytest.raises(TableError, match="DISABLE ROW LEVEL SECURITY") as caught:
                 place.outbox.publish(connection, Message("orders"))
             assert "--application-role" not in str(caught.value)
     finally:
-        with place.site.connect() as connection:
-            connection.execute(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY".encode())
+        place.site.sql(f"ALTER TABLE {table} DISABLE ROW LEVEL SECURITY")
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])

@@ -11,13 +11,11 @@ import pytest
 from psycopg import IsolationLevel, RawCursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
-from sqlalchemy.orm import Session
 
-from outbox import Message, MessageRefused
-from outbox.errors import CommitOutcomeUnknown, TransactionFenced, UsageError
+from outbox import Message
+from outbox.errors import TransactionFenced, UsageError
 from outbox.transaction import Transaction
-from tests.proxies.postgres import LossyProxy
-from tests.support.harness import doubled, wait_until
+from tests.support.harness import doubled
 from tests.support.shop import Shop
 
 Connection = psycopg.Connection[Any]
@@ -56,26 +54,11 @@ def test_rows_and_messages_commit_together(shop: Shop, connection: Connection) -
     assert shop.has(number)
 
 
-def test_a_block_that_does_nothing_but_publish(shop: Shop, connection: Connection) -> None:
-    topic = shop.topic()
-    with shop.outbox.transaction(connection) as tx:
-        tx.publish(_message(shop, topic, "only"))
-    assert shop.delivered(1, topic) == ["only"]
-
-
 def test_a_block_without_messages_commits(shop: Shop, connection: Connection) -> None:
     number = shop.number()
     with shop.outbox.transaction(connection):
         _insert(shop, connection, number)
     assert shop.has(number)
-
-
-def test_one_connection_for_many_transactions(shop: Shop, connection: Connection) -> None:
-    topic = shop.topic()
-    for value in ("1", "2", "3"):
-        with shop.outbox.transaction(connection) as tx:
-            tx.publish(_message(shop, topic, value))
-    assert shop.delivered(3, topic) == ["1", "2", "3"]
 
 
 def test_an_exception_rolls_all_back(shop: Shop, connection: Connection) -> None:
@@ -133,17 +116,6 @@ def test_psycopgs_own_transaction_blocks_are_savepoints_inside(shop: Shop, conne
     assert not shop.has(number)
 
 
-def test_a_message_that_is_refused_leaves_the_transaction_alone(shop: Shop, connection: Connection) -> None:
-    topic, number = shop.topic(), shop.number()
-    with shop.outbox.transaction(connection) as tx:
-        _insert(shop, connection, number)
-        with pytest.raises(MessageRefused):
-            tx.publish(Message(shop.site.topic("no-such-topic"), b"v"))
-        tx.publish(_message(shop, topic, "kept"))
-    assert shop.delivered(1, topic) == ["kept"]
-    assert shop.has(number)
-
-
 def test_the_connections_own_isolation_level_holds(shop: Shop, connection: Connection) -> None:
     connection.isolation_level = IsolationLevel.SERIALIZABLE
     with shop.outbox.transaction(connection) as tx:
@@ -195,22 +167,6 @@ def test_the_checker_was_first(shop: Shop, connection: Connection) -> None:
     assert not shop.has(number)
 
 
-def test_a_constraint_that_fails_at_commit(shop: Shop, connection: Connection) -> None:
-    topic = shop.topic()
-
-    def body() -> None:
-        with shop.outbox.transaction(connection) as tx:
-            connection.execute("CREATE TEMP TABLE later (id int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-            connection.execute("INSERT INTO later VALUES (1), (1)")
-            tx.publish(_message(shop, topic, "never"))
-
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        body()
-    assert connection.info.transaction_status is TransactionStatus.IDLE
-    shop.site.wait_settled()
-    assert shop.site.read(topic) == []
-
-
 def test_a_transaction_that_failed_and_nobody_noticed(shop: Shop, connection: Connection) -> None:
     def body() -> None:
         with shop.outbox.transaction(connection) as tx:
@@ -241,73 +197,6 @@ def test_a_transaction_that_was_ended_inside_the_block(
     with pytest.raises(UsageError, match="ended"):
         body()
     assert connection.info.transaction_status is TransactionStatus.IDLE
-    assert shop.site.read(topic) == []
-
-
-def test_publishing_after_the_block_is_refused(shop: Shop, connection: Connection) -> None:
-    with shop.outbox.transaction(connection) as tx:
-        connection.execute("SELECT 1")
-    with pytest.raises(UsageError, match="has ended"):
-        tx.publish(_message(shop, shop.topic(), "never"))
-
-
-def test_a_connection_that_is_not_idle_is_refused(shop: Shop) -> None:
-    with psycopg.connect(shop.site.postgres_url) as connection:
-        connection.execute("SELECT 1")
-        with pytest.raises(UsageError, match="already in a transaction"), shop.outbox.transaction(connection):
-            pass
-    with pytest.raises(UsageError, match="closed"), shop.outbox.transaction(connection):
-        pass
-
-
-def test_anything_but_a_connection_is_refused(shop: Shop) -> None:
-    with Session(shop.engine) as session, pytest.raises(UsageError, match="psycopg or of SQLAlchemy, not Session"):
-        shop.outbox.transaction(session)  # type: ignore[arg-type]  # that is what is tested
-
-
-def test_commit_whose_reply_is_lost_is_looked_up(shop: Shop) -> None:
-    topic, number = shop.topic(), shop.number()
-
-    def body() -> None:
-        with psycopg.connect(proxy.url) as connection, shop.outbox.transaction(connection) as tx:
-            _insert(shop, connection, number)
-            tx.publish(_message(shop, topic, "committed"))
-
-    with LossyProxy(shop.site.postgres_url) as proxy:
-        with pytest.raises(CommitOutcomeUnknown) as caught:
-            body()
-        assert proxy.cut.is_set()
-    assert shop.has(number)
-    assert shop.delivered(1, topic) == ["committed"]
-    ops = [source for source, entry in shop.site.ops() if entry.transaction_id == caught.value.transaction_id]
-    assert set(ops) == {"checker"}
-
-
-def test_a_backend_that_is_ended_in_commit_is_looked_up(shop: Shop) -> None:
-    """A deferred trigger ends its own backend: COMMIT was sent, and nothing was committed."""
-    topic, number = shop.topic(), shop.number()
-    with shop.site.connect() as setup:
-        setup.execute(
-            f"""
-            CREATE FUNCTION {shop.table}_end() RETURNS trigger LANGUAGE plpgsql AS
-                $$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$;
-            CREATE TABLE {shop.table}_ends (id int);
-            CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON {shop.table}_ends
-                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION {shop.table}_end()
-            """.encode()
-        )
-
-    def body() -> None:
-        with psycopg.connect(shop.site.postgres_url) as connection, shop.outbox.transaction(connection) as tx:
-            _insert(shop, connection, number)
-            connection.execute(f"INSERT INTO {shop.table}_ends VALUES (1)".encode())
-            tx.publish(_message(shop, topic, "never"))
-
-    with pytest.raises(CommitOutcomeUnknown) as caught:
-        body()
-    wait_until(lambda: shop.site.rows().get(caught.value.transaction_id) == "R")
-    shop.site.wait_settled()
-    assert not shop.has(number)
     assert shop.site.read(topic) == []
 
 

@@ -26,17 +26,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 import outbox.errors
-from outbox import (
-    AsyncHalfOutbox,
-    HalfOutbox,
-    Inbox,
-    Message,
-    Outbox,
-    OutboxError,
-    TableNames,
-    TypedTopic,
-    ddl,
-)
+from outbox import AsyncHalfOutbox, HalfOutbox, Inbox, Message, Outbox, OutboxError, TableNames, TypedTopic, ddl
 from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
@@ -291,10 +281,7 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         lambda: TYPED("orders", value=_serialize_later).message("x"),
         "Use a synchronous serializer",
     ),
-    "event of another type": (
-        lambda: event_message("orders", _event(WRONG, "text/plain")),
-        "Give it as bytes or text",
-    ),
+    "event of another type": (lambda: event_message("orders", _event(WRONG, "text/plain")), "Give it as bytes or text"),
     "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot be converted to JSON: "),
     # --- the outbox ---------------------------------------------------------------------------------------------
     "closed": (_closed(lambda outbox: outbox.ping()), "Create a new one"),
@@ -628,10 +615,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
     "inside a block of psycopg": (_inside_a_block, "Use tx.savepoint()"),
     "closed connection": (_on_a_closed_connection, "Open a new one"),
     "connection in a transaction": (_in_a_transaction, "Commit it or roll it back first"),
-    "Core connection in a transaction": (
-        _core_in_a_transaction,
-        "Commit it or roll it back first",
-    ),
+    "Core connection in a transaction": (_core_in_a_transaction, "Commit it or roll it back first"),
     "no engine": (_no_engine, "The session has no engine for publish() to choose"),
     "outcome in a transaction": (_outcome_in_a_transaction, "Give outcome() another connection"),
     "outcome of no transaction": (_outcome_of_nothing, "Give the id of a receipt"),
@@ -696,10 +680,7 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.run("acl", "print", "--role", "application", "--principal", "orders", "--topic", "orders"),
         "Write its type and name",
     ),
-    "mark without a foreign table": (
-        lambda w: w.create_table("--mark-column", "sent"),
-        "Give both, or neither.",
-    ),
+    "mark without a foreign table": (lambda w: w.create_table("--mark-column", "sent"), "Give both, or neither."),
     "relay in production without an allow-list": (
         lambda w: w.run("relay", OUTBOX_PROFILE="production"),
         "list the topics of each service in allowed_topics",
@@ -770,7 +751,7 @@ FAULTS = (
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
     "give the role BYPASSRLS",  # tests/integration/library/test_table_mode.py, relay/test_altered_tables.py
     "Let the trigger leave the table's rows alone",  # tests/integration/library/test_table_copy.py
-    "Grant it.",  # tests/integration/operator/test_secured_site.py, relay/test_missing_rights.py
+    "Grant it.",  # tests/integration/operator/test_secured_site.py, relay/test_gate.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
 
 from outbox import HalfOutbox, Message
 from outbox._kafka.channel import verify_channel
@@ -42,8 +41,7 @@ def _refused(site: Site, outbox: HalfOutbox, *values: str) -> list[str]:
     """Ids of committed transactions that lie in the discard topic, because their real topic is gone."""
     messages = [Message(site.topic("gone"), value, f"secret-key-{value}") for value in values]
     ids = [id_.partition("/")[0] for id_ in publish_bulk(site, outbox, messages)]
-    for future in site.admin.delete_topics([site.topic("gone")]).values():
-        future.result(20)
+    site.delete_topics(site.topic("gone"))
     site.relay(extra=QUICK)
     _wait_for(site, len(values))
     return ids
@@ -118,29 +116,10 @@ def test_an_operator_cannot_decide_what_only_the_database_knows(site: Site, outb
 def test_what_cannot_be_parsed_can_only_be_dropped(site: Site, outbox: HalfOutbox) -> None:
     assert outbox.settings.service == "orders"
     site.relay(extra=QUICK)
-    producer = Producer(site.kafka())
-    producer.produce(site.channel.half_topic, b"no half", b"k", 0)
-    assert producer.flush(10) == 0
+    site.produce(site.channel.half_topic, b"no half", b"k", 0)
     _wait_for(site, 1)
     refused = run_command(site, "discarded", "deliver", "--all", "--yes")
     assert refused.returncode == Exit.FINDINGS
     assert "can only be dropped" in refused.stdout
     dropped = run_command(site, "discarded", "drop", "--all", "--yes")
     assert (dropped.returncode, "1 of 1 have left" in dropped.stdout) == (Exit.OK, True), dropped.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("deliver",), "name transactions, or give --all"),
-        (("drop", "--all", "x"), "name transactions, or give --all"),
-        (("show", "no-such-id"), "no-such-id is not in the discard topic"),
-    ],
-    ids=["none", "both", "unknown"],
-)
-@pytest.mark.long
-def test_a_wrong_choice_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
-    site.create()
-    result = run_command(site, "discarded", *words)
-    assert result.returncode == Exit.CONFIGURATION
-    assert says in result.stderr

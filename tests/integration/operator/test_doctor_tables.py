@@ -24,13 +24,6 @@ from tests.support.message_rows import SOURCE, create, publish, relay_settings
 from tests.support.rights import AUTHORIZER, allow_only
 
 
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
-
-
 def _findings(site: Site, code: int, **more: str | None) -> list[Any]:
     found, document = call_for_json(app, site, environ={**relay_settings(site), **more})
     mine = [one for one in document["findings"] if one["what"].startswith("table source")]
@@ -48,27 +41,26 @@ def _run(site: Site, statement: str) -> None:
     topic, unknown = site.topic("orders"), site.topic("nowhere")
     tables = {"message": names.message, "source": names.source, "discarded": names.discarded}
     text = statement.format(**tables, topic=topic, unknown=unknown)
-    with site.connect() as connection:
-        connection.execute(text.encode())
+    site.sql(text)
 
 
-def test_a_fine_table_is_shown_with_its_rights(shop: Site) -> None:
-    found = _findings(shop, Exit.OK, OUTBOX_POSTGRES_URL=None)
+def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
+    found = _findings(store, Exit.OK, OUTBOX_POSTGRES_URL=None)
     assert {one["what"] for one in found} == {f"table source {SOURCE}"}
     said = "\n".join(one["finding"] for one in found)
     assert "may deliver, and decide on discarded rows" in said
     assert "is vacuumed early" in said
     assert "no owner, 0 rows wait" in said
-    group = shop.channel.table_group(SOURCE)
+    group = store.channel.table_group(SOURCE)
     assert f"group {group}" in said
     assert f"no ACL names transactional id {group}" in said
     assert "commits do not notify the relay" in said
 
 
-def test_a_table_that_notifies_is_shown(shop: Site) -> None:
-    with shop.connect() as connection:
-        MessageTable(shop.tables).create(connection, notify=True)
-    assert "commits notify the relay (`--notify`)" in [one["finding"] for one in _findings(shop, Exit.OK)]
+def test_a_table_that_notifies_is_shown(store: Site) -> None:
+    with store.connect() as connection:
+        MessageTable(store.tables).create(connection, notify=True)
+    assert "commits notify the relay (`--notify`)" in [one["finding"] for one in _findings(store, Exit.OK)]
 
 
 @pytest.mark.parametrize(
@@ -102,25 +94,25 @@ def test_a_table_that_notifies_is_shown(shop: Site) -> None:
     ],
     ids=["missing", "column", "index", "unlogged", "vacuum", "halted", "late", "no owner", "discarded"],
 )
-def test_what_is_wrong_has_a_fix(shop: Site, statement: str, problem: str, fix: str) -> None:
-    _run(shop, statement)
-    found, remedy = _problem(shop)
+def test_what_is_wrong_has_a_fix(store: Site, statement: str, problem: str, fix: str) -> None:
+    _run(store, statement)
+    found, remedy = _problem(store)
     assert problem in found
     assert fix in remedy
 
 
-def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(shop: Site) -> None:
-    _run(shop, "INSERT INTO {message} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
-    _run(shop, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
-    relay = shop.relay(extra=relay_settings(shop))
-    unknown = shop.topic("nowhere")
+def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it(store: Site) -> None:
+    _run(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{unknown}'), ('h', '{unknown}')")
+    _run(store, "INSERT INTO {message} (service, topic) VALUES ('g', '{topic}')")
+    relay = store.relay(extra=relay_settings(store))
+    unknown = store.topic("nowhere")
 
     def wrong() -> list[tuple[str, str]]:
-        findings = call_for_json(app, shop, environ=relay_settings(shop))[1]["findings"]
+        findings = call_for_json(app, store, environ=relay_settings(store))[1]["findings"]
         mine = [one for one in findings if one["what"].startswith("table source")]
         return [(one["finding"], one["fix"]) for one in mine if not one["fine"]]
 
-    wait_until(lambda: len(wrong()) == 1, explain=shop.logs)
+    wait_until(lambda: len(wrong()) == 1, explain=store.logs)
     ((finding, fix),) = wrong()
     assert finding == f"2 rows of g, h wait for topic {unknown}: TOPIC_MISSING, topic {unknown} does not exist"
     assert fix.startswith("create the topic")
@@ -129,7 +121,7 @@ def test_a_topic_that_nobody_created_is_named_with_the_service_that_waits_for_it
         lines = [json.loads(line) for line in relay.output().splitlines() if "Rows wait for a real topic" in line]
         return {(one["source"], one["topic"], one["service"], one["rows"]) for one in lines}
 
-    wait_until(lambda: told() == {(SOURCE, unknown, "g", 1), (SOURCE, unknown, "h", 1)}, explain=shop.logs)
+    wait_until(lambda: told() == {(SOURCE, unknown, "g", 1), (SOURCE, unknown, "h", 1)}, explain=store.logs)
 
 
 @pytest.mark.long
@@ -145,56 +137,52 @@ def test_rights_in_kafka_are_named() -> None:
         assert f"WRITE on transactional id {service} is allowed to User:nobody" in found
 
 
-def test_rights_of_the_role_are_named(shop: Site) -> None:
-    role, table = f"{shop.name}_role", MessageTable(shop.tables)
-    with shop.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
-        table.create(connection, [table.relay_grant(role)])
-        connection.execute(f"REVOKE DELETE ON {shop.tables.message} FROM {role}".encode())
-    with psycopg.connect(shop.postgres_url) as connection:
-        publish(connection, shop, "orders", ["a"])
-    place = shop.postgres_url.rpartition("@")[2]
-    tables = {SOURCE: {"dsn": f"postgresql://{role}:secret@{place}", "table_prefix": shop.name}}
-    (wrong,) = [one for one in _findings(shop, Exit.FINDINGS, OUTBOX_TABLES=json.dumps(tables)) if not one["fine"]]
+def test_rights_of_the_role_are_named(store: Site) -> None:
+    role, dsn = f"{store.name}_role", store.role("role", MessageTable(store.tables).relay_grant)
+    store.sql(f"REVOKE DELETE ON {store.tables.message} FROM {role}")
+    with psycopg.connect(store.postgres_url) as connection:
+        publish(connection, store, "orders", ["a"])
+    tables = {SOURCE: {"dsn": dsn, "table_prefix": store.name}}
+    (wrong,) = [one for one in _findings(store, Exit.FINDINGS, OUTBOX_TABLES=json.dumps(tables)) if not one["fine"]]
     assert f"role {role} may not DELETE on" in wrong["finding"]
-    _run(shop, f"GRANT DELETE ON {{message}} TO {role}")
-    _run(shop, "DELETE FROM {message}")  # what waits without a relay is a finding
-    fine = _findings(shop, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
+    _run(store, f"GRANT DELETE ON {{message}} TO {role}")
+    _run(store, "DELETE FROM {message}")  # what waits without a relay is a finding
+    fine = _findings(store, Exit.OK, OUTBOX_TABLES=json.dumps(tables))
     assert any("--operator-role" in one["finding"] for one in fine)
 
 
-def test_rows_that_wait_in_a_table_which_no_source_names_are_a_finding(shop: Site) -> None:
+def test_rows_that_wait_in_a_table_which_no_source_names_are_a_finding(store: Site) -> None:
     """A relay without the setting `tables` delivers none of them, and does not fail."""
-    code, document = call_for_json(app, shop)
+    code, document = call_for_json(app, store)
     assert code == Exit.OK, document
-    with shop.connect() as connection:
-        publish(connection, shop, "orders", ["a"])
-    code, document = call_for_json(app, shop)
+    with store.connect() as connection:
+        publish(connection, store, "orders", ["a"])
+    code, document = call_for_json(app, store)
     (wrong,) = [one for one in document["findings"] if not one["fine"]]
     assert code == Exit.FINDINGS
-    assert wrong["finding"].startswith(f"rows wait in public.{shop.tables.message}, the oldest for ")
+    assert wrong["finding"].startswith(f"rows wait in public.{store.tables.message}, the oldest for ")
     assert "no relay delivers it, and the setting tables does not name it" in wrong["finding"]
     assert "OUTBOX_TABLES" in wrong["fix"]
 
 
-def test_a_table_that_only_this_command_does_not_name_is_fine(shop: Site) -> None:
+def test_a_table_that_only_this_command_does_not_name_is_fine(store: Site) -> None:
     """The setting of this command may name another table; a relay that delivers this one is seen by its lock."""
-    relay = shop.relay(extra=relay_settings(shop))
-    with shop.connect() as connection:
-        publish(connection, shop, "nowhere", ["a"])
-    wait_until(lambda: "Table source taken over" in relay.output(), explain=shop.logs)
-    other = MessageTable(TableNames("public", f"{shop.name}_other"))
-    with shop.connect() as connection:
+    relay = store.relay(extra=relay_settings(store))
+    with store.connect() as connection:
+        publish(connection, store, "nowhere", ["a"])
+    wait_until(lambda: "Table source taken over" in relay.output(), explain=store.logs)
+    other = MessageTable(TableNames("public", f"{store.name}_other"))
+    with store.connect() as connection:
         other.create(connection)
-    tables = _tables_of(shop, {"table_prefix": other.names.prefix})
-    document = call_for_json(app, shop, environ=tables)[1]
+    tables = _tables_of(store, {"table_prefix": other.names.prefix})
+    document = call_for_json(app, store, environ=tables)[1]
     (told,) = _of_unnamed(document)
     assert (told["fine"], "is delivered by database session" in told["finding"]) == (True, True)
     relay.kill()
-    code, document = call_for_json(app, shop, environ=tables)
+    code, document = call_for_json(app, store, environ=tables)
     (wrong,) = _of_unnamed(document)
     assert (code, wrong["fine"], "no relay delivers it" in wrong["finding"]) == (Exit.FINDINGS, False, True)
-    named = call_for_json(app, shop, environ=relay_settings(shop))[1]
+    named = call_for_json(app, store, environ=relay_settings(store))[1]
     assert _of_unnamed(named) == []
 
 
@@ -203,10 +191,10 @@ def _of_unnamed(document: Any) -> list[Any]:
     return [one for one in document["findings"] if "the setting tables does not name it" in one["finding"]]
 
 
-def test_a_relay_checks_its_message_tables(shop: Site) -> None:
-    fine = run_command(shop, "relay", "--check", environ=_tables_of(shop))
+def test_a_relay_checks_its_message_tables(store: Site) -> None:
+    fine = run_command(store, "relay", "--check", environ=_tables_of(store))
     assert (fine.returncode, f"table source {SOURCE}" in fine.stdout) == (0, True), fine.stdout
-    wrong = run_command(shop, "relay", "--check", environ=_tables_of(shop, {"table_prefix": "missing"}))
+    wrong = run_command(store, "relay", "--check", environ=_tables_of(store, {"table_prefix": "missing"}))
     assert wrong.returncode == Exit.FINDINGS
     assert "public.missing_message does not exist" in wrong.stdout
 

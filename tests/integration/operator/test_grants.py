@@ -23,6 +23,7 @@ from outbox._postgres.ddl import written
 from outbox._postgres.inbox_table import InboxTable
 from outbox.inbox import Inbox
 from tests.support.bulk import send_halves
+from tests.support.forked import run_outbox
 from tests.support.harness import Site, wait_until
 
 ROLES = ("application", "checker", "consumer", "purger", "nobody")
@@ -72,14 +73,7 @@ class Roles:
         environment = {**self.site.environment(), "OUTBOX_SCHEMA": self.schema}
         if role:
             environment |= self.environment(role)
-        found = subprocess.run(
-            [sys.executable, "-m", "outbox", *words],
-            env=environment | {"COLUMNS": "300"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        found = run_outbox(words, environment | {"COLUMNS": "300"})
         assert "Traceback" not in found.stderr
         assert "secret-of-" not in found.stdout + found.stderr
         return found
@@ -251,8 +245,7 @@ def test_the_printed_sql_grants_the_same(roles: Roles) -> None:
         "--checker-role",
         roles.name("checker"),
     )
-    with roles.site.connect() as connection:
-        connection.execute(printed.stdout.encode())
+    roles.site.sql(printed.stdout)
     for role, may in (("application", APPLICATION), ("checker", CHECKER)):
         assert {statement for statement in CHECKER | NOBODY if roles.allowed(role, statement)} == may
 

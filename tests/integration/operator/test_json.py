@@ -34,9 +34,7 @@ def _discard(site: Site, reason: DiscardReason) -> str:
     manifest = Manifest(
         id_, "orders", Truth.ROW, topic_id, 0, reason, "why", decision, Positions.first(1), ((0, 7),), 5_000
     )
-    producer = Producer(site.kafka())
-    producer.produce(site.channel.discard_topic, manifest.encode(), manifest_key(id_), 0)
-    assert producer.flush(10) == 0
+    site.produce(site.channel.discard_topic, manifest.encode(), manifest_key(id_), 0)
     return id_
 
 
@@ -56,10 +54,7 @@ def test_channel_and_tables(place: Site) -> None:
     names = place.tables
     message_tables = [names.message, names.discarded, names.delivered, names.source, names.publish_function]
     more = [f"public.{name}" for name in message_tables]
-    assert (code, told) == (
-        Exit.OK,
-        {"table": f"public.{names.transaction}", "state": "ready", "table_mode": more},
-    )
+    assert (code, told) == (Exit.OK, {"table": f"public.{names.transaction}", "state": "ready", "table_mode": more})
     assert call_for_json(inbox.app, place, "create")[1]["state"] == "ready"
     assert call_for_json(inbox.app, place, "purge", "--keep-days", "1")[1]["rows_deleted"] == 0
 
@@ -141,12 +136,6 @@ def test_discarded_list_of_nothing_names_what_was_not_looked_at(place: Site) -> 
         "not looked at: rows of table mode (no message table is configured (setting tables))\n"
     )
     assert (code, printed) == (Exit.OK, expected)
-
-
-def test_a_program_is_not_asked(place: Site) -> None:
-    id_ = _discard(place, DiscardReason.TOO_LARGE)
-    code, printed = call_command(discarded.app, place, "drop", id_, "--json")
-    assert (code, "give --yes, too" in printed) == (Exit.CONFIGURATION, True)
 
 
 def test_the_topics_of_a_channel_are_shown_whole_on_a_narrow_terminal(place: Site) -> None:

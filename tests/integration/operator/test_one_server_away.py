@@ -26,8 +26,7 @@ def shop(site: Site) -> Site:
     """A site with a message table, of which one row waits and another is discarded."""
     site.create("orders", partitions=1)
     create(site)
-    with site.connect() as connection:
-        connection.execute(f"INSERT INTO {site.tables.message} (service, topic) VALUES ('orders', 'a b')".encode())
+    site.sql(f"INSERT INTO {site.tables.message} (service, topic) VALUES ('orders', 'a b')")
     relay = site.relay(extra=relay_settings(site))
     wait_until(lambda: "Transaction discarded" in relay.output(), explain=site.logs)
     relay.terminate()
@@ -36,11 +35,7 @@ def shop(site: Site) -> Site:
 
 def publish(site: Site) -> str:
     """Publish one row; return the id of its transaction."""
-    with (
-        Outbox("orders", tables=site.tables) as published,
-        site.connect() as connection,
-        connection.transaction(),
-    ):
+    with Outbox("orders", tables=site.tables) as published, site.connect() as connection, connection.transaction():
         return published.publish(connection, Message(site.topic("orders"), b"v")).transaction_id
 
 
@@ -156,23 +151,17 @@ def test_a_server_that_is_away_must_be_started(shop: Site) -> None:
 def test_a_database_that_takes_no_writes_is_told_as_such(shop: Site, waiting: str) -> None:
     """A relay is not what is missing: it could not write there."""
     del waiting
-    with shop.connect() as connection:
-        connection.execute("CREATE ROLE reads SUPERUSER LOGIN PASSWORD 'reads'")
-        connection.execute("ALTER ROLE reads SET default_transaction_read_only = on")
-    try:
-        dsn = make_conninfo(shop.postgres_url, user="reads", password="reads")
-        environ = relay_settings(shop, {"dsn": dsn})
-        code, document = call_for_json(pending.app, shop, environ=environ)
-        (table,) = document["tables"]
-        assert (code, table["condition"], table["rows"]) == (Exit.OK, "read-only", 1)
-        assert "read-only" in table["why"]
-        printed = call_command(pending.app, shop, environ=environ)[1]
-        assert "waits until the database takes writes" in printed
-        assert "waits for a relay" not in printed
-        found = [one for one in findings(shop, environ) if one[0] == f"table source {SOURCE}"]
-        (told,) = [one for one in found if "read-only" in one[1]]
-        assert "default_transaction_read_only" in told[2]
-        assert "start a relay" not in json.dumps(found)
-    finally:
-        with shop.connect() as connection:
-            connection.execute("DROP ROLE reads")
+    dsn = shop.role("reads", attributes="SUPERUSER")
+    shop.sql(f"ALTER ROLE {shop.name}_reads SET default_transaction_read_only = on")
+    environ = relay_settings(shop, {"dsn": dsn})
+    code, document = call_for_json(pending.app, shop, environ=environ)
+    (table,) = document["tables"]
+    assert (code, table["condition"], table["rows"]) == (Exit.OK, "read-only", 1)
+    assert "read-only" in table["why"]
+    printed = call_command(pending.app, shop, environ=environ)[1]
+    assert "waits until the database takes writes" in printed
+    assert "waits for a relay" not in printed
+    found = [one for one in findings(shop, environ) if one[0] == f"table source {SOURCE}"]
+    (told,) = [one for one in found if "read-only" in one[1]]
+    assert "default_transaction_read_only" in told[2]
+    assert "start a relay" not in json.dumps(found)

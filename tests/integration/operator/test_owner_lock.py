@@ -10,7 +10,6 @@ from pathlib import Path
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from outbox import Message
 from outbox._postgres.message_table import MessageTable
@@ -22,18 +21,8 @@ from tests.support.message_rows import create, insert_rows, relay_settings, wait
 from tests.support.servers import Servers
 
 NAMED = "a role without rights holds its lock"
-PASSWORD = "secret"  # noqa: S105 - of test roles
 PAGE = Path(__file__).parents[3] / "docs/operations/teams.md"
 ROLES = {"outbox_relay": "relay", "outbox_operator": "operator", "outbox_checker": "checker", "outbox_owner": "owner"}
-
-
-def _create_role(site: Site, what: str) -> str:
-    """Make a role without rights; its connection string."""
-    name = f"{site.name}_{what}"
-    with site.connect() as connection:
-        query = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(name), sql.Literal(PASSWORD))
-        connection.execute(query)
-    return make_conninfo(site.postgres_url, user=name, password=PASSWORD)
 
 
 @contextmanager
@@ -49,7 +38,7 @@ def test_a_role_without_rights_is_no_owner(site: Site) -> None:
     site.create("orders")
     create(site)
     settings = relay_settings(site)
-    with _holding(site, _create_role(site, "intruder")) as pid:
+    with _holding(site, site.role("intruder")) as pid:
         relay = site.relay(extra=settings)
         insert_rows(site, [Message(site.topic("orders"), "v", "k")])
         wait_until(lambda: NAMED in relay.output(), explain=site.logs)
@@ -79,7 +68,7 @@ def test_roles_can_be_kept_from_the_lock(own_database: Site) -> None:
     """By the statements of docs/operations/teams.md: the relay and an application's commits go on."""
     site = own_database
     site.create("orders")
-    dsn = {what: _create_role(site, what) for what in ("relay", "operator", "checker", "owner", "intruder")}
+    dsn = {what: site.role(what) for what in ("relay", "operator", "checker", "owner", "intruder")}
     messages = MessageTable(site.tables)
     relay, intruder = f"{site.name}_relay", f"{site.name}_intruder"
     with site.connect() as connection:

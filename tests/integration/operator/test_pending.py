@@ -114,7 +114,7 @@ def test_a_real_topic_that_takes_no_messages_is_named(site: Site, outbox: HalfOu
     """By `pending`, `trace` and `doctor`: else only the relay's log has what a committed transaction waits for."""
     topic = site.topic("other")
     (message_id,) = publish_bulk(site, outbox, [Message(topic, "v", "k")])
-    site.admin.delete_topics([topic])[topic].result(20)
+    site.delete_topics(topic)
     wait_until(lambda: topic not in site.admin.list_topics(timeout=10).topics)
     expected = {"topic": topic, "reason": "TOPIC_MISSING", "detail": f"topic {topic} does not exist"}
     assert _pending(site)["refusing"] == [expected]
@@ -171,10 +171,7 @@ def test_a_database_that_is_down_keeps_nothing_from_being_listed(site: Site, out
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [
-        (("--older-than", "long"), "not a valid duration"),
-        (("--channel", "nobody-made-this"), "outbox channel create"),
-    ],
+    [(("--older-than", "long"), "not a valid duration"), (("--channel", "nobody-made-this"), "outbox channel create")],
 )
 def test_what_keeps_it_from_looking_is_one_sentence(site: Site, words: tuple[str, ...], says: str) -> None:
     site.create()

@@ -37,6 +37,7 @@ def site(secured: Stack) -> Iterator[SecuredSite]:
     with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured) as made:
         made.create(ORDERS, partitions=1)
         message_rows.create(made)
+        made.forks = False  # their command lines are looked at
         yield made
 
 
@@ -49,11 +50,7 @@ def _secret_files(site: SecuredSite, **changed: str) -> dict[str, str | None]:
     file = Path(site.log_folder) / "postgres_url"
     file.write_text(changed.get("url", site.postgres_url))
     tables = {message_rows.SOURCE: {"dsn_file": str(file), "table_prefix": site.name}}
-    return {
-        "OUTBOX_POSTGRES_URL": None,
-        "OUTBOX_POSTGRES_URL_FILE": str(file),
-        "OUTBOX_TABLES": json.dumps(tables),
-    }
+    return {"OUTBOX_POSTGRES_URL": None, "OUTBOX_POSTGRES_URL_FILE": str(file), "OUTBOX_TABLES": json.dumps(tables)}
 
 
 def _command_lines(service: Service) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 import psycopg
 import pytest
 
@@ -22,10 +20,9 @@ from tests.support.harness import Site
 def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None:
     table, messages, role = CallbackTable(site.tables), MessageTable(site.tables), f"{site.name}_app"
     with site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
-        table.create(connection, [table.application_grant(role)])
+        table.create(connection)
         messages.create(connection)
-    url = f"postgresql://{role}:secret@{urlsplit(site.postgres_url).netloc.rpartition('@')[2]}/outbox"
+    url = site.role("app", table.application_grant)
     variables: dict[str, str | None] = {"OUTBOX_POSTGRES_URL": url, "COLUMNS": "500"}
     with psycopg.connect(url) as connection:
         (wrong,) = [one for one in examine_database(connection, table) if not one.fine]
@@ -41,18 +38,15 @@ def test_a_role_without_insert_on_the_message_table_is_found(site: Site) -> None
 def test_a_standby_with_a_wrong_role_or_name_is_found(site: Site) -> None:
     messages, role = MessageTable(site.tables), f"{site.name}_relay"
     with site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'".encode())
-        messages.create(connection, [messages.relay_grant(role)])
-    url = f"postgresql://{role}:secret@{urlsplit(site.postgres_url).netloc.rpartition('@')[2]}/outbox"
+        messages.create(connection)
+    url = site.role("relay", messages.relay_grant)
     settings = TableSettings(dsn=url, table_prefix=site.name)
     with psycopg.connect(url, autocommit=True) as connection:
         table = SourceTable("shop", settings, connection)
         table.check()
-        with site.connect() as owner:
-            owner.execute(f"REVOKE DELETE ON {site.tables.message} FROM {role}".encode())
+        site.sql(f"REVOKE DELETE ON {site.tables.message} FROM {role}")
         with pytest.raises(ConfigurationError, match="may not DELETE on"):
             table.check()
-        with site.connect() as owner:
-            owner.execute(f"INSERT INTO {site.tables.source} (id, name) VALUES (0, 'other')".encode())
+        site.sql(f"INSERT INTO {site.tables.source} (id, name) VALUES (0, 'other')")
         with pytest.raises(ConfigurationError, match="is delivered as source 'other'"):
             table.check()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message
@@ -101,8 +100,7 @@ def _restored(site: Site) -> Iterator[None]:
 
 
 def _execute(site: Site, query: str, *values: object) -> None:
-    with site.connect() as connection:
-        connection.execute(query.encode(), values)
+    site.sql(query, *values)
 
 
 @pytest.mark.parametrize(("verb", "kind"), [("--commit", OpKind.COMMIT), ("--rollback", OpKind.ROLLBACK)])
@@ -360,10 +358,8 @@ def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: H
         ((0, entry.first_offset),),
         1,
     )
-    producer = Producer(still.kafka())
     key = manifest_key(entry.transaction_id)
-    producer.produce(still.channel.discard_topic, manifest.encode(), key, entry.partition)
-    assert producer.flush(10) == 0
+    still.produce(still.channel.discard_topic, manifest.encode(), key, entry.partition)
     code, printed = call_command(app, still, entry.transaction_id, "--rollback", *AT_ONCE)
     assert (code, "outbox discarded drop" in printed) == (Exit.FINDINGS, True)
     assert entry.transaction_id not in still.rows()
@@ -414,9 +410,7 @@ def test_of_a_listener_the_op_marker_alone_decides(site: Site) -> None:
         OpKind.COMMIT, told, channel.half.id, 0, Positions.first(1), sent[0].half_offset, sent[0].half_offset
     )
     value, headers = encode_op([said], OpSource.LISTENER)
-    plain = Producer(site.kafka())
-    plain.produce(site.channel.op_topic, value, None, 0, headers=headers)
-    assert plain.flush(10) == 0
+    site.produce(site.channel.op_topic, value, None, 0, headers=headers)
     refusal = _refused(site, told, "--rollback")
     assert (refusal["standing"], refusal["database"]) == ("listener committed", None)
     code, printed = call_command(app, site, wanted, "--commit", "--min-age-ms", "0", "--reason", "r", typed="y\n")
@@ -456,13 +450,6 @@ def test_a_refusal_says_the_same_to_people_and_to_programs(still: Site, outbox: 
     refusal = _refused(still, id_, "--rollback")
     code, printed = call_command(app, still, id_, "--rollback", *AT_ONCE)
     assert (code, refusal["why"] in " ".join(printed.split())) == (Exit.FINDINGS, True)
-
-
-@pytest.mark.long  # so long nobody answers
-def test_without_kafka_it_is_one_sentence(still: Site) -> None:
-    words = ("--commit", *AT_ONCE, "--bootstrap-servers", "127.0.0.1:1")
-    code, printed = call_command(app, still, str(uuid.uuid4()), *words)
-    assert (code, "Kafka does not answer" in printed) == (Exit.CONFIGURATION, True), printed
 
 
 def _of_group(site: Site, service: str, count: int) -> list[str]:

@@ -160,8 +160,7 @@ def _only_described(site: SecuredSite, rule: Mapping[str, str]) -> Iterator[None
 
 
 @pytest.mark.parametrize(
-    "role",
-    [Role.APPLICATION, Role.RELAY, Role.LISTENER, Role.CHECKER, Role.OPERATOR, Role.ADMINISTRATOR],
+    "role", [Role.APPLICATION, Role.RELAY, Role.LISTENER, Role.CHECKER, Role.OPERATOR, Role.ADMINISTRATOR]
 )
 def test_the_doctor_names_each_right_that_is_taken_away(site: SecuredSite, role: Role) -> None:
     given = _given(site, role)

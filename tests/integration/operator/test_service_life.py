@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
 
 from outbox import HalfOutbox, Message
 from outbox._service.exit_codes import Exit
@@ -24,14 +23,6 @@ from tests.support.harness import WAIT_SECONDS, Service, Site, doubled, wait_unt
 from tests.support.probes import free_port, get, metric
 
 QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "200", "OUTBOX_CHECK_INTERVAL_MS": "200", "OUTBOX_BATCH_MESSAGES": "100"}
-
-
-@pytest.fixture
-def outbox(site: Site) -> Iterator[HalfOutbox]:
-    """The library on a site whose channel has two partitions, with one real topic."""
-    site.create("orders")
-    with site.half_outbox(publish_timeout_seconds=20.0) as made:
-        yield made
 
 
 def test_settings_come_from_a_file_and_the_environment_wins(site: Site, outbox: HalfOutbox, tmp_path: Path) -> None:
@@ -69,8 +60,7 @@ def test_a_check_of_the_relay_finds_a_checkpoint_that_is_gone_or_outside_the_top
     site: Site, outbox: HalfOutbox
 ) -> None:
     send_halves(site, outbox, [*numbered(site, 0, 40)])
-    (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 1, 2)]).values()
-    future.result(20)
+    site.delete_records(site.channel.half_topic, 1, 2)
     outside = run_command(site, "relay", "--check")
     assert outside.returncode == Exit.FINDINGS
     assert f"{site.channel.half_topic}/1 is outside the topic" in outside.stdout
@@ -184,9 +174,7 @@ def test_logs_are_json_with_ids_and_offsets_and_hold_no_payload_key_or_password(
 
 
 def _send_malformed(site: Site) -> None:
-    producer = Producer(site.kafka())
-    producer.produce(site.channel.half_topic, b"marked-value", b"marked-key", 0, headers={"outbox-target": "marked:::"})
-    assert producer.flush(10) == 0
+    site.produce(site.channel.half_topic, b"marked-value", b"marked-key", 0, headers={"outbox-target": "marked:::"})
 
 
 def _measured(site: Site, **more: str) -> tuple[Service, int]:

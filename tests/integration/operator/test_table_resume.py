@@ -5,39 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import psycopg
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, not in its __all__
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.resume import app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
-
-
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
-
-
-def _insert(site: Site, *keys: str) -> None:
-    with psycopg.connect(site.postgres_url) as connection:
-        publish(connection, site, "orders", keys)
-
-
-def _run(site: Site, statement: str) -> None:
-    names = site.tables
-    with site.connect() as connection:
-        places = {"message": names.message, "source": names.source, "delivered": names.delivered}
-        connection.execute(statement.format(**places).encode())
+from tests.support.message_rows import SOURCE, execute, insert, relay_settings, wait_empty, waiting
 
 
 def _resume(site: Site, *words: str, typed: str = "", source: str = SOURCE) -> tuple[int, str]:
@@ -57,127 +31,122 @@ def _document(site: Site, *words: str, code: int = Exit.OK, source: str = SOURCE
 
 def _restored(site: Site) -> None:
     """Deliver two messages, then restore the database to before it; a third is inserted later."""
-    _run(site, "CREATE TABLE {source}_copy AS SELECT * FROM {message}")
-    _insert(site, "one", "two")
-    _run(site, "INSERT INTO {source}_copy SELECT * FROM {message}")
+    execute(site, "CREATE TABLE {source}_copy AS SELECT * FROM {message}")
+    insert(site, "one", "two")
+    execute(site, "INSERT INTO {source}_copy SELECT * FROM {message}")
     first = site.relay(extra=relay_settings(site))
     site.wait_visible(2, "orders")
     wait_empty(site)
     first.terminate()
-    _run(site, "UPDATE {source} SET batch = 0, delivered = 0, ids = '{{}}'")
-    _run(site, "DELETE FROM {delivered}")
-    _run(site, "INSERT INTO {message} OVERRIDING SYSTEM VALUE SELECT * FROM {source}_copy")
-    _insert(site, "three")
+    execute(site, "UPDATE {source} SET batch = 0, delivered = 0, ids = '{{}}'")
+    execute(site, "DELETE FROM {delivered}")
+    execute(site, "INSERT INTO {message} OVERRIDING SYSTEM VALUE SELECT * FROM {source}_copy")
+    insert(site, "three")
 
 
 def _values(site: Site) -> list[bytes]:
     return sorted(record.key or b"" for record in site.read("orders"))
 
 
-def test_delivered_rows_of_a_restored_database_are_skipped(shop: Site) -> None:
-    _restored(shop)
-    relay = shop.relay(extra=relay_settings(shop))
-    wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
-    code, looked = _resume(shop)
+def test_delivered_rows_of_a_restored_database_are_skipped(store: Site) -> None:
+    _restored(store)
+    relay = store.relay(extra=relay_settings(store))
+    wait_until(lambda: "Table source halted" in relay.output(), explain=store.logs)
+    code, looked = _resume(store)
     assert code == Exit.FINDINGS
     assert "newest batch 0, delivered 0, batch in Kafka 1" in looked
     assert "decide on the rows" in looked
-    tried = _document(shop, "--skip-delivered", "--dry-run")
+    tried = _document(store, "--skip-delivered", "--dry-run")
     assert (tried["outcome"], tried["rows"], tried["rows_found_delivered"]) == ("possible", 3, 2)
-    assert waiting(shop) == 3
-    code, printed = _resume(shop, "--skip-delivered", typed="y\n")
+    assert waiting(store) == 3
+    code, printed = _resume(store, "--skip-delivered", typed="y\n")
     assert code == Exit.OK
     assert "2 rows, which are on their real topics, will be deleted" in printed
     assert "the numbers were set to 1; a relay delivers 1 rows" in printed
-    with shop.connect() as connection:
-        counted = f"SELECT sum(upper(r) - lower(r)) FROM {shop.tables.delivered}, unnest(ids) AS r WHERE batch = 1"
+    with store.connect() as connection:
+        counted = f"SELECT sum(upper(r) - lower(r)) FROM {store.tables.delivered}, unnest(ids) AS r WHERE batch = 1"
         assert connection.execute(counted.encode()).fetchone() == (2,), "what is skipped leaves evidence, too (R61)"
-    wait_empty(shop)
-    shop.wait_visible(3, "orders")
-    assert _values(shop) == [b"one", b"three", b"two"]
-    assert _document(shop, "--skip-delivered")["outcome"] == "not halted"
+    wait_empty(store)
+    store.wait_visible(3, "orders")
+    assert _values(store) == [b"one", b"three", b"two"]
+    assert _document(store, "--skip-delivered")["outcome"] == "not halted"
 
 
-def test_rows_are_delivered_again_where_that_is_wanted(shop: Site) -> None:
-    _restored(shop)
-    document = _document(shop, "--deliver-again")
+def test_rows_are_delivered_again_where_that_is_wanted(store: Site) -> None:
+    _restored(store)
+    document = _document(store, "--deliver-again")
     assert (document["outcome"], document["new_batch"], document["rows_deleted"]) == ("resumed", 1, 0)
-    shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
-    shop.wait_visible(5, "orders")
-    assert _values(shop) == [b"one", b"one", b"three", b"two", b"two"]
+    store.relay(extra=relay_settings(store))
+    wait_empty(store)
+    store.wait_visible(5, "orders")
+    assert _values(store) == [b"one", b"one", b"three", b"two", b"two"]
 
 
-def test_what_is_not_read_is_not_taken_for_undelivered(shop: Site) -> None:
-    _restored(shop)
-    document = _document(shop, "--skip-delivered", "--records", "1", code=Exit.UNPROVABLE)
+def test_what_is_not_read_is_not_taken_for_undelivered(store: Site) -> None:
+    _restored(store)
+    document = _document(store, "--skip-delivered", "--records", "1", code=Exit.UNPROVABLE)
     assert document["outcome"] == "refused"
     assert "--records" in document["not_searched"][0]["why"]
-    resource = ConfigResource(ResourceType.TOPIC, shop.topic("orders"))
-    resource.add_incremental_config(
-        ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    )
-    for future in shop.admin.incremental_alter_configs([resource]).values():
-        future.result(10)
-    document = _document(shop, "--skip-delivered", code=Exit.UNPROVABLE)
+    store.set_topic(store.topic("orders"), "cleanup.policy", "compact")
+    document = _document(store, "--skip-delivered", code=Exit.UNPROVABLE)
     assert "compacted" in document["not_searched"][0]["why"]
-    trusted = ("--not-delivered-to", shop.topic("orders"), "--dry-run")
-    assert _document(shop, "--skip-delivered", *trusted)["rows_found_delivered"] == 2
-    assert waiting(shop) == 3
-    assert len(shop.read("orders")) == 2
+    trusted = ("--not-delivered-to", store.topic("orders"), "--dry-run")
+    assert _document(store, "--skip-delivered", *trusted)["rows_found_delivered"] == 2
+    assert waiting(store) == 3
+    assert len(store.read("orders")) == 2
 
 
-def test_a_source_whose_offset_was_deleted_goes_on(shop: Site) -> None:
-    first = shop.relay(extra=relay_settings(shop), failpoint="relay.committed:2")
-    _insert(shop, "one")
+def test_a_source_whose_offset_was_deleted_goes_on(store: Site) -> None:
+    first = store.relay(extra=relay_settings(store), failpoint="relay.committed:2")
+    insert(store, "one")
     first.wait()  # killed after its Kafka transaction, before it deletes the row
-    for deleted in shop.admin.delete_consumer_groups([shop.channel.table_group(SOURCE)]).values():
+    for deleted in store.admin.delete_consumer_groups([store.channel.table_group(SOURCE)]).values():
         deleted.result(10)
-    document = _document(shop, "--skip-delivered")
+    document = _document(store, "--skip-delivered")
     assert (document["kafka_batch"], document["in_delivery"], document["rows_deleted"]) == (None, 1, 1)
-    relay = shop.relay(extra=relay_settings(shop))
-    _insert(shop, "two")
-    shop.wait_visible(2, "orders")
+    relay = store.relay(extra=relay_settings(store))
+    insert(store, "two")
+    store.wait_visible(2, "orders")
     assert "halted" not in relay.output()
-    assert _values(shop) == [b"one", b"two"]
+    assert _values(store) == [b"one", b"two"]
 
 
-def test_a_source_with_an_owner_is_refused(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_with_an_owner_is_refused(store: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox.operator.deciding.resumption.LOCK_SECONDS", 0.5)
-    _restored(shop)
-    with shop.connect() as owner:
+    _restored(store)
+    with store.connect() as owner:
         lock = "SELECT pg_advisory_lock(1869967458, ((%s::regclass)::oid::bigint - 2147483648)::integer)"
-        owner.execute(lock, (shop.tables.source,))
+        owner.execute(lock, (store.tables.source,))
         pid = owner.info.backend_pid
-        code, printed = _resume(shop, "--deliver-again", "--yes")
+        code, printed = _resume(store, "--deliver-again", "--yes")
     assert code == Exit.CONFIGURATION
     assert f"has an owner, pid {pid}; nothing was changed" in printed
-    assert _document(shop, "--dry-run", code=Exit.FINDINGS)["batch"] == 0
+    assert _document(store, "--dry-run", code=Exit.FINDINGS)["batch"] == 0
 
 
-def test_the_progress_of_another_table_is_not_taken_over(shop: Site) -> None:
-    _restored(shop)
-    _run(shop, "UPDATE {source} SET incarnation = gen_random_uuid(), batch = 1, delivered = 1")
-    document = _document(shop, "--deliver-again", code=Exit.FINDINGS)
+def test_the_progress_of_another_table_is_not_taken_over(store: Site) -> None:
+    _restored(store)
+    execute(store, "UPDATE {source} SET incarnation = gen_random_uuid(), batch = 1, delivered = 1")
+    document = _document(store, "--deliver-again", code=Exit.FINDINGS)
     assert "give this table another name" in document["why"]
     assert document["kafka_batch"] == 1
 
 
-def test_new_tables_go_on_under_another_name_as_the_refusal_says(shop: Site) -> None:
+def test_new_tables_go_on_under_another_name_as_the_refusal_says(store: Site) -> None:
     """As where a team moves to another database, and the relay has opened the new tables under the former name."""
-    _deliver(shop, "one")
-    _run(shop, "TRUNCATE {source}, {delivered}")
-    _insert(shop, "two")
-    document = _document(shop, "--skip-delivered", code=Exit.FINDINGS)
+    _deliver(store, "one")
+    execute(store, "TRUNCATE {source}, {delivered}")
+    insert(store, "two")
+    document = _document(store, "--skip-delivered", code=Exit.FINDINGS)
     assert "delete the only row of its table outbox_source" in document["why"]
-    shop.relay(extra=_settings(shop, "moved"))
-    wait_empty(shop)
-    shop.wait_visible(2, "orders")
+    store.relay(extra=_settings(store, "moved"))
+    wait_empty(store)
+    store.wait_visible(2, "orders")
 
 
 def _deliver(site: Site, *keys: str) -> None:
     """Publish and deliver messages whose rows are settled."""
-    _insert(site, *keys)
+    insert(site, *keys)
     relay = site.relay(extra=relay_settings(site))
     wait_empty(site)
     relay.terminate()
@@ -185,7 +154,7 @@ def _deliver(site: Site, *keys: str) -> None:
 
 def _deliver_unsettled(site: Site, *keys: str) -> None:
     """Publish and deliver messages whose rows are still there: the relay dies before it deletes them."""
-    _insert(site, *keys)
+    insert(site, *keys)
     site.relay(extra=relay_settings(site), failpoint="relay.table_delivered").wait()
     assert waiting(site) == len(keys)
 
@@ -200,35 +169,35 @@ def _deliver_unsettled(site: Site, *keys: str) -> None:
     ],
 )
 def test_a_source_whose_progress_was_lost_neither_loses_nor_doubles(
-    shop: Site, before: list[str], source: str, *, halts: bool
+    store: Site, before: list[str], source: str, *, halts: bool
 ) -> None:
     if before:
-        _deliver(shop, *before)
-    _deliver_unsettled(shop, "two")
-    _run(shop, "TRUNCATE {source}")
-    _insert(shop, "three")
+        _deliver(store, *before)
+    _deliver_unsettled(store, "two")
+    execute(store, "TRUNCATE {source}")
+    insert(store, "three")
     if halts:
-        relay = shop.relay(extra=_settings(shop, source))
-        wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
+        relay = store.relay(extra=_settings(store, source))
+        wait_until(lambda: "Table source halted" in relay.output(), explain=store.logs)
         assert ("outbox_source has lost its progress" in relay.output()) == bool(before)
-    assert "decide on the rows" in _document(shop, code=Exit.FINDINGS, source=source)["why"]
-    document = _document(shop, "--skip-delivered", source=source)
+    assert "decide on the rows" in _document(store, code=Exit.FINDINGS, source=source)["why"]
+    document = _document(store, "--skip-delivered", source=source)
     assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 2, 1)
     if not halts:
-        shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
-    shop.wait_visible(len(before) + 2, "orders")
-    assert _values(shop) == sorted([*(key.encode() for key in before), b"three", b"two"])
-    assert _document(shop, "--skip-delivered", source=source)["outcome"] == "not halted"
+        store.relay(extra=relay_settings(store))
+    wait_empty(store)
+    store.wait_visible(len(before) + 2, "orders")
+    assert _values(store) == sorted([*(key.encode() for key in before), b"three", b"two"])
+    assert _document(store, "--skip-delivered", source=source)["outcome"] == "not halted"
 
 
-def test_a_row_whose_start_was_altered_is_not_taken_for_undelivered(shop: Site) -> None:
+def test_a_row_whose_start_was_altered_is_not_taken_for_undelivered(store: Site) -> None:
     """Its message would come again under another id."""
-    _deliver_unsettled(shop, "one")
+    _deliver_unsettled(store, "one")
     for precision in ("(0)", ""):
-        _run(shop, f"ALTER TABLE {{message}} ALTER COLUMN created_at TYPE timestamptz{precision}")
-    document = _document(shop, "--skip-delivered", code=Exit.UNPROVABLE)
+        execute(store, f"ALTER TABLE {{message}} ALTER COLUMN created_at TYPE timestamptz{precision}")
+    document = _document(store, "--skip-delivered", code=Exit.UNPROVABLE)
     assert document["outcome"] == "refused"
     assert "another start: look at both" in document["not_searched"][0]["why"]
-    trusted = ("--not-delivered-to", shop.topic("orders"), "--dry-run")
-    assert _document(shop, "--skip-delivered", *trusted)["rows_found_delivered"] == 0
+    trusted = ("--not-delivered-to", store.topic("orders"), "--dry-run")
+    assert _document(store, "--skip-delivered", *trusted)["rows_found_delivered"] == 0

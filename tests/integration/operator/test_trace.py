@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -89,8 +89,7 @@ def test_the_story_of_what_cannot_be_delivered(site: Site) -> None:
         topic = shop.topic()
         with shop.session() as session:
             id_ = shop.publish(session, topic, "v").transaction_id
-        for future in site.admin.delete_topics([site.topic(topic)]).values():
-            future.result(20)
+        site.delete_topics(site.topic(topic))
         site.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "300"})
         wait_until(lambda: _trace(site, id_)["state"] == "discarded", explain=site.logs)
         document = _trace(site, id_)
@@ -149,9 +148,7 @@ def test_half_whose_clock_is_ahead_is_found(shop: Shop, made_ms: int) -> None:
     """By the clock in its id it is of the future, or of a year that no calendar has."""
     id_ = make_transaction_id(made_ms, uuid.uuid4().bytes)
     headers = HalfControl(shop.site.topic("orders"), -1, id_, 0, "g", Truth.ROW).encode()
-    producer = Producer(shop.site.kafka())
-    producer.produce(shop.site.channel.half_topic, b"v", headers=[*headers], partition=0)
-    assert producer.flush(30) == 0
+    shop.site.produce(shop.site.channel.half_topic, b"v", headers=[*headers], partition=0)
     document = _trace(shop.site, id_)
     assert (document["state"], _whats(document), document["since_ms"]) == ("undecided", ["half stored"], 0)
     assert call_command(app, shop.site, id_)[0] == Exit.OK

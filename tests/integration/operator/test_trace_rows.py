@@ -6,7 +6,6 @@ import signal
 from typing import Any
 
 import psycopg
-import pytest
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -19,13 +18,6 @@ from tests.support.harness import Site
 from tests.support.message_rows import SOURCE, create, relay_settings, wait_empty
 
 _DECIDE = ("--rollback", "--reason", "why")
-
-
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
 
 
 def _publish(connection: psycopg.Connection, site: Site, topic: str = "orders") -> str:
@@ -52,34 +44,34 @@ def _whats(document: Any) -> list[str]:
     return [event["what"] for event in document["timeline"]]
 
 
-def test_rows_that_wait_and_local_transactions_that_do_not(shop: Site) -> None:
-    waits = _committed(shop)
-    document = _trace(shop, waits)
+def test_rows_that_wait_and_local_transactions_that_do_not(store: Site) -> None:
+    waits = _committed(store)
+    document = _trace(store, waits)
     assert (document["state"], _whats(document)) == ("waiting", ["local transaction", "row waits"])
     assert document["timeline"][0]["time_ms"] == document["timeline"][1]["time_ms"]
     assert document["timeline"][1]["position"] == int(waits.partition("/")[2])
-    with shop.connect() as rolled_back, rolled_back.transaction(force_rollback=True):
-        gone = _publish(rolled_back, shop)
-        opened = _trace(shop, gone)
+    with store.connect() as rolled_back, rolled_back.transaction(force_rollback=True):
+        gone = _publish(rolled_back, store)
+        opened = _trace(store, gone)
         assert opened["state"] == "open"
         assert f"pid {rolled_back.info.backend_pid}" in opened["conclusion"]
         code, refused = call_for_json(
-            resolve, shop, gone.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop)
+            resolve, store, gone.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(store)
         )
         assert (code, refused["standing"]) == (Exit.FINDINGS, "open")
         assert "pg_terminate_backend" in refused["why"]
-    assert _trace(shop, gone)["state"] == "rolled back"
+    assert _trace(store, gone)["state"] == "rolled back"
     future = table_transaction_id(1 << 61, 1_700_000_000_000_000)
-    unknown = _trace(shop, future, code=Exit.FINDINGS)
+    unknown = _trace(store, future, code=Exit.FINDINGS)
     assert (unknown["state"], unknown["timeline"]) == ("not found", [])
-    printed = call_command(app, shop, waits, environ=relay_settings(shop))[1]
+    printed = call_command(app, store, waits, environ=relay_settings(store))[1]
     assert "waiting: 1 row of it waits in the message table" in printed
     assert "secret" not in printed
 
 
-def test_a_row_of_another_channel_in_the_same_database_is_not_found(shop: Site) -> None:
-    id_ = _committed(shop)
-    with Site(shop.bootstrap_servers, shop.postgres_url) as other:
+def test_a_row_of_another_channel_in_the_same_database_is_not_found(store: Site) -> None:
+    id_ = _committed(store)
+    with Site(store.bootstrap_servers, store.postgres_url) as other:
         other.create(partitions=1)
         create(other)
         document = _trace(other, id_, code=Exit.FINDINGS)
@@ -90,49 +82,52 @@ def test_a_row_of_another_channel_in_the_same_database_is_not_found(shop: Site) 
         assert f"channel {other.name}: transaction" in printed
 
 
-def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(shop: Site) -> None:
-    id_ = _committed(shop)
-    assert shop.relay(extra=relay_settings(shop), failpoint="relay.table_moved:1").wait() == -signal.SIGKILL
-    moved = _trace(shop, id_)
+def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(store: Site) -> None:
+    id_ = _committed(store)
+    assert store.relay(extra=relay_settings(store), failpoint="relay.table_moved:1").wait() == -signal.SIGKILL
+    moved = _trace(store, id_)
     assert (moved["state"], _whats(moved)) == ("in delivery", ["local transaction", "row in delivery"])
     assert "Kafka does not have that yet" in moved["conclusion"]
-    assert shop.relay(extra=relay_settings(shop), failpoint="relay.committed:1").wait() == -signal.SIGKILL
-    delivered = _trace(shop, id_)
+    assert store.relay(extra=relay_settings(store), failpoint="relay.committed:1").wait() == -signal.SIGKILL
+    delivered = _trace(store, id_)
     assert delivered["state"] == "visible"
     assert set(_whats(delivered)) == {"row in delivery", "visible", "local transaction"}
-    shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
-    gone = _trace(shop, id_)
+    store.relay(extra=relay_settings(store))
+    wait_empty(store)
+    gone = _trace(store, id_)
     assert gone["state"] == "visible"
     evidence = next(event for event in gone["timeline"] if event["what"] == "row delivered")
-    assert evidence["detail"] == f"for {shop.topic('orders')}, service orders, batch 1"
+    assert evidence["detail"] == f"for {store.topic('orders')}, service orders, batch 1"
     assert evidence["time_ms"] > 0
-    assert [span["topic"] for span in delivered["searched"]] == [shop.topic("orders")] * 3
-    code, refused = call_for_json(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))
+    assert [span["topic"] for span in delivered["searched"]] == [store.topic("orders")] * 3
+    code, refused = call_for_json(
+        resolve, store, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(store)
+    )
     assert (code, refused["outcome"], refused["standing"]) == (Exit.FINDINGS, "refused", "delivered")
     assert refused["table_sources"] == SOURCE
-    with shop.connect() as connection:
-        connection.execute(f"DELETE FROM {shop.tables.delivered}".encode())
-    purged = _trace(shop, id_, code=Exit.FINDINGS)
+    store.sql(f"DELETE FROM {store.tables.delivered}")
+    purged = _trace(store, id_, code=Exit.FINDINGS)
     assert purged["state"] == "not found"
     assert "--topic" in purged["conclusion"]
-    assert _trace(shop, id_, "--topic", shop.topic("orders"))["state"] == "visible"
+    assert _trace(store, id_, "--topic", store.topic("orders"))["state"] == "visible"
 
 
-def test_a_discarded_row_is_found_with_its_reason(shop: Site) -> None:
-    id_ = _committed(shop, "gone")
-    shop.relay(extra=relay_settings(shop, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
-    wait_empty(shop)
-    document = _trace(shop, id_)
+def test_a_discarded_row_is_found_with_its_reason(store: Site) -> None:
+    id_ = _committed(store, "gone")
+    store.relay(extra=relay_settings(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
+    wait_empty(store)
+    document = _trace(store, id_)
     assert document["state"] == "discarded"
     (event,) = [event for event in document["timeline"] if event["what"] == "row discarded"]
     assert "TOPIC_MISSING: topic" in event["detail"]
-    code, printed = call_command(resolve, shop, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(shop))
+    code, printed = call_command(
+        resolve, store, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(store)
+    )
     assert code == Exit.FINDINGS
     assert "outbox discarded deliver" in printed
 
 
-def test_halves_are_traced_beside_tables(shop: Site) -> None:
-    with shop.half_outbox() as outbox:
-        (entry,) = send_halves(shop, outbox, [Message(shop.topic("orders"), "v", "k")])
-    assert _trace(shop, entry.transaction_id)["state"] == "undecided"
+def test_halves_are_traced_beside_tables(store: Site) -> None:
+    with store.half_outbox() as outbox:
+        (entry,) = send_halves(store, outbox, [Message(store.topic("orders"), "v", "k")])
+    assert _trace(store, entry.transaction_id)["state"] == "undecided"

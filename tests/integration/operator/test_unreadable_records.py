@@ -25,12 +25,6 @@ QUICK = {"OUTBOX_TRANSACTION_TIMEOUT_MS": "300", "OUTBOX_CHECK_INTERVAL_MS": "30
 AT_ONCE = ("--min-age-ms", "0", "--reason", "the test says so", "--yes")
 
 
-@pytest.fixture
-def outbox(site: Site) -> HalfOutbox:
-    site.create("orders", partitions=2)
-    return site.half_outbox(publish_timeout_seconds=20.0)
-
-
 def _undecided(site: Site, outbox: HalfOutbox) -> list[OpEntry]:
     """Send one undecided half to each of the two half partitions."""
     entries = [
@@ -99,9 +93,7 @@ def test_trace_beside_newer_records_shows_a_transaction(site: Site, outbox: Half
     first, _ = _undecided(site, outbox)
     _write_newer(site)
     newer: Headers = [("outbox-op", b"3;producer"), ("of", first.transaction_id.encode())]
-    client = Producer(site.kafka())
-    client.produce(site.channel.op_topic, b"C", None, 0, headers=newer)
-    assert client.flush(20) == 0
+    site.produce(site.channel.op_topic, b"C", None, 0, headers=newer)
     _, printed = call_command(trace.app, site, first.transaction_id, "--json")
     document = json.loads(printed)
     assert [event["what"] for event in document["timeline"]] == ["half stored"]

@@ -8,6 +8,7 @@ import pytest
 
 from stack import Stack
 from tests.support.harness import Site
+from tests.support.owners import OWNERS, Owner
 from tests.support.rights import AUTHORIZER
 from tests.support.servers import UNFENCED
 
@@ -22,3 +23,8 @@ def guarded() -> Iterator[Stack]:
 def own(guarded: Stack) -> Iterator[Site]:
     with Site(guarded.bootstrap_servers, guarded.postgres_url) as made:
         yield made
+
+
+@pytest.fixture(params=sorted(OWNERS))
+def owner(request: pytest.FixtureRequest) -> Owner:
+    return OWNERS[request.param]

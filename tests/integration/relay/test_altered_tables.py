@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -16,9 +15,9 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import TableError
 from relay.table.owned_table import open_session
 from relay.table.source_table import SourceTable
-from tests.integration.relay.test_table_source import relay, run
+from tests.integration.relay.test_table_source import relay
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings
+from tests.support.message_rows import SOURCE, execute, publish, relay_settings
 
 SOFT_DELETE = (
     "CREATE OR REPLACE FUNCTION keep_row() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
@@ -28,10 +27,9 @@ HALTED = "Table source halted"
 
 
 @pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
+def store(store: Site) -> Site:
+    store.constants["relay.table.table_source.VERIFY_SECONDS"] = 1.0
+    return store
 
 
 def _publish(site: Site, count: int = 3) -> None:
@@ -48,15 +46,15 @@ def _values(site: Site) -> Sequence[bytes | None]:
     return [record.value for record in site.read("orders")]
 
 
-def test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped(shop: Site) -> None:
-    run(shop, SOFT_DELETE)
-    _publish(shop)
-    service = relay(shop)
-    wait_until(_said(service, "has triggers: soft", "drop or disable them"), explain=shop.logs)
-    assert _values(shop) == []
-    run(shop, "DROP TRIGGER soft ON {message}")
-    shop.wait_visible(3, "orders")
-    assert _values(shop) == [b"1", b"2", b"3"]
+def test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped(store: Site) -> None:
+    execute(store, SOFT_DELETE)
+    _publish(store)
+    service = relay(store)
+    wait_until(_said(service, "has triggers: soft", "drop or disable them"), explain=store.logs)
+    assert _values(store) == []
+    execute(store, "DROP TRIGGER soft ON {message}")
+    store.wait_visible(3, "orders")
+    assert _values(store) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize(
@@ -78,71 +76,63 @@ def test_a_table_with_a_trigger_is_not_taken_over_until_it_is_dropped(shop: Site
     ],
 )
 def test_a_table_that_is_altered_while_it_is_served_halts_within_the_minute(
-    shop: Site, harm: str, words: str, repair: str
+    store: Site, harm: str, words: str, repair: str
 ) -> None:
-    service = relay(shop)
-    _publish(shop)
-    shop.wait_visible(3, "orders")
-    run(shop, harm)
-    wait_until(_said(service, words), explain=shop.logs)
-    _publish(shop)
-    assert _values(shop) == [b"1", b"2", b"3"]
-    run(shop, repair)
-    shop.wait_visible(6, "orders")
-    assert _values(shop) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    service = relay(store)
+    _publish(store)
+    store.wait_visible(3, "orders")
+    execute(store, harm)
+    wait_until(_said(service, words), explain=store.logs)
+    _publish(store)
+    assert _values(store) == [b"1", b"2", b"3"]
+    execute(store, repair)
+    store.wait_visible(6, "orders")
+    assert _values(store) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 @pytest.fixture
-def role(shop: Site) -> Iterator[str]:
+def role(store: Site) -> str:
     """A role that has what a relay needs, and sees no row where there is row security."""
-    name = f"{shop.name}_relay"
-    table = MessageTable(shop.tables)
-    with shop.connect() as connection:
-        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'".encode())
-        table.create(connection, [table.relay_grant(name)])
-    yield f"postgresql://{name}:secret@{urlsplit(shop.postgres_url).netloc.rpartition('@')[2]}/outbox"
-    with shop.connect() as connection:
-        connection.execute(f"DROP OWNED BY {name}".encode())
-        connection.execute(f"DROP ROLE {name}".encode())
+    return store.role("relay", MessageTable(store.tables).relay_grant)
 
 
-def test_row_security_that_appears_halts_the_source_and_hides_nothing(shop: Site, role: str) -> None:
-    service = shop.relay(extra=relay_settings(shop, {"dsn": role}))
-    _publish(shop)
-    shop.wait_visible(3, "orders")
-    run(shop, "ALTER TABLE {message} ENABLE ROW LEVEL SECURITY")
-    _publish(shop)
-    wait_until(_said(service, "has row security", "BYPASSRLS"), explain=shop.logs)
-    run(shop, "CREATE POLICY sees ON {message} FOR SELECT USING (true)")  # it may see, and not delete
-    assert _values(shop) == [b"1", b"2", b"3"]
-    run(shop, "ALTER TABLE {message} DISABLE ROW LEVEL SECURITY")
-    shop.wait_visible(6, "orders")
-    assert _values(shop) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+def test_row_security_that_appears_halts_the_source_and_hides_nothing(store: Site, role: str) -> None:
+    service = store.relay(extra=relay_settings(store, {"dsn": role}))
+    _publish(store)
+    store.wait_visible(3, "orders")
+    execute(store, "ALTER TABLE {message} ENABLE ROW LEVEL SECURITY")
+    _publish(store)
+    wait_until(_said(service, "has row security", "BYPASSRLS"), explain=store.logs)
+    execute(store, "CREATE POLICY sees ON {message} FOR SELECT USING (true)")  # it may see, and not delete
+    assert _values(store) == [b"1", b"2", b"3"]
+    execute(store, "ALTER TABLE {message} DISABLE ROW LEVEL SECURITY")
+    store.wait_visible(6, "orders")
+    assert _values(store) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 def _settings(site: Site) -> TableSettings:
     return TableSettings(dsn=site.postgres_url, table_prefix=site.name)
 
 
-def test_rows_are_never_hidden_from_the_role_of_a_relay(shop: Site, role: str) -> None:
-    _publish(shop)
-    settings = TableSettings(dsn=role, table_prefix=shop.name)
+def test_rows_are_never_hidden_from_the_role_of_a_relay(store: Site, role: str) -> None:
+    _publish(store)
+    settings = TableSettings(dsn=role, table_prefix=store.name)
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         for change in ("ALTER TABLE {message} ENABLE ROW LEVEL SECURITY", "CREATE POLICY s ON {message} USING (true)"):
-            run(shop, change)
+            execute(store, change)
             with pytest.raises(UnsafeError, match="has row security"):
                 source.verify()
             with pytest.raises(TableError, match="row security hides rows"):
                 source.window(10, 10_000, ())
 
 
-def test_ids_that_start_again_are_found_at_take_over(shop: Site, role: str) -> None:
+def test_ids_that_start_again_are_found_at_take_over(store: Site, role: str) -> None:
     """Also by a role that has only what a relay needs: it may read the sequence."""
-    _publish(shop)
-    settings = TableSettings(dsn=role, table_prefix=shop.name)
+    _publish(store)
+    settings = TableSettings(dsn=role, table_prefix=store.name)
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         source.verify()
-        run(shop, "ALTER TABLE {message} ALTER COLUMN id RESTART")
+        execute(store, "ALTER TABLE {message} ALTER COLUMN id RESTART")
         with pytest.raises(UnsafeError, match="above the last value of their sequence"):
             source.verify()
 
@@ -162,8 +152,8 @@ class Pooled:
         return getattr(self._sessions[0], name)
 
 
-def test_a_lock_in_another_session_is_told(shop: Site) -> None:
-    settings = _settings(shop)
+def test_a_lock_in_another_session_is_told(store: Site) -> None:
+    settings = _settings(store)
     with open_session(settings) as one, open_session(settings) as other:
         source = SourceTable(SOURCE, settings, one)
         assert source.try_own()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,41 +107,6 @@ def test_a_channel_with_damaged_checkpoints_stays_alone(platform: Platform) -> N
     stopped = [line for line in lines(relay) if line["event"] == "Channel stopped, it is started again"]
     assert {line["channel"] for line in stopped} <= {bad.name}
     assert relay.terminate() == Exit.OK
-
-
-@pytest.mark.long
-def test_a_relay_killed_under_load_of_both_loses_nothing(platform: Platform) -> None:
-    for site in platform.sites:
-        site.create("orders")
-    platform.checker()
-    relay = platform.relay()
-    ids: dict[str, list[str]] = {site.name: [] for site in platform.sites}
-    ended = threading.Event()
-
-    def load(site: Site) -> None:
-        while not ended.is_set():
-            ids[site.name] += publish(site, len(ids[site.name]), 100)
-
-    threads = [threading.Thread(target=load, args=(site,)) for site in platform.sites]
-    for thread in threads:
-        thread.start()
-    try:
-        for failpoint in ("relay.flushed:3", "relay.offsets_sent:4", ""):
-            for site in platform.sites:
-                visible = len(site.read("orders"))
-                wait_until(lambda site=site, so_far=visible: len(site.read("orders")) > so_far, explain=site.logs)  # type: ignore[misc]  # bound at once
-            relay.kill()
-            relay = platform.relay(failpoint=failpoint)
-            if failpoint:
-                relay.wait()
-                relay = platform.relay()
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-    for site in platform.sites:
-        assert_exactly_after(site, ids[site.name])
-    assert relay.running
 
 
 def test_the_checker_serves_each_channel_by_its_own_databases(platform: Platform) -> None:

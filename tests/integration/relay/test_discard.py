@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka import Message as KafkaMessage
 
 from outbox import Message
@@ -45,14 +45,11 @@ def _wait_for_manifest(site: Site) -> Manifest:
 
 
 def _send_half(site: Site, headers: Mapping[str, str], value: bytes = b"v") -> None:
-    producer = Producer(site.kafka())
-    producer.produce(site.channel.half_topic, value, b"k", 0, headers=list(headers.items()))
-    assert producer.flush(10) == 0
+    site.produce(site.channel.half_topic, value, b"k", 0, headers=list(headers.items()))
 
 
 def _delete(site: Site, topic: str) -> None:
-    for future in site.admin.delete_topics([site.topic(topic)]).values():
-        future.result(20)
+    site.delete_topics(site.topic(topic))
     wait_until(lambda: site.topic(topic) not in site.admin.list_topics(timeout=10).topics)
 
 
@@ -137,10 +134,8 @@ def test_a_committed_transaction_that_lacks_a_half_is_discarded_with_an_alarm(si
         topic = shop.topic()
         id_ = str(uuid.uuid4())
         _send_half(site, {**HALF, "outbox-target": f"{site.topic(topic)}:-1", "outbox-transaction": f"1;{id_}/0"})
-        producer = Producer(site.kafka())
         entry = f"C {id_} {description.half.id} 0 0-1 0 1 0".encode()
-        producer.produce(site.channel.op_topic, entry, None, 0, headers=[("outbox-op", b"1;producer")])
-        assert producer.flush(10) == 0
+        site.produce(site.channel.op_topic, entry, None, 0, headers=[("outbox-op", b"1;producer")])
         with shop.session() as session:
             shop.publish(session, topic, "goes on")
         relay = site.relay()
@@ -324,8 +319,7 @@ def test_halves_that_are_gone_from_the_topic_stop_the_relay(site: Site) -> None:
     with Shop(site) as shop:
         topic = shop.topic()
         _publish(shop, topic, 3)
-        (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
-        future.result(20)
+        site.delete_records(site.channel.half_topic, 0, 2)
         assert _stops(site, "outside the topic", "nothing was skipped")
         assert site.read(topic) == []
 
@@ -339,8 +333,7 @@ def test_halves_that_are_deleted_under_a_running_relay_stop_it(site: Site) -> No
         topic = shop.topic()
         relay.process.send_signal(signal.SIGSTOP)
         _publish(shop, topic, 3)
-        (future,) = site.admin.delete_records([TopicPartition(site.channel.half_topic, 0, 2)]).values()
-        future.result(20)
+        site.delete_records(site.channel.half_topic, 0, 2)
         relay.process.send_signal(signal.SIGCONT)
         assert _ends(relay, "outside the topic", "nothing was skipped")
         assert b"2" not in [record.value for record in site.read(topic)]

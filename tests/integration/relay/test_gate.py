@@ -17,16 +17,24 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
     ResourceType,
 )
 
-from outbox import Message
+from outbox import Message, MessageRefused
+from outbox._kafka.channel import create_channel
+from outbox._kafka.topic_contract import contract_of
+from outbox._service import periodic
+from outbox._service.channels.channel_metrics import MetricTable
+from outbox._service.contract_monitor import ContractWatch
 from outbox._service.exit_codes import Exit
+from outbox.errors import ConfigurationError
 from outbox.protocol.discard import DiscardReason, Manifest, message_key, parse_manifest
 from outbox.protocol.envelope import parse_envelope
 from outbox.protocol.half import HalfOptions
+from outbox.protocol.names import Channel
 from outbox.protocol.op import OpKind
 from outbox.testing import read_committed
+from tests.support import message_rows
 from tests.support.commands import run_command
 from tests.support.harness import Service, Site, doubled, wait_until
-from tests.support.probes import free_port, metric
+from tests.support.probes import free_port, get, metric
 from tests.support.raw import RawLog, RawMessage
 from tests.support.rights import allow_all, allow_only
 from tests.support.shop import Shop
@@ -46,7 +54,7 @@ def _create(site: Site, name: str, settings: Mapping[str, str] = MappingProxyTyp
 
 
 def _delete(site: Site, name: str) -> None:
-    site.admin.delete_topics([site.topic(name)])[site.topic(name)].result(20)
+    site.delete_topics(site.topic(name))
     wait_until(lambda: site.topic(name) not in site.admin.list_topics(timeout=10).topics)
 
 
@@ -296,3 +304,91 @@ def _move_checkpoint(site: Site) -> None:
         consumer.commit(offsets=[TopicPartition(site.channel.half_topic, 0, 1)], asynchronous=False)
     finally:
         consumer.close()
+
+
+# --- Topics with names such as `orders.check` on a real Kafka: refused only where such a channel exists.
+
+
+def _prepare(site: Site) -> tuple[str, Channel, str]:
+    """Return a topic whose name no channel has, another channel, and a topic whose half topic is hidden."""
+    free, hidden, other = f"{site.name}-free.check", f"{site.name}-hidden.check", Channel(f"{site.name}-other")
+    create_channel(site.kafka(), other, partitions=1, replication=1)
+    site.create_named_topics(free, hidden, partitions=1)
+    allow_only(site, ResourceType.TOPIC, Channel(f"{site.name}-hidden").half_topic)
+    return free, other, hidden
+
+
+def test_relay_delivers_only_to_topics_that_are_of_no_channel(own: Site) -> None:
+    description = own.create(partitions=1)
+    free, other, hidden = _prepare(own)
+    log = RawLog(own, description.half.id)
+    log.commit(RawMessage(free, value=b"delivered"))
+    expected = {
+        log.commit(RawMessage(other.op_topic)): DiscardReason.INTERNAL_TOPIC,
+        log.commit(RawMessage(other.half_topic)): DiscardReason.INTERNAL_TOPIC,
+        log.commit(RawMessage(hidden)): DiscardReason.NOT_AUTHORIZED,
+    }
+    log.flush()
+    own.relay(extra={"OUTBOX_TOPIC_MISSING_MAX_AGE_MS": "500"})
+    own.wait_settled()
+    assert [record.value for record in read_committed(own.kafka(), [free])] == [b"delivered"]
+    assert read_committed(own.kafka(), [other.op_topic, other.half_topic, hidden]) == []
+    discarded = read_committed(own.kafka(), [own.channel.discard_topic])
+    manifests = [parse_manifest(record.value) for record in discarded if (record.key or b"").endswith(b"/manifest")]
+    assert {manifest.transaction_id: manifest.reason for manifest in manifests} == expected
+    details = [manifest.detail for manifest in manifests if manifest.reason is DiscardReason.NOT_AUTHORIZED]
+    assert details == [f"the relay lacks DESCRIBE on topic {own.name}-hidden.half"]
+
+
+def test_publish_refuses_only_topics_of_a_channel(own: Site) -> None:
+    own.create(partitions=1)
+    free, other, hidden = _prepare(own)
+    with Shop(own) as shop:
+        with shop.session() as session:
+            shop.outbox.publish(session, Message(free, b"accepted"))
+        for topic in (other.check_topic, other.half_topic, own.channel.op_topic):
+            with shop.session() as session, pytest.raises(MessageRefused, match=f"'{topic}' is an internal topic"):
+                shop.outbox.publish(session, Message(topic, b"refused"))
+        with shop.session() as session, pytest.raises(ConfigurationError, match="AUTHORIZATION") as refused:
+            shop.outbox.publish(session, Message(hidden, b"refused"))
+        assert f"{own.name}-hidden.half" in str(refused.value)
+
+
+# --- Rights that are taken away while a relay runs: each is named, and the channel is not ready.
+
+
+def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DESCRIBE alone does not suffice: the contract is about settings."""
+    own.create("orders", partitions=1)
+    topic = own.channel.check_topic
+    monkeypatch.setattr(periodic, "REFUSED_SECONDS", 0.0)
+    gauge = MetricTable("relay").contract
+    watch = ContractWatch(own.admin, own.channel, contract_of("development"), gauge, 3_600)
+    assert watch.not_ready() is None
+    watch.start()
+    allow_only(own, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+    watch.soon()
+    wait_until(lambda: f"lacks the right DESCRIBE_CONFIGS on topic {topic}" in (watch.not_ready() or ""), 30)
+    allow_all(own, ResourceType.TOPIC, topic)
+    wait_until(lambda: watch.not_ready() is None, 30)
+    watch.stop()
+
+
+@pytest.mark.long
+def test_relay_without_group_of_source_names_the_right(own: Site) -> None:
+    own.create("orders", partitions=1)
+    message_rows.create(own)
+    group, port = own.channel.table_group(message_rows.SOURCE), free_port()
+    allow_only(own, ResourceType.GROUP, group)
+    settings = message_rows.relay_settings(own, OUTBOX_HTTP_PORT=str(port))
+    variables = {name: value for name, value in settings.items() if value is not None}
+    lacks = f"lacks the right READ on group {group}. Grant it."
+    own.relay(extra=variables)
+    wait_until(lambda: lacks in get(port, "/readyz")[1], 60, own.logs)
+    checked = run_command(own, "relay", "--check", environ=variables)
+    said = " ".join(checked.stdout.split())
+    assert checked.returncode == Exit.FINDINGS
+    assert f"lacks the right DESCRIBE on group {group}," in said
+    assert "Kafka does not answer" not in said
+    allow_all(own, ResourceType.GROUP, group)
+    wait_until(lambda: get(port, "/readyz")[0] == 200, 60, own.logs)

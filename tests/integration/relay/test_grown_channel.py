@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  # public, but not in its __all__
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
@@ -158,9 +158,7 @@ def test_what_real_topics_cannot_prove_is_refused(grown: Site) -> None:
     _delete_offsets(grown)
     cut = grown.admin.delete_records([TopicPartition(grown.channel.half_topic, 0, 1)])
     assert [future.result(20).low_watermark for future in cut.values()] == [1]
-    producer = Producer(grown.kafka())
-    producer.produce(grown.channel.discard_topic, b"v", b"k", 1)
-    assert producer.flush(20) == 0
+    grown.produce(grown.channel.discard_topic, b"v", b"k", 1)
     found = _document(grown, "--yes", code=Exit.UNPROVABLE)
     assert [("begins at offset 1" in one["why"], "discard" in one["why"]) for one in found["partitions"]] == [
         *((True, False), (False, True))
@@ -175,7 +173,7 @@ def test_a_topic_that_does_not_exist_proves_nothing(grown: Site) -> None:
     committed = application.stop()
     _delete_offsets(grown)
     topic = grown.topic("orders")
-    grown.admin.delete_topics([topic])[topic].result(20)
+    grown.delete_topics(topic)
     wait_until(lambda: topic not in grown.admin.list_topics(timeout=10).topics)
     found = _document(grown, "--yes", code=Exit.UNPROVABLE)
     assert (found["outcome"], [one["place"] for one in found["not_searched"]]) == ("refused", [topic])

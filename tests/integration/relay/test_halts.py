@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
@@ -31,8 +31,7 @@ def publish(site: Site, values: Sequence[str], partition: int) -> None:
 
 def delete_before(site: Site, topic: str, partition: int, offset: int) -> None:
     """Remove the records of a partition below an offset, as retention does."""
-    (future,) = site.admin.delete_records([TopicPartition(topic, partition, offset)]).values()
-    future.result(20)
+    site.delete_records(topic, partition, offset)
 
 
 def values(site: Site) -> list[str]:
@@ -70,14 +69,12 @@ def test_damaged_checkpoint_halts_only_its_partition(site: Site) -> None:
 
 def test_newer_half_halts_only_its_partition(site: Site) -> None:
     site.create("orders")
-    producer = Producer(site.kafka())
     headers = {
         "outbox-target": f"{site.topic('orders')}:-1",
         "outbox-transaction": f"2;{uuid.uuid4()}/0;more",
         "outbox-service": "orders;row",
     }
-    producer.produce(site.channel.half_topic, b"x", None, 0, headers=list(headers.items()))
-    assert producer.flush(10) == 0
+    site.produce(site.channel.half_topic, b"x", None, 0, headers=list(headers.items()))
     publish(site, ["halted"], 0)
     publish(site, ["goes on"], 1)
     relay = start_halted(site, free_port(), f"{site.channel.half_topic}/0 offset 0")
@@ -87,9 +84,7 @@ def test_newer_half_halts_only_its_partition(site: Site) -> None:
 
 def test_newer_op_halts_only_its_partition(site: Site) -> None:
     site.create("orders")
-    producer = Producer(site.kafka())
-    producer.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"3;producer")])
-    assert producer.flush(10) == 0
+    site.produce(site.channel.op_topic, b"C", None, 0, headers=[("outbox-op", b"3;producer")])
     publish(site, ["goes on"], 1)
     start_halted(site, free_port(), f"{site.channel.op_topic}/0 offset 0")
     wait_until(lambda: values(site) == ["goes on"], explain=site.logs)

@@ -18,9 +18,9 @@ from relay.delivery.transactional_delivery import TransactionalDelivery
 from relay.recovery.hanging_checkpoint import HELD_BACK
 from relay.recovery.transaction_state import partition_of
 from stack import Stack
-from tests.integration.relay.test_kill_relay import QUICK, is_stopped
+from tests.integration.relay.test_kill_relay import QUICK
 from tests.support.harness import Service, Site, doubled, wait_until
-from tests.support.owners import OWNERS, Owner
+from tests.support.owners import Owner
 
 pytestmark = pytest.mark.long
 COUNT = 300
@@ -48,11 +48,6 @@ def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
     return bool(partitions[partition_of(group, len(partitions))].leader == node)
 
 
-@pytest.fixture(params=sorted(OWNERS))
-def owner(request: pytest.FixtureRequest) -> Owner:
-    return OWNERS[request.param]
-
-
 @pytest.fixture
 def site(own: Stack, owner: Owner) -> Iterator[Site]:
     """A site on which the owner's checkpoint is on the last node."""
@@ -74,11 +69,11 @@ def _create_orders(site: Site, node: int) -> None:
     site.admin.create_topics([NewTopic(topic, 1, replica_assignment=place)])[topic].result(20.0)
 
 
-def _publish(site: Site, owner: Owner) -> None:
+def publish(site: Site, owner: Owner) -> None:
     owner.publish(site, [Message(site.topic("orders"), str(n), f"key{n % 40}") for n in range(COUNT)])
 
 
-def _kill_last(own: Stack, site: Site) -> None:
+def kill_last(own: Stack, site: Site) -> None:
     own.kafka.kill(LAST)
     wait_until(lambda: len(site.admin.list_topics(timeout=20.0).brokers) == LAST, explain=site.logs)
 
@@ -92,8 +87,8 @@ def _has_skipped(own: Stack, transactional_id: str) -> bool:
 def _leave_committed(own: Stack, site: Site, owner: Owner) -> None:
     """Let a relay commit while the node with the offsets is away, then kill it."""
     relay = owner.relay(site, f"relay.offsets_sent:{owner.first}:stop", QUICK)
-    wait_until(lambda: is_stopped(relay), explain=site.logs)
-    _kill_last(own, site)
+    wait_until(lambda: relay.stopped, explain=site.logs)
+    kill_last(own, site)
     os.kill(relay.process.pid, signal.SIGCONT)
     wait_until(lambda: _has_skipped(own, owner.transactional_id(site.channel)), explain=site.logs)
     relay.kill()
@@ -104,7 +99,7 @@ def _leave_aborted(own: Stack, site: Site, owner: Owner) -> None:
     """Let a relay die before it commits, and fence it while the node with the offsets is away."""
     relay = owner.relay(site, f"relay.offsets_sent:{owner.first}", QUICK)
     assert relay.wait() == -signal.SIGKILL
-    _kill_last(own, site)
+    kill_last(own, site)
     transactional_id = owner.transactional_id(site.channel)
 
     def fenced() -> bool:
@@ -119,7 +114,7 @@ def _leave_aborted(own: Stack, site: Site, owner: Owner) -> None:
     own.kafka.start(LAST)
 
 
-def _assert_all_once(site: Site, owner: Owner) -> None:
+def assert_all_once(site: Site, owner: Owner) -> None:
     found = site.wait_visible(COUNT, "orders")
     owner.wait(site)
     assert not doubled(site.read("orders"))
@@ -134,36 +129,36 @@ def _assert_ended(relay: Service, outcome: str) -> None:
 
 def test_hanging_commit_whose_messages_are_visible_counts(own: Stack, site: Site, owner: Owner) -> None:
     _create_orders(site, 0)
-    _publish(site, owner)
+    publish(site, owner)
     _leave_committed(own, site, owner)
     relay = owner.relay(site, "", QUICK)
-    _assert_all_once(site, owner)
+    assert_all_once(site, owner)
     _assert_ended(relay, "committed")
 
 
 def test_hanging_abort_is_delivered_again_once(own: Stack, site: Site, owner: Owner) -> None:
     _create_orders(site, 0)
-    _publish(site, owner)
+    publish(site, owner)
     _leave_aborted(own, site, owner)
     relay = owner.relay(site, "", QUICK)
-    _assert_all_once(site, owner)
+    assert_all_once(site, owner)
     _assert_ended(relay, "aborted")
 
 
 def test_hanging_commit_that_nobody_has_seen_is_aborted(own: Stack, site: Site, owner: Owner) -> None:
     """Its records hang on the real topic, too, where a later abort would lose them."""
     _create_orders(site, LAST)
-    _publish(site, owner)
+    publish(site, owner)
     _leave_committed(own, site, owner)
     relay = owner.relay(site, "", QUICK)
-    _assert_all_once(site, owner)
+    assert_all_once(site, owner)
     _assert_ended(relay, "aborted")
 
 
 def test_end_of_a_commit_that_is_cut_off_halts(own: Stack, site: Site, owner: Owner) -> None:
     """Its checkpoint is lost then: going on from the one before would deliver visible messages again."""
     _create_orders(site, 0)
-    _publish(site, owner)
+    publish(site, owner)
     _leave_committed(own, site, owner)
     relay = owner.relay(site, "relay.ending", QUICK)
     assert relay.wait() == -signal.SIGKILL, site.logs()

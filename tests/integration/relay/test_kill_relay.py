@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -26,14 +26,6 @@ QUICK = {
     "OUTBOX_KAFKA": '{"session.timeout.ms": "1500", "heartbeat.interval.ms": "300"}',
     "OUTBOX_BATCH_MESSAGES": "100",
 }
-
-
-@pytest.fixture
-def outbox(site: Site) -> Iterator[HalfOutbox]:
-    """The library on a site whose channel has two partitions, with one real topic."""
-    site.create("orders")
-    with site.half_outbox(publish_timeout_seconds=20.0) as made:
-        yield made
 
 
 def numbered(site: Site, start: int, count: int, keys: int = 40) -> list[Message]:
@@ -135,7 +127,7 @@ def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
     zombie = site.relay(failpoint=f"{place}:3:stop", extra=QUICK)
     wait_until(lambda: is_serving(zombie), explain=site.logs)
     ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
-    wait_until(lambda: is_stopped(zombie))
+    wait_until(lambda: zombie.stopped)
     other = site.relay(extra=QUICK)
     assert len(site.wait_visible(2_000, "orders")) == 2_000
     os.kill(zombie.process.pid, signal.SIGCONT)
@@ -146,39 +138,8 @@ def test_a_relay_that_stops_too_long_is_replaced_and_writes_nothing_more(
     assert [zombie.terminate(), other.terminate()] == [0, 0]
 
 
-def is_stopped(service: Service) -> bool:
-    with open(f"/proc/{service.process.pid}/stat") as file:  # noqa: PTH123 - not a file
-        return file.read().rpartition(")")[2].split()[0] == "T"
-
-
-def _member(name: str, *, is_static: bool) -> dict[str, str]:
-    """Settings of a relay that comes back under its name, or under none."""
-    return {**QUICK, "OUTBOX_GROUP_INSTANCE_ID": name} if is_static else QUICK
-
-
 def _serves_one(relay: Service) -> bool:
     return '"serving": [1]' in relay.output() or '"serving": [0]' in relay.output()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("is_static", [False, True], ids=["classic", "static"])
-def test_relays_that_come_and_go_under_load(site: Site, outbox: HalfOutbox, *, is_static: bool) -> None:
-    site.checker()
-    first = site.relay(extra=_member("a", is_static=is_static))
-    ids = publish_bulk(site, outbox, numbered(site, 0, 2_000))
-    second = site.relay(extra=_member("b", is_static=is_static))
-    ids += publish_bulk(site, outbox, numbered(site, 2_000, 2_000))
-    wait_until(lambda: _serves_one(second), explain=site.logs)
-    ids += publish_bulk(site, outbox, numbered(site, 4_000, 2_000))
-    assert first.terminate() == 0
-    ids += publish_bulk(site, outbox, numbered(site, 6_000, 2_000))
-    third = site.relay(extra=_member("c", is_static=is_static))
-    ids += publish_bulk(site, outbox, numbered(site, 8_000, 2_000))
-    second.kill()
-    ids += publish_bulk(site, outbox, numbered(site, 10_000, 2_000))
-    site.wait_settled()
-    _assert_exactly(site.read("orders"), ids)
-    assert third.terminate() == 0
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ from outbox.settings import TableNames
 from tests.support.commands import call_command
 from tests.support.foreign_tables import Kind
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import SOURCE, create, insert_message, publish, relay_settings
+from tests.support.message_rows import SOURCE, create, insert, insert_message, relay_settings
 from tests.support.probes import free_port, metric
 
 FOREVER_SECONDS = 100_000
@@ -47,11 +47,6 @@ def notifications(shop: Site) -> Iterator[Notifications]:
         yield Notifications(connection, place(shop))
 
 
-def insert(site: Site, *keys: str) -> None:
-    with psycopg.connect(site.postgres_url) as connection:
-        publish(connection, site, "orders", keys)
-
-
 def never(_: float) -> bool:
     return False
 
@@ -61,8 +56,7 @@ def is_woken(notifications: Notifications) -> bool:
 
 
 def alter(site: Site, statement: str) -> None:
-    with site.connect() as connection:
-        connection.execute(f"ALTER TABLE {site.tables.message} {statement}".encode())
+    site.sql(f"ALTER TABLE {site.tables.message} {statement}")
 
 
 def test_a_commit_ends_the_wait(shop: Site, notifications: Notifications) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer
 
 from outbox import HalfOutbox, Message
 from outbox._half.check_server import CheckServer
@@ -229,8 +228,7 @@ def test_the_checker_decides_what_is_parked(site: Site, outbox: HalfOutbox) -> N
 
 def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Site, outbox: HalfOutbox) -> None:
     refused = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
-    for future in site.admin.delete_topics([site.topic("orders")]).values():
-        future.result(20)
+    site.delete_topics(site.topic("orders"))
     site.relay(extra=QUICK)
     _send(outbox, OpKind.COMMIT, refused)
     (manifest,) = _wait_for_manifests(site, 1)
@@ -247,8 +245,7 @@ def test_what_an_operator_wants_delivered_goes_once_its_topic_is_there(site: Sit
 
 def test_what_an_operator_rolls_back_is_removed(site: Site, outbox: HalfOutbox) -> None:
     refused = send_halves(site, outbox, [Message(site.topic("orders"), "v", "k")])
-    for future in site.admin.delete_topics([site.topic("orders")]).values():
-        future.result(20)
+    site.delete_topics(site.topic("orders"))
     site.relay(extra=QUICK)
     _send(outbox, OpKind.COMMIT, refused)
     _wait_for_manifests(site, 1)
@@ -262,9 +259,7 @@ def _send_half(site: Site, transaction_id: str, position: int) -> None:
         "outbox-transaction": f"1;{transaction_id}/{position}",
         "outbox-service": "orders;row",
     }
-    producer = Producer(site.kafka())
-    producer.produce(site.channel.half_topic, str(position), b"k", 0, headers=list(headers.items()))
-    assert producer.flush(10) == 0
+    site.produce(site.channel.half_topic, str(position), b"k", 0, headers=list(headers.items()))
 
 
 def test_a_half_that_comes_after_its_transaction_was_parked_follows_it(

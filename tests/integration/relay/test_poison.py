@@ -7,12 +7,6 @@ import uuid
 
 import pytest
 from confluent_kafka import KafkaError, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from outbox._kafka.channel import verify_channel
 from outbox._service.exit_codes import Exit
@@ -36,9 +30,7 @@ def producer(site: Site) -> Producer:
 
 def store_compressed(site: Site, topic: str) -> None:
     """Let a topic store batches as producers compress them, without R52."""
-    entry = ConfigEntry("compression.type", "producer", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    site.admin.incremental_alter_configs([resource])[resource].result(20)
+    site.set_topic(topic, "compression.type", "producer")
 
 
 def write_packed(site: Site, topic: str, size_bytes: int, key: bytes | None = None, partition: int = -1) -> None:

@@ -9,8 +9,12 @@ from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # publ
 from outbox import Message
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint, parse_half_checkpoint, runs_of
+from outbox.protocol.record import Record
+from relay.delivery.producer import SETTINGS
+from relay.delivery.transactional_delivery import take_over
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.harness import Site, wait_until
+from tests.support.message_rows import create, insert_rows, relay_settings
 
 
 def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
@@ -18,11 +22,7 @@ def test_a_batch_is_never_larger_than_the_topic_takes(site: Site) -> None:
     site.create()
     small = NewTopic(site.topic("small"), num_partitions=3, replication_factor=1, config={"max.message.bytes": "20000"})
     site.admin.create_topics([small])[small.topic].result(20)
-    with (
-        site.half_outbox() as outbox,
-        site.connect() as connection,
-        outbox.transaction(connection) as transaction,
-    ):
+    with site.half_outbox() as outbox, site.connect() as connection, outbox.transaction(connection) as transaction:
         for _ in range(1_000):
             transaction.publish(Message(site.topic("small"), b"x" * 100, b"k"))
     site.relay()
@@ -96,3 +96,55 @@ def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_k
         found = site.wait_visible(3_003, "orders")
     assert [record.value for record in found if record.key == b"same"] == [b"first", b"same"]
     site.wait_settled()
+
+
+# --- An application that saw a raised limit publishes at once: the relay looks at the topic once more (R83).
+
+
+SMALL, RAISED = 2_000, 200_000
+
+
+def _limit(site: Site, size: int) -> None:
+    """Set `max.message.bytes`."""
+    site.set_topic(site.topic("orders"), "max.message.bytes", str(size))
+
+
+def _publish(site: Site, size: int) -> None:
+    insert_rows(site, [Message(site.topic("orders"), "x" * size, "table")])
+    with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
+        publish_bulk(site, outbox, [Message(site.topic("orders"), "x" * size, "half")])
+
+
+def test_message_that_a_raised_limit_allows_is_delivered(site: Site) -> None:
+    """The relay knows the topic since a moment ago, with the limit that it had."""
+    site.create(partitions=1)
+    create(site)
+    new = NewTopic(site.topic("orders"), 1, 1, config={"max.message.bytes": str(SMALL)})
+    site.admin.create_topics([new])[site.topic("orders")].result(20.0)
+    relay = site.relay(extra=relay_settings(site))
+    _publish(site, 10)
+    site.wait_visible(2, "orders")
+    _limit(site, RAISED)
+    _publish(site, 10 * SMALL)
+    found = site.wait_visible(4, "orders")
+    assert sorted(len(record.value or b"") for record in found) == [10, 10, 10 * SMALL, 10 * SMALL]
+    assert "discarded" not in relay.output()
+
+
+# --- What wakes a producer breaks its connection to the transaction coordinator, and nothing else (R79).
+
+
+def test_a_producer_that_was_woken_makes_its_connection_again(site: Site) -> None:
+    """It is known by a line of librdkafka's log, which may be worded otherwise in another version."""
+    site.create_topics("woken")
+    producer = take_over({**SETTINGS, **site.kafka(), "transactional.id": site.name})
+    producer.listen()
+    assert producer.client_log.coordinator is not None, "librdkafka's line is worded otherwise now"
+    producer.wake()
+    wait_until(producer.listen, 10.0)
+    producer.client.begin_transaction()
+    producer.produce([Record(site.topic("woken"), 0, None, b"tea", [], 0)])
+    producer.flush()
+    producer.client.commit_transaction(-1)
+    producer.close()
+    assert len(site.read("woken")) == 1

@@ -19,6 +19,7 @@ from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty
+from tests.support.probes import free_port, metric
 from tests.support.rolling import Restarts
 
 pytestmark = pytest.mark.long
@@ -118,7 +119,8 @@ def test_no_message_of_a_healthy_topic_waits_for_a_short_one(
     own: Stack, site: Site, record_property: Callable[[str, object], None]
 ) -> None:
     """Messages come while Kafka still counts the dead broker as in sync, and again when it does not any more."""
-    relay, counts = site.relay(extra=relay_settings(site)), Counter[str]()
+    port, counts = free_port(), Counter[str]()
+    relay = site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port)))
     _publish(site, counts)
     for topic in TOPICS:
         _wait_for(site, relay, topic, counts, 60.0)
@@ -134,6 +136,9 @@ def test_no_message_of_a_healthy_topic_waits_for_a_short_one(
     _publish(site, counts)
     record_property("healthy topic, seconds", _wait_for(site, relay, "good", counts, GOOD_SECONDS))
     assert len(site.read("bad")) == 2 * BAD
+    under_min_isr = "outbox_relay_real_topic_under_min_isr_partitions"
+    wait_until(lambda: metric(port, under_min_isr, topic=site.topic("bad")) == 2, explain=site.logs)
+    wait_until(lambda: "in-sync replicas" in relay.output(), explain=site.logs)
     _bring_back(own, site, relay, counts, record_property)
 
 

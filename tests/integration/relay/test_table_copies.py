@@ -7,7 +7,6 @@ import signal
 from typing import Any
 
 import psycopg
-import pytest
 
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
@@ -15,16 +14,9 @@ from outbox.operator.commands.resume import app
 from outbox.settings import TableNames
 from tests.support.commands import call_command
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
+from tests.support.message_rows import SOURCE, publish, relay_settings, wait_empty, waiting
 
 COPY = "copied"
-
-
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
 
 
 def copy(site: Site) -> TableNames:
@@ -68,37 +60,43 @@ def is_halted(relay: Service) -> bool:
     return "Table source halted" in relay.output() and "another copy" in relay.output()
 
 
-def test_two_copies_halt_and_delete_nothing_unread(shop: Site) -> None:
-    insert(shop, "first")
-    first = shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
+def test_two_copies_halt_and_delete_nothing_unread(store: Site) -> None:
+    insert(store, "first")
+    first = store.relay(extra=relay_settings(store))
+    wait_empty(store)
     first.terminate()
-    names = copy(shop)
-    insert(shop, "one", "two", "three")
-    assert shop.relay(extra=relay_settings(shop), failpoint="relay.table_moved").wait() == -signal.SIGKILL
-    insert(shop, "other", schema=names.schema)
-    other = shop.relay(extra=settings(names, shop))
-    shop.wait_visible(2, "orders")
-    wait_until(lambda: rows(shop, names) == 0, explain=shop.logs)
-    here = shop.relay(extra=relay_settings(shop))
-    wait_until(lambda: is_halted(here), explain=shop.logs)
-    assert waiting(shop) == 3
-    insert(shop, "later", schema=names.schema)
-    wait_until(lambda: is_halted(other), explain=shop.logs)
-    assert (waiting(shop), rows(shop, names)) == (3, 1)
+    names = copy(store)
+    insert(store, "one", "two", "three")
+    assert store.relay(extra=relay_settings(store), failpoint="relay.table_moved").wait() == -signal.SIGKILL
+    insert(store, "other", schema=names.schema)
+    other = store.relay(extra=settings(names, store))
+    store.wait_visible(2, "orders")
+    wait_until(lambda: rows(store, names) == 0, explain=store.logs)
+    here = store.relay(extra=relay_settings(store))
+    wait_until(lambda: is_halted(here), explain=store.logs)
+    assert waiting(store) == 3
+    insert(store, "later", schema=names.schema)
+    wait_until(lambda: is_halted(other), explain=store.logs)
+    assert (waiting(store), rows(store, names)) == (3, 1)
     other.terminate()
-    document = resume(shop, relay_settings(shop))
+    document = resume(store, relay_settings(store))
     assert (document["outcome"], document["rows_deleted"]) == ("resumed", 0)
-    wait_empty(shop)
-    shop.wait_visible(5, "orders")
-    assert sorted(record.key or b"" for record in shop.read("orders")) == [b"first", b"one", b"other", b"three", b"two"]
-    with shop.connect() as connection:
+    wait_empty(store)
+    store.wait_visible(5, "orders")
+    assert sorted(record.key or b"" for record in store.read("orders")) == [
+        b"first",
+        b"one",
+        b"other",
+        b"three",
+        b"two",
+    ]
+    with store.connect() as connection:
         connection.execute(MessageTable(names).compose("DELETE FROM {source}"))
-    tables = {"staging": {"dsn": shop.postgres_url, "schema": names.schema, "table_prefix": shop.name}}
-    variables = settings(names, shop) | {"OUTBOX_TABLES": json.dumps(tables)}
-    assert resume(shop, variables, "staging")["outcome"] == "resumed"
-    shop.relay(extra=variables)
-    wait_until(lambda: rows(shop, names) == 0, explain=shop.logs)
-    insert(shop, "last")
-    wait_empty(shop)
+    tables = {"staging": {"dsn": store.postgres_url, "schema": names.schema, "table_prefix": store.name}}
+    variables = settings(names, store) | {"OUTBOX_TABLES": json.dumps(tables)}
+    assert resume(store, variables, "staging")["outcome"] == "resumed"
+    store.relay(extra=variables)
+    wait_until(lambda: rows(store, names) == 0, explain=store.logs)
+    insert(store, "last")
+    wait_empty(store)
     assert "halted" not in here.output().rpartition("Table source taken over")[2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
@@ -15,10 +14,12 @@ from outbox.operator.commands.discarded import app
 from tests.support.commands import call_command
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
+    OFTEN,
     SOURCE,
     assert_exactly,
     create,
-    publish,
+    execute,
+    insert,
     relay_settings,
     wait_empty,
     waiting,
@@ -32,23 +33,6 @@ KEEP = (
 )
 
 
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
-
-
-def execute(site: Site, statement: str) -> None:
-    with site.connect() as connection:
-        connection.execute(statement.encode())
-
-
-def insert(site: Site, *keys: str) -> None:
-    with psycopg.connect(site.postgres_url) as connection:
-        publish(connection, site, "orders", keys)
-
-
 def insert_malformed(site: Site) -> None:
     execute(
         site,
@@ -59,6 +43,7 @@ def insert_malformed(site: Site) -> None:
 
 def served(site: Site, **table: object) -> Service:
     """Start a relay, and wait until it has delivered and settled a message."""
+    site.constants["relay.table.source_threads.HALTED_SECONDS"] = 0.5
     running = site.relay(extra=relay_settings(site, table))
     insert(site, "first")
     wait_empty(site)
@@ -76,27 +61,20 @@ def wait_halted(site: Site, relay: Service, words: str) -> None:
     [
         ("message", "DELETE", "0 of 2 delivered rows were deleted"),
         ("delivered", "INSERT", "0 of 2 deleted rows got evidence"),
+        ("source", "UPDATE", "or a trigger or row security keeps it from being changed"),
     ],
 )
 def test_a_trigger_that_suppresses_what_is_settled_halts_the_source(
-    shop: Site, table: str, event: str, words: str
+    store: Site, table: str, event: str, words: str
 ) -> None:
-    _halts(shop, table, event, words)
-
-
-def test_a_trigger_that_keeps_the_progress_halts_the_source(shop: Site) -> None:
-    _halts(shop, "source", "UPDATE", "or a trigger or row security keeps it from being changed")
-
-
-def _halts(shop: Site, table: str, event: str, words: str) -> None:
-    relay = served(shop)
-    name = getattr(shop.tables, table)
-    execute(shop, KEEP.format(site=shop.name, event=event, table=name))
-    insert(shop, "one", "two")
-    wait_halted(shop, relay, words)
-    execute(shop, f"DROP FUNCTION {shop.name}_keep CASCADE")
-    wait_empty(shop)
-    assert_exactly(shop, "orders")
+    relay = served(store)
+    name = getattr(store.tables, table)
+    execute(store, KEEP.format(site=store.name, event=event, table=name))
+    insert(store, "one", "two")
+    wait_halted(store, relay, words)
+    execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
+    wait_empty(store)
+    assert_exactly(store, "orders")
 
 
 @pytest.mark.parametrize(
@@ -106,17 +84,17 @@ def _halts(shop: Site, table: str, event: str, words: str) -> None:
         ("discarded", "INSERT", "0 of 1 rows that cannot be delivered were kept as discarded"),
     ],
 )
-def test_what_cannot_be_delivered_and_stays_halts_the_source(shop: Site, table: str, event: str, words: str) -> None:
-    relay = served(shop)
-    execute(shop, KEEP.format(site=shop.name, event=event, table=getattr(shop.tables, table)))
-    insert_malformed(shop)
-    insert(shop, "behind")
-    wait_halted(shop, relay, words)
-    execute(shop, f"DROP FUNCTION {shop.name}_keep CASCADE")
-    wait_empty(shop)
-    assert_exactly(shop, "orders")
-    with shop.connect() as connection:
-        counted = connection.execute(f"SELECT count(*) FROM {shop.tables.discarded}".encode()).fetchone()
+def test_what_cannot_be_delivered_and_stays_halts_the_source(store: Site, table: str, event: str, words: str) -> None:
+    relay = served(store)
+    execute(store, KEEP.format(site=store.name, event=event, table=getattr(store.tables, table)))
+    insert_malformed(store)
+    insert(store, "behind")
+    wait_halted(store, relay, words)
+    execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
+    wait_empty(store)
+    assert_exactly(store, "orders")
+    with store.connect() as connection:
+        counted = connection.execute(f"SELECT count(*) FROM {store.tables.discarded}".encode()).fetchone()
     assert counted == (1,)
 
 
@@ -125,38 +103,33 @@ def test_what_cannot_be_delivered_and_stays_halts_the_source(shop: Site, table: 
     [("deliver", "message", "INSERT"), ("deliver", "discarded", "DELETE"), ("drop", "discarded", "DELETE")],
 )
 def test_discarded_rows_that_a_trigger_keeps_are_neither_lost_nor_called_gone(
-    shop: Site, verb: str, table: str, event: str
+    store: Site, verb: str, table: str, event: str
 ) -> None:
-    with shop.connect() as connection:
-        connection.execute(
-            f"INSERT INTO {shop.tables.discarded} (xid, id, created_at, service, topic, partition, reason,"
-            f" detail) VALUES ('3', 1, now(), 'g', '{shop.topic('orders')}', -1, 'TOPIC_MISSING', 'why')".encode()
-        )
-    execute(shop, KEEP.format(site=shop.name, event=event, table=getattr(shop.tables, table)))
-    settings = relay_settings(shop)
-    code, printed = call_command(app, shop, verb, "--all", "--yes", environ=settings)
-    assert (code, "Nothing was written" in printed) == (Exit.CONFIGURATION, True), printed
-    with shop.connect() as connection:
-        assert connection.execute(f"SELECT id FROM {shop.tables.discarded}".encode()).fetchall() == [(1,)]
-    assert waiting(shop) == 0
-
-
-def test_a_policy_that_appears_brings_nothing_twice(shop: Site) -> None:
-    role, table = f"{shop.name}_relay", MessageTable(shop.tables)
-    with shop.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'relay'".encode())
-        table.create(connection, [table.relay_grant(role)])
-    relay = served(shop, dsn=make_conninfo(shop.postgres_url, user=role, password="relay"))
-    execute(
-        shop,
-        f"ALTER TABLE {shop.tables.message} ENABLE ROW LEVEL SECURITY;"
-        f" CREATE POLICY reading ON {shop.tables.message} FOR SELECT TO {role} USING (true)",
+    store.sql(
+        f"INSERT INTO {store.tables.discarded} (xid, id, created_at, service, topic, partition, reason,"
+        f" detail) VALUES ('3', 1, now(), 'g', '{store.topic('orders')}', -1, 'TOPIC_MISSING', 'why')"
     )
-    insert(shop, "one", "two")
-    wait_until(lambda: "Table source halted" in relay.output() or "row-level" in relay.output(), explain=shop.logs)
-    execute(shop, f"ALTER TABLE {shop.tables.message} DISABLE ROW LEVEL SECURITY")
-    wait_empty(shop)
-    assert_exactly(shop, "orders")
+    execute(store, KEEP.format(site=store.name, event=event, table=getattr(store.tables, table)))
+    settings = relay_settings(store)
+    code, printed = call_command(app, store, verb, "--all", "--yes", environ=settings)
+    assert (code, "Nothing was written" in printed) == (Exit.CONFIGURATION, True), printed
+    assert store.sql(f"SELECT id FROM {store.tables.discarded}") == [(1,)]
+    assert waiting(store) == 0
+
+
+def test_a_policy_that_appears_brings_nothing_twice(store: Site) -> None:
+    role = f"{store.name}_relay"
+    relay = served(store, dsn=store.role("relay", MessageTable(store.tables).relay_grant))
+    execute(
+        store,
+        f"ALTER TABLE {store.tables.message} ENABLE ROW LEVEL SECURITY;"
+        f" CREATE POLICY reading ON {store.tables.message} FOR SELECT TO {role} USING (true)",
+    )
+    insert(store, "one", "two")
+    wait_until(lambda: "Table source halted" in relay.output() or "row-level" in relay.output(), explain=store.logs)
+    execute(store, f"ALTER TABLE {store.tables.message} DISABLE ROW LEVEL SECURITY")
+    wait_empty(store)
+    assert_exactly(store, "orders")
 
 
 # --- upkeep
@@ -170,14 +143,13 @@ def own_database(servers: Servers) -> Iterator[Site]:
         with Site(servers.bootstrap_servers, url) as made:
             made.create("orders", partitions=1)
             create(made)
+            made.constants |= OFTEN
             yield made
         execute(outside, f"DROP DATABASE {outside.name} WITH (FORCE)")
 
 
 def evidence(site: Site) -> int:
-    with site.connect() as connection:
-        row = connection.execute(f"SELECT count(*) FROM {site.tables.delivered}".encode()).fetchone()
-    return int(row[0]) if row else 0
+    return int(site.sql(f"SELECT count(*) FROM {site.tables.delivered}")[0][0])
 
 
 def test_a_publication_of_all_tables_stops_neither_delivery_nor_purge(own_database: Site) -> None:
@@ -189,39 +161,38 @@ def test_a_publication_of_all_tables_stops_neither_delivery_nor_purge(own_databa
     assert_exactly(own_database, "orders")
 
 
-def test_upkeep_that_fails_stops_no_delivery(shop: Site) -> None:
+def test_upkeep_that_fails_stops_no_delivery(store: Site) -> None:
     """It is one line, is counted, and is tried again."""
-    role, table, port = f"{shop.name}_relay", MessageTable(shop.tables), free_port()
-    with shop.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'relay'".encode())
-        table.create(connection, [table.relay_grant(role)])
-    execute(shop, f"REVOKE DELETE ON {shop.tables.delivered} FROM {role}")
-    dsn = make_conninfo(shop.postgres_url, user=role, password="relay")
-    settings = relay_settings(shop, {"dsn": dsn, "keep_settled_ms": 0}, OUTBOX_HTTP_PORT=str(port))
-    relay = shop.relay(extra=settings)
-    failures = partial(metric, port, "outbox_relay_table_upkeep_failures_total", channel=shop.name, source=SOURCE)
-    insert(shop, "one", "two")
-    wait_empty(shop)
-    assert_exactly(shop, "orders")
-    wait_until(lambda: failures(work="purge") > 0, explain=shop.logs)
+    store.constants |= OFTEN
+    role, port = f"{store.name}_relay", free_port()
+    dsn = store.role("relay", MessageTable(store.tables).relay_grant)
+    execute(store, f"REVOKE DELETE ON {store.tables.delivered} FROM {role}")
+    settings = relay_settings(store, {"dsn": dsn, "keep_settled_ms": 0}, OUTBOX_HTTP_PORT=str(port))
+    relay = store.relay(extra=settings)
+    failures = partial(metric, port, "outbox_relay_table_upkeep_failures_total", channel=store.name, source=SOURCE)
+    insert(store, "one", "two")
+    wait_empty(store)
+    assert_exactly(store, "orders")
+    wait_until(lambda: failures(work="purge") > 0, explain=store.logs)
     assert relay.output().count("Upkeep of a table source failed") == 1
-    execute(shop, f"GRANT DELETE ON {shop.tables.delivered} TO {role}")
-    evidence = f"SELECT count(*) FROM {shop.tables.delivered}".encode()
-    with shop.connect() as connection:
-        wait_until(lambda: connection.execute(evidence).fetchone() == (0,), explain=shop.logs)
+    execute(store, f"GRANT DELETE ON {store.tables.delivered} TO {role}")
+    evidence = f"SELECT count(*) FROM {store.tables.delivered}".encode()
+    with store.connect() as connection:
+        wait_until(lambda: connection.execute(evidence).fetchone() == (0,), explain=store.logs)
 
 
-def test_figures_that_cannot_be_read_stop_no_delivery(shop: Site) -> None:
+def test_figures_that_cannot_be_read_stop_no_delivery(store: Site) -> None:
     """Nor do they wait for a lock, and the source keeps its owner."""
+    store.constants |= OFTEN
     port = free_port()
-    relay = shop.relay(extra=relay_settings(shop, OUTBOX_HTTP_PORT=str(port)))
-    insert(shop, "one")
-    wait_empty(shop)
-    failures = partial(metric, port, "outbox_relay_table_upkeep_failures_total", channel=shop.name, source=SOURCE)
-    with psycopg.connect(shop.postgres_url) as locker:
-        locker.execute(f"LOCK TABLE {shop.tables.discarded} IN ACCESS EXCLUSIVE MODE".encode())
-        wait_until(lambda: failures(work="figures") > 0, explain=shop.logs)
-    insert(shop, "two")
-    wait_empty(shop)
-    assert_exactly(shop, "orders")
+    relay = store.relay(extra=relay_settings(store, OUTBOX_HTTP_PORT=str(port)))
+    insert(store, "one")
+    wait_empty(store)
+    failures = partial(metric, port, "outbox_relay_table_upkeep_failures_total", channel=store.name, source=SOURCE)
+    with store.connect() as locker, locker.transaction():
+        locker.execute(f"LOCK TABLE {store.tables.discarded} IN ACCESS EXCLUSIVE MODE".encode())
+        wait_until(lambda: failures(work="figures") > 0, explain=store.logs)
+    insert(store, "two")
+    wait_empty(store)
+    assert_exactly(store, "orders")
     assert "Table source not served yet" not in relay.output()

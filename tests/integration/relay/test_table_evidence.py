@@ -7,26 +7,18 @@ import signal
 import psycopg
 import pytest
 
+from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
+from outbox._settings.declared import TableSettings
 from outbox.protocol.identifiers import message_id, table_transaction_id
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import Writers, assert_exactly, create, publish, relay_settings, wait_empty, waiting
-
-
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
+from tests.support.message_rows import insert, relay_settings, wait_empty, waiting
 
 
 def relay(site: Site, failpoint: str = "", **table: object) -> Service:
     return site.relay(failpoint=failpoint, extra=relay_settings(site, table))
-
-
-def insert(site: Site, *keys: str) -> None:
-    with psycopg.connect(site.postgres_url) as connection:
-        publish(connection, site, "orders", keys)
 
 
 def evidence(site: Site) -> list[str]:
@@ -35,8 +27,7 @@ def evidence(site: Site) -> list[str]:
         f"SELECT CAST(CAST(xid AS text) AS bigint), {STARTED_US}, id FROM {site.tables.delivered}, unnest(ids) AS run,"
         " generate_series(lower(run), upper(run) - 1) AS id"
     )
-    with site.connect() as connection:
-        rows = connection.execute(query.encode()).fetchall()
+    rows = site.sql(query)
     return sorted(message_id(table_transaction_id(xid, started), id_) for xid, started, id_ in rows)
 
 
@@ -45,57 +36,102 @@ def visible(site: Site) -> list[str]:
     return sorted(record.message_id for record in site.read("orders"))
 
 
-def test_a_row_of_evidence_has_the_messages_of_one_transaction_on_one_topic(shop: Site) -> None:
-    names = shop.tables
-    shop.create_topics("stock")
-    with psycopg.connect(shop.postgres_url) as connection:
+def test_a_row_of_evidence_has_the_messages_of_one_transaction_on_one_topic(store: Site) -> None:
+    names = store.tables
+    store.create_topics("stock")
+    with psycopg.connect(store.postgres_url) as connection:
         for topic, timestamp in (("orders", None), ("stock", 5), ("orders", 7), ("orders", 6)):
             connection.execute(
                 f"INSERT INTO {names.message} (service, topic, timestamp) VALUES ('g', %s, %s)".encode(),
-                (shop.topic(topic), timestamp),
+                (store.topic(topic), timestamp),
             )
-    relay(shop)
-    wait_empty(shop)
-    with shop.connect() as connection:
+    relay(store)
+    wait_empty(store)
+    with store.connect() as connection:
         rows = connection.execute(
             f"SELECT topic, ids::text, partition, service, earliest, batch, delivered_at > created_at"
             f" FROM {names.delivered} ORDER BY topic".encode()
         ).fetchall()
         (first,) = connection.execute(f"SELECT min(lower(ids)) FROM {names.delivered}".encode()).fetchone() or (0,)
     assert rows == [
-        (shop.topic("orders"), f"{{[{first},{first + 1}),[{first + 2},{first + 4})}}", -1, "g", 6, 1, True),
-        (shop.topic("stock"), f"{{[{first + 1},{first + 2})}}", -1, "g", 5, 1, True),
+        (store.topic("orders"), f"{{[{first},{first + 1}),[{first + 2},{first + 4})}}", -1, "g", 6, 1, True),
+        (store.topic("stock"), f"{{[{first + 1},{first + 2})}}", -1, "g", 5, 1, True),
     ]
 
 
-def test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence(shop: Site) -> None:
-    insert(shop, "one", "two")
-    assert relay(shop, "relay.table_moved:2").wait() == -signal.SIGKILL  # the first one names the batch
-    assert waiting(shop) == 0
-    assert evidence(shop) == visible(shop)
-    assert len(visible(shop)) == 2
+def test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence(store: Site) -> None:
+    insert(store, "one", "two")
+    assert relay(store, "relay.table_moved:2").wait() == -signal.SIGKILL  # the first one names the batch
+    assert waiting(store) == 0
+    assert evidence(store) == visible(store)
+    assert len(visible(store)) == 2
 
 
-@pytest.mark.long
-def test_evidence_is_that_of_what_is_visible_whichever_owner_delivered_it(shop: Site) -> None:
-    with Writers.running(shop, "orders"):
-        for failpoint in ("relay.committed:3", "relay.flushed:3", "relay.table_moved:4"):
-            assert relay(shop, failpoint).wait() == -signal.SIGKILL
-        relay(shop)
-    wait_empty(shop)
-    assert_exactly(shop, "orders")
-    assert evidence(shop) == visible(shop)
-
-
-def test_old_evidence_is_purged_and_its_time_is_kept(shop: Site) -> None:
-    source = shop.tables.source
-    insert(shop, "one")
-    keeping = relay(shop)
-    wait_empty(shop)
+def test_old_evidence_is_purged_and_its_time_is_kept(store: Site) -> None:
+    source = store.tables.source
+    insert(store, "one")
+    keeping = relay(store)
+    wait_empty(store)
     keeping.terminate()
-    assert len(evidence(shop)) == 1
-    relay(shop, keep_settled_ms=0)
-    wait_until(lambda: evidence(shop) == [], explain=shop.logs)
-    with shop.connect() as connection:
+    assert len(evidence(store)) == 1
+    relay(store, keep_settled_ms=0)
+    wait_until(lambda: evidence(store) == [], explain=store.logs)
+    with store.connect() as connection:
         row = connection.execute(f"SELECT purged_until < now(), delivered FROM {source}".encode()).fetchone()
     assert row == (True, 1)
+
+
+# --- What a row of a message table unpacks to is bounded, and counts in the relay's memory (R68).
+
+
+MEGABYTE = 1_000_000
+HEADERS = 900_000
+"""Bytes of the headers of one row, which Postgres keeps in about ten thousand."""
+
+
+@pytest.fixture
+def shop(site: Site) -> Site:
+    with site.connect() as connection:
+        MessageTable(site.tables).create(connection)
+    return site
+
+
+def _insert(site: Site, columns: str, values: str) -> None:
+    statement = f"INSERT INTO {site.tables.message} (service, topic{columns}) {values}"
+    site.sql(statement)
+
+
+@pytest.mark.parametrize(
+    "values", ["SELECT 'g', repeat('t', 250)", "SELECT repeat('g', 201), 't'", "SELECT repeat('g', 100000000), 't'"]
+)
+def test_names_are_bounded(shop: Site, values: str) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
+        _insert(shop, "", values)
+
+
+@pytest.mark.parametrize("time", ["'-infinity'", "'infinity'", "'1969-12-31 23:59+00'"])
+def test_the_time_of_a_row_can_be_in_its_transaction_id(shop: Site, time: str) -> None:
+    """Of another one the relay can make no id: its source would halt."""
+    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
+        _insert(shop, ", created_at", f"SELECT 'g', 't', CAST({time} AS timestamptz)")
+
+
+def test_headers_that_come_compressed_are_counted_unpacked(shop: Site) -> None:
+    """As they are in another table of the application: 50 MB in half a megabyte."""
+    with shop.connect() as connection:
+        connection.execute(f"CREATE TABLE {shop.name}_bomb AS SELECT ARRAY[repeat('x', 50000000)] AS names".encode())
+        size = connection.execute(f"SELECT pg_column_size(names) FROM {shop.name}_bomb".encode()).fetchone()
+    assert size is not None
+    assert size[0] < MEGABYTE
+    with pytest.raises(psycopg.errors.CheckViolation, match="outbox_bounds"):
+        _insert(shop, ", header_names", f"SELECT 'g', 't', names FROM {shop.name}_bomb")
+
+
+def test_headers_count_in_the_window(shop: Site) -> None:
+    """However well Postgres compresses them: the relay unpacks all rows of a window at once."""
+    headers = f"ARRAY['h'], ARRAY[convert_to(repeat('x', {HEADERS}), 'UTF8')]"
+    _insert(shop, ", header_names, header_values", f"SELECT 'g', 't', {headers} FROM generate_series(1, 40)")
+    settings = TableSettings(dsn=shop.postgres_url, table_prefix=shop.name)
+    with open_session(settings) as connection:
+        window = SourceTable("shop", settings, connection).window(1_000, 10 * MEGABYTE, ())
+    assert 1 <= len(window.rows) <= 10 * MEGABYTE // HEADERS

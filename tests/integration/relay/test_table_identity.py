@@ -15,26 +15,7 @@ from outbox.operator.commands.discarded import app as discarded_app
 from outbox.operator.commands.resume import app as resume_app
 from tests.support.commands import call_command
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
-
-
-@pytest.fixture
-def shop(site: Site) -> Site:
-    site.create("orders", partitions=1)
-    create(site)
-    return site
-
-
-def execute(site: Site, statement: Any, *parameters: object) -> list[Any]:
-    """Run one statement; `{message}` and so on stand for the tables."""
-    with site.connect() as connection:
-        cursor = connection.execute(MessageTable(site.tables).compose(statement), parameters)
-        return cursor.fetchall() if cursor.description else []
-
-
-def insert(site: Site, *keys: str) -> None:
-    with psycopg.connect(site.postgres_url) as connection:
-        publish(connection, site, "orders", keys)
+from tests.support.message_rows import SOURCE, execute, insert, publish, relay_settings, wait_empty, waiting
 
 
 def call(site: Site, app: Any, *words: str, code: int = Exit.OK) -> Any:
@@ -49,68 +30,68 @@ def keys(site: Site) -> list[bytes]:
     return sorted(record.key or b"" for record in site.read("orders"))
 
 
-def test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted(shop: Site) -> None:
-    insert(shop, "one", "two", "three")
-    dead = shop.relay(extra=relay_settings(shop), failpoint="relay.table_delivered")
+def test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted(store: Site) -> None:
+    insert(store, "one", "two", "three")
+    dead = store.relay(extra=relay_settings(store), failpoint="relay.table_delivered")
     assert dead.wait() == -signal.SIGKILL
-    execute(shop, "TRUNCATE {message} RESTART IDENTITY")
-    insert(shop, "four", "five", "six")
-    relay = shop.relay(extra=relay_settings(shop))
-    wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
+    execute(store, "TRUNCATE {message} RESTART IDENTITY")
+    insert(store, "four", "five", "six")
+    relay = store.relay(extra=relay_settings(store))
+    wait_until(lambda: "Table source halted" in relay.output(), explain=store.logs)
     assert "0 of 3 rows of batch 1, which Kafka has, are in the table" in relay.output()
-    assert waiting(shop) == 3
+    assert waiting(store) == 3
     resume = ("--source", SOURCE, "--skip-delivered", "--yes")
-    document = call(shop, resume_app, *resume)
+    document = call(store, resume_app, *resume)
     assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 3, 0)
-    wait_empty(shop)
-    assert keys(shop) == [b"five", b"four", b"one", b"six", b"three", b"two"]
-    assert call(shop, resume_app, *resume)["outcome"] == "not halted"
+    wait_empty(store)
+    assert keys(store) == [b"five", b"four", b"one", b"six", b"three", b"two"]
+    assert call(store, resume_app, *resume)["outcome"] == "not halted"
 
 
-def test_a_row_of_a_delivered_batch_that_is_gone_is_settled_by_resuming(shop: Site) -> None:
+def test_a_row_of_a_delivered_batch_that_is_gone_is_settled_by_resuming(store: Site) -> None:
     """Those that are still there are found on the real topics, and leave evidence."""
-    insert(shop, "one", "two", "three")
-    dead = shop.relay(extra=relay_settings(shop), failpoint="relay.table_delivered")
+    insert(store, "one", "two", "three")
+    dead = store.relay(extra=relay_settings(store), failpoint="relay.table_delivered")
     assert dead.wait() == -signal.SIGKILL
-    execute(shop, "DELETE FROM {message} WHERE key = 'two'")
-    relay = shop.relay(extra=relay_settings(shop))
-    wait_until(lambda: "2 of 3 rows" in relay.output(), explain=shop.logs)
-    document = call(shop, resume_app, "--source", SOURCE, "--skip-delivered", "--yes")
+    execute(store, "DELETE FROM {message} WHERE key = 'two'")
+    relay = store.relay(extra=relay_settings(store))
+    wait_until(lambda: "2 of 3 rows" in relay.output(), explain=store.logs)
+    document = call(store, resume_app, "--source", SOURCE, "--skip-delivered", "--yes")
     assert (document["outcome"], document["in_delivery"], document["rows_deleted"]) == ("resumed", 2, 2)
-    wait_empty(shop)
-    assert keys(shop) == [b"one", b"three", b"two"]
-    assert execute(shop, "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r") == [(2,)]
+    wait_empty(store)
+    assert keys(store) == [b"one", b"three", b"two"]
+    assert execute(store, "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r") == [(2,)]
 
 
-def test_an_old_id_among_the_dead_letters_is_no_obstacle(shop: Site) -> None:
-    topic = shop.topic("orders")
+def test_an_old_id_among_the_dead_letters_is_no_obstacle(store: Site) -> None:
+    topic = store.topic("orders")
     execute(
-        shop,
+        store,
         "INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, key, reason, detail)"
         " VALUES ('3', 1, now() - interval '1 day', 'g', %s, -1, 'old', 'TOPIC_MISSING', 'as once')",
         topic,
     )
     statement = "INSERT INTO {message} (service, topic, key, header_names) VALUES ('g', %s, 'bad', '{{a}}')"
-    execute(shop, statement, topic)
-    insert(shop, "fine")
-    shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
-    assert keys(shop) == [b"fine"]
-    assert execute(shop, "SELECT id, key FROM {discarded} ORDER BY created_at") == [(1, b"old"), (1, b"bad")]
-    old, bad = call(shop, discarded_app, "list")["transactions"]
+    execute(store, statement, topic)
+    insert(store, "fine")
+    store.relay(extra=relay_settings(store))
+    wait_empty(store)
+    assert keys(store) == [b"fine"]
+    assert execute(store, "SELECT id, key FROM {discarded} ORDER BY created_at") == [(1, b"old"), (1, b"bad")]
+    old, bad = call(store, discarded_app, "list")["transactions"]
     assert old["transaction"] != bad["transaction"]
-    document = call(shop, discarded_app, "deliver", old["transaction"], "--yes")
+    document = call(store, discarded_app, "deliver", old["transaction"], "--yes")
     assert len(document["transactions"]) == 1
-    shop.wait_visible(2, "orders")
-    assert keys(shop) == [b"fine", b"old"]
-    assert execute(shop, "SELECT id, key FROM {discarded}") == [(1, b"bad")]
+    store.wait_visible(2, "orders")
+    assert keys(store) == [b"fine", b"old"]
+    assert execute(store, "SELECT id, key FROM {discarded}") == [(1, b"bad")]
 
 
-def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(shop: Site) -> None:
+def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(store: Site) -> None:
     """As after a dump into a new server, whose xids begin again."""
-    topic = shop.topic("orders")
-    with psycopg.connect(shop.postgres_url) as connection:
-        table = MessageTable(shop.tables)
+    topic = store.topic("orders")
+    with psycopg.connect(store.postgres_url) as connection:
+        table = MessageTable(store.tables)
         for key, age, names in (
             ("old", "1 day", None),
             ("new", "0", None),
@@ -125,14 +106,14 @@ def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(sh
                 (age, topic, key, names),
             )
     expected = execute(
-        shop, "SELECT {transaction_id} || '/' || id FROM {message} WHERE header_names IS NULL ORDER BY id"
+        store, "SELECT {transaction_id} || '/' || id FROM {message} WHERE header_names IS NULL ORDER BY id"
     )
-    shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
-    found = shop.wait_visible(3, "orders")
+    store.relay(extra=relay_settings(store))
+    wait_empty(store)
+    found = store.wait_visible(3, "orders")
     assert {(record.message_id,) for record in found} == set(expected)
-    assert keys(shop) == [b"new", b"old", b"too"]
-    assert execute(shop, "SELECT key FROM {discarded}") == [(b"bad",)]
+    assert keys(store) == [b"new", b"old", b"too"]
+    assert execute(store, "SELECT key FROM {discarded}") == [(b"bad",)]
 
 
 def _back_up(site: Site) -> None:
@@ -150,47 +131,47 @@ def _restore(site: Site, start: str = "created_at") -> None:
 
 
 @pytest.mark.parametrize("start", ["created_at", "date_trunc('second', created_at)"])
-def test_a_row_that_comes_back_is_never_delivered_again(shop: Site, start: str) -> None:
+def test_a_row_that_comes_back_is_never_delivered_again(store: Site, start: str) -> None:
     """A row with a lower id that is committed late is delivered all the same."""
-    with psycopg.connect(shop.postgres_url) as late:
-        publish(late, shop, "orders", ["late"])
-        insert(shop, "one", "two")
-        _back_up(shop)
-        first = shop.relay(extra=relay_settings(shop))
-        wait_empty(shop)
-    shop.wait_visible(3, "orders")
-    wait_empty(shop)
+    with psycopg.connect(store.postgres_url) as late:
+        publish(late, store, "orders", ["late"])
+        insert(store, "one", "two")
+        _back_up(store)
+        first = store.relay(extra=relay_settings(store))
+        wait_empty(store)
+    store.wait_visible(3, "orders")
+    wait_empty(store)
     first.terminate()
-    _restore(shop, start)
-    insert(shop, "three")
-    relay = shop.relay(extra=relay_settings(shop))
-    wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=shop.logs)
-    wait_until(lambda: "come back" in str(execute(shop, "SELECT halted FROM {source}")), explain=shop.logs)
-    assert (keys(shop), waiting(shop)) == ([b"late", b"one", b"two"], 3)
+    _restore(store, start)
+    insert(store, "three")
+    relay = store.relay(extra=relay_settings(store))
+    wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=store.logs)
+    wait_until(lambda: "come back" in str(execute(store, "SELECT halted FROM {source}")), explain=store.logs)
+    assert (keys(store), waiting(store)) == ([b"late", b"one", b"two"], 3)
     resume = ("--source", SOURCE, "--yes")
     if start != "created_at":
-        document = call(shop, resume_app, *resume, "--skip-delivered", code=Exit.UNPROVABLE)
+        document = call(store, resume_app, *resume, "--skip-delivered", code=Exit.UNPROVABLE)
         assert "another start" in document["not_searched"][0]["why"]
         return
-    assert "publish again" in call(shop, resume_app, *resume, "--deliver-again", code=Exit.FINDINGS)["why"]
-    document = call(shop, resume_app, *resume, "--skip-delivered")
+    assert "publish again" in call(store, resume_app, *resume, "--deliver-again", code=Exit.FINDINGS)["why"]
+    document = call(store, resume_app, *resume, "--skip-delivered")
     assert (document["outcome"], document["rows"], document["rows_deleted"]) == ("resumed", 3, 2)
-    wait_empty(shop)
-    shop.wait_visible(4, "orders")
-    assert keys(shop) == [b"late", b"one", b"three", b"two"]
-    assert execute(shop, "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r") == [(4,)]
+    wait_empty(store)
+    store.wait_visible(4, "orders")
+    assert keys(store) == [b"late", b"one", b"three", b"two"]
+    assert execute(store, "SELECT sum(upper(r) - lower(r)) FROM {delivered}, unnest(ids) AS r") == [(4,)]
 
 
-def test_a_dead_letter_whose_row_comes_back_stays_one(shop: Site) -> None:
+def test_a_dead_letter_whose_row_comes_back_stays_one(store: Site) -> None:
     statement = "INSERT INTO {message} (service, topic, key, header_names) VALUES ('g', %s, 'bad', '{{a}}')"
-    execute(shop, statement, shop.topic("orders"))
-    _back_up(shop)
-    first = shop.relay(extra=relay_settings(shop))
-    wait_empty(shop)
+    execute(store, statement, store.topic("orders"))
+    _back_up(store)
+    first = store.relay(extra=relay_settings(store))
+    wait_empty(store)
     first.terminate()
-    _restore(shop)  # without its bad header: it could be delivered
-    relay = shop.relay(extra=relay_settings(shop))
-    wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=shop.logs)
-    assert call(shop, resume_app, "--source", SOURCE, "--yes", "--skip-delivered")["rows_deleted"] == 1
-    wait_empty(shop)
-    assert (keys(shop), execute(shop, "SELECT key FROM {discarded}")) == ([], [(b"bad",)])
+    _restore(store)  # without its bad header: it could be delivered
+    relay = store.relay(extra=relay_settings(store))
+    wait_until(lambda: "it has come back, as from a backup" in relay.output(), explain=store.logs)
+    assert call(store, resume_app, "--source", SOURCE, "--yes", "--skip-delivered")["rows_deleted"] == 1
+    wait_empty(store)
+    assert (keys(store), execute(store, "SELECT key FROM {discarded}")) == ([], [(b"bad",)])

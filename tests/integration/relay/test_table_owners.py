@@ -6,7 +6,6 @@ import json
 import random
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -100,7 +99,7 @@ class _Fight:
         self.wait_records()
         former.process.send_signal(signal.SIGSTOP)
         self.end_session()
-        wait_until(lambda: _is_stopped(frozen), 90, self.site.logs)
+        wait_until(lambda: frozen.stopped, 90, self.site.logs)
         self.end_session()
         self.wake(former)
         self.wait_owner(lambda owner: owner == former.log.name)
@@ -119,10 +118,6 @@ class _Fight:
 def _lines(relay: Service, event: str) -> list[dict[str, str]]:
     lines = relay.output().splitlines()
     return [line for text in lines if event in text and (line := json.loads(text))["event"] == event]
-
-
-def _is_stopped(relay: Service) -> bool:
-    return Path(f"/proc/{relay.process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture

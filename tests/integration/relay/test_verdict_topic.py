@@ -60,8 +60,7 @@ def test_a_channel_from_before_the_verdict_topic_gets_it(site: Site) -> None:
     """With as many partitions as its half topic has, and no checkpoint: the relay reads it from its beginning."""
     site.create("orders", partitions=3)
     verdict = site.channel.verdict_topic
-    for future in site.admin.delete_topics([verdict]).values():
-        future.result(20)
+    site.delete_topics(verdict)
     wait_until(lambda: verdict not in site.admin.list_topics(timeout=10).topics)
     for service in ("relay", "checker"):
         refusing = site.start(service)
@@ -76,18 +75,3 @@ def test_a_channel_from_before_the_verdict_topic_gets_it(site: Site) -> None:
     site.relay(extra={"OUTBOX_TRANSACTION_TIMEOUT_MS": "500"})
     site.checker()
     assert len(site.wait_visible(1, "orders")) == 1
-
-
-@pytest.mark.long
-def test_verdicts_and_ops_go_on_where_a_killed_relay_was(site: Site, outbox: HalfOutbox) -> None:
-    """The verdict of a half that is read by the next relay only."""
-    relay = site.relay()
-    first, second = send_halves(site, outbox, [Message(site.topic("orders"), value, "k") for value in "ab"])
-    site.send_verdict(first)
-    site.wait_visible(1, "orders")
-    relay.kill()
-    site.send_verdict(replace(second, kind=OpKind.ROLLBACK))
-    site.relay()
-    site.wait_settled()
-    (record,) = site.read("orders")
-    assert record.message_id == f"{first.transaction_id}/0"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from outbox._postgres.callback_table import CallbackTable
 from outbox._postgres.message_table import MessageTable
@@ -46,13 +45,7 @@ _COPIES = {
 
 def checker(site: Site) -> str:
     """Make a role that has the rights of a checker; its connection string."""
-    role = f"{site.name}_audit"
-    with site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'audit'".encode())
-        for grant in (CallbackTable(site.tables).checker_grant(role), MessageTable(site.tables).checker_grant(role)):
-            for statement in grant.statements():
-                connection.execute(statement)
-    return make_conninfo(site.postgres_url, user=role, password="audit")
+    return site.role("audit", CallbackTable(site.tables).checker_grant, MessageTable(site.tables).checker_grant)
 
 
 def tell(audited: Audited) -> None:

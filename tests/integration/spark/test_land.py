@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,15 +15,16 @@ from confluent_kafka import Producer
 from sqlalchemy.orm import Session
 
 from outbox import Message
-from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit
 from spark_jobs import land as land_module
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
 from spark_jobs.tables.delta_output import QUARANTINE, RECORDS, Output
+from tests.land_torture.run import FORGET_EVERY, Run
 from tests.support.harness import Site, wait_until
 from tests.support.land_job import RUN_SECONDS, Land, commands, finish, start
+from tests.support.landing import identified
 from tests.support.spark import session
 
 
@@ -48,24 +51,6 @@ def test_committed_records_land_once_and_aborted_ones_never(job: Land) -> None:
     assert len(batches) > 2
     assert all(before.end == after.start for before, after in pairwise(batches))
     assert said.count('"event": "Batch landed"') == len(batches) - 1
-
-
-@pytest.mark.long
-def test_a_driver_killed_before_the_commit_leaves_each_record_once(job: Land) -> None:
-    for _ in range(4):
-        job.produce(10)
-        job.produce(3, commit=False)
-    options = ("--max-offsets-per-trigger", "20")
-    job.run(*options, extra={FAILPOINT: "land.records_written:2"}, code=-signal.SIGKILL)
-    assert len(job.batches()) == 2
-    job.await_no_jvm()
-    said = job.run(*options, extra={FAILPOINT: "land.batch_completed"}, code=-signal.SIGKILL)
-    assert "Batch was landed before" in said
-    assert len(job.batches()) == 3
-    job.await_no_jvm()
-    assert "Batch was landed before" in job.run(*options)
-    assert len(job.landed()) == 40
-    assert job.landed() == job.visible()
 
 
 @pytest.mark.long
@@ -151,8 +136,7 @@ def test_a_topic_that_is_made_again_under_a_running_job_stops_it(job: Land) -> N
     process = job.start("--trigger-seconds", "0.2")
     try:
         wait_until(lambda: len(job.landed()) == 30, RUN_SECONDS)
-        for future in job.site.admin.delete_topics([job.topic]).values():
-            future.result(20)
+        job.site.delete_topics(job.topic)
         wait_until(lambda: job.topic not in job.site.admin.list_topics(timeout=10).topics)
         job.site.create_topics("orders")
         plain = Producer(job.site.kafka())
@@ -195,9 +179,7 @@ def test_the_channels_topics_are_landed_and_maintained(job: Land) -> None:
         database.commit()
     job.site.relay()
     job.site.wait_visible(4, "orders")
-    plain = Producer(job.site.kafka())
-    plain.produce(job.topic, b"malformed", headers=[("outbox-id", b"?")])
-    assert plain.flush(20) == 0
+    job.site.produce(job.topic, b"malformed", headers=[("outbox-id", b"?")])
     channel = job.site.channel
     topics = f"{job.topic},{channel.half_topic},{channel.op_topic},{channel.discard_topic}"
     job.run("--topics", topics, "--channel", channel.name, "--max-offsets-per-trigger", "3")
@@ -218,3 +200,84 @@ def test_the_channels_topics_are_landed_and_maintained(job: Land) -> None:
     assert said.count('"event": "Table maintained"') == 2
     assert job.landed() == before
     assert len(output.read().inputFiles()) < len(job.batches())
+
+
+# --- The driver of `outbox land` killed at named points and at random; a naive append must not stand the same.
+
+
+KILLS = 8
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(site: Site, tmp_path: Path) -> None:
+    result = Run(site, "delta", 7, tmp_path / "delta", print).run(KILLS)
+    assert result.violations == []
+    assert result.kills.total() == KILLS
+    assert result.commits_deleted == KILLS // FORGET_EVERY
+    assert result.partitions_added > 0
+    assert min(result.committed, result.aborted, result.lingering, result.batches) > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_200)
+def test_a_naive_append_is_found_out(site: Site, tmp_path: Path) -> None:
+    result = Run(site, "naive", 7, tmp_path / "naive", print).run(FORGET_EVERY)
+    assert "no record is there twice" in {violation.invariant for violation in result.violations}
+
+
+# --- The recipes of docs/spark/tables.md for consumers, on a real Kafka: no row is lost, no message id is there twice.
+
+
+WRITTEN = 5_000
+HOUR_MS = 3_600_000
+LAST_MINUTES_MS = 300_000
+
+
+@pytest.mark.long
+def test_recipe_of_uneven_partitions_loses_no_record(site: Site, tmp_path: Path) -> None:
+    """Partition 0 spreads over an hour and partition 1 over its last minutes; a rate limit reads both evenly."""
+    site.create_topics("orders", partitions=2)
+    now = int(time.time() * 1000)
+    producer = Producer(site.kafka())
+    for number in range(WRITTEN):
+        for partition, span in ((0, HOUR_MS), (1, LAST_MINUTES_MS)):
+            written = now - span + span * number // WRITTEN
+            number_of_id = number * 2 + partition
+            producer.produce(
+                site.topic("orders"), b"", partition=partition, timestamp=written, headers=[*identified(number_of_id)]
+            )
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.recipes",
+        site.bootstrap_servers,
+        site.topic("orders"),
+        str(tmp_path),
+    ]
+    found = json.loads(finish(start(command, {}), Exit.OK).splitlines()[-1])
+    assert found == {"plain": {"0": WRITTEN, "1": WRITTEN}, "merged": 2 * WRITTEN, "distinct": 2 * WRITTEN}
+
+
+@pytest.mark.long
+def test_recipe_of_repeated_ids_keeps_one_row_each(site: Site, tmp_path: Path) -> None:
+    """Records without a message id are all kept."""
+    site.create_topics("orders", partitions=2)
+    producer = Producer(site.kafka())
+    for number in (*range(10), *range(5)):
+        producer.produce(site.topic("orders"), b"", partition=number % 2, headers=[*identified(number)])
+        producer.produce(site.topic("orders"), b"", partition=number % 2)
+    assert producer.flush(30) == 0
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.recipes",
+        site.bootstrap_servers,
+        site.topic("orders"),
+        str(tmp_path),
+    ]
+    found = json.loads(finish(start(command, {}), Exit.OK).splitlines()[-1])
+    assert sum(found["plain"].values()) == 30
+    assert (found["merged"], found["distinct"]) == (10 + 15, 10 + 15)

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
 from pyarrow import parquet
 
 from outbox._postgres.callback_table import CallbackTable
@@ -157,15 +156,8 @@ def test_a_database_without_table_mode_has_no_progress(site: Site) -> None:
 
 def test_a_role_without_rights_is_told_what_to_do(place: tuple[Site, SourceTable]) -> None:
     site, _ = place
-    role, names = f"{site.name}_poor", TableNames("public", site.name)
-    with site.connect() as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'poor'".encode())
-        for statement in CallbackTable(names).checker_grant(role).statements():
-            connection.execute(statement)
-    dsn = make_conninfo(site.postgres_url, user=role, password="poor")
+    names = TableNames("public", site.name)
+    dsn = site.role("poor", CallbackTable(names).checker_grant)
     poor = CheckerDatabase(dsn=dsn, table_prefix=site.name)
-    with (
-        pytest.raises(ConfigurationError, match="--checker-role"),
-        open_snapshot("one", poor) as connection,
-    ):
+    with pytest.raises(ConfigurationError, match="--checker-role"), open_snapshot("one", poor) as connection:
         read_progress(connection, MessageTable(names), WINDOW)

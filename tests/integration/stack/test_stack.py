@@ -23,7 +23,7 @@ from psycopg.conninfo import make_conninfo
 from stack import PortInUseError, Stack, StartError
 from stack.kafka import Listeners, cluster_in
 from stack.ports import Ports, is_free
-from stack.postgres_binaries import postgres_binaries, server_user
+from stack.postgres_binaries import postgres_binaries, server_user, system_binaries
 
 GONE_SECONDS = 5.0
 """So long after the owner's death nothing of a stack may be left."""
@@ -220,8 +220,7 @@ def test_kafka_runs_on_the_java_of_the_wheel(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers under another account")
 def test_programs_in_a_closed_folder_are_copied_for_the_account(
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed = postgres_binaries(None, Path("/nowhere")).parents[1]
     closed = tmp_path_factory.mktemp("closed")
@@ -408,13 +407,7 @@ def sockets_listening_beyond_loopback() -> Iterator[str]:
     listening, loopback = "0A", ("0100007F", "0" * 24 + "01000000", "0000000000000000FFFF00000100007F")
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            (
-                _,
-                local,
-                _,
-                state,
-                *_,
-            ) = line.split()
+            (_, local, _, state, *_) = line.split()
             if state == listening and not local.startswith(loopback):
                 yield line.split()[9]
 
@@ -428,3 +421,41 @@ def wait_until(condition: Callable[[], bool], complaint: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, complaint
         time.sleep(0.02)
+
+
+# --- What a secured stack needs, and what it leaves behind.
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every account may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="outbox-test-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def test_secured_stack_without_cryptography_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "stack.security.site_security", raising=False)
+    monkeypatch.setitem(sys.modules, "stack.security.site_security", None)
+    with pytest.raises(StartError, match=r"pip install '.*\[secured-stack\]'"):
+        Stack(secured=True, data_dir=folder).start()
+
+
+def test_machine_without_postgres_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/none")
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    with pytest.raises(StartError, match="Debian: postgresql"):
+        system_binaries()
+
+
+@pytest.mark.long
+def test_certificates_are_gone_with_the_stack_and_the_data_stays(folder: Path) -> None:
+    """The next stack on the same data has new ones."""
+    seen = []
+    for _ in range(2):
+        with Stack(secured=True, standby=True, data_dir=folder / "kept") as stack:
+            assert stack.standby is not None
+            certificate = stack.security.authority.certificate
+            seen.append(certificate.read_bytes())
+        assert not certificate.parent.exists()
+    assert seen[0] != seen[1]

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import forked
 from tests.torture.run import Result, torture
 
 FOLDER = Path("build/torture")
+
+
+@pytest.fixture(autouse=True)
+def _no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of its processes is watched."""
+    monkeypatch.setattr(forked, "enabled", False)
 
 
 def _tortured(name: str, seconds: float, seed: int, round_seconds: float) -> Result:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.half.state import deferred
+from relay.half.state import parking
 from relay.half.state.check_schedule import Agenda
 from relay.half.state.parking import Deferred
 
@@ -48,7 +48,7 @@ def _take(agenda: Agenda, inside: Counter[tuple[int, str]]) -> None:
 def test_deferred_is_a_queue_for_each_service(steps: list[tuple[str, int, int]]) -> None:
     """Compared with plain lists; removed runs are dropped early, so that this is covered, too."""
     found, expected, offset = Deferred(), dict[str, list[int]](), 0
-    with patch.object(deferred, "_MOST_REMOVED", 2):
+    with patch.object(parking, "_MOST_REMOVED", 2):
         for service, gap, removals in steps:
             offset += gap
             found.add(service, offset, 1_000 + offset)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (
-    AclOperation,  # type: ignore[attr-defined]  # public, but not in its __all__
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # AclOperation is public, but not in its __all__
+    AclOperation,
     AdminClient,
 )
 

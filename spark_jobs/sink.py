@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pyarrow as pa
-from outbox._table.table_publisher import why_not
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -29,6 +28,7 @@ from outbox._postgres.table_errors import explained
 from outbox._publish.acceptance import refuse_internal
 from outbox._security.secret_files import read_secret
 from outbox._table.row_writer import CopyConnection, RowCopy
+from outbox._table.table_publisher import why_not
 from outbox.errors import ConfigurationError, MessageRefused, TableError
 from outbox.message import Message
 from outbox.protocol.names import check_service

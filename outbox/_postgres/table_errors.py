@@ -75,7 +75,7 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
             f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role, or "
             f"refuses them ({what}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
         )
-    if function := _FUNCTION.search(what):
+    if function := _FUNCTION.search(what or ""):
         return TableError(f"{what}: let a superuser run GRANT EXECUTE ON FUNCTION {function[0]} to this role")
     return TableError(
         f"{what} (schema {written(schema)}): let the owner of the tables run "

@@ -19,8 +19,9 @@ from stack import Stack
 from tests.support.bulk import publish_bulk
 from tests.support.harness import Service, Site, doubled, wait_until
 from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty
+from tests.support.plain_records import PlainRecords
 from tests.support.probes import free_port, metric
-from tests.support.rolling import Restarts
+from tests.support.spans import covered
 
 pytestmark = pytest.mark.long
 BAD, GOOD = 8, 40
@@ -183,10 +184,11 @@ def test_messages_to_a_topic_that_falls_short_are_under_way(
     """Kafka transactions that wrote to it when the broker died have no end until it is back, and wait with all else."""
     relay, counts = site.relay(extra=relay_settings(site)), Counter[str]()
     refused: list[tuple[float, float, str]] = []
-    with Restarts(own.kafka, site) as restarts, _writing(site, counts, refused):
+    with PlainRecords(site) as plain, _writing(site, counts, refused):
         wait_until(lambda: len(site.read("bad")) > BAD, explain=relay.output)
         own.kafka.kill(LAST)
         time.sleep(12.0)
-    assert not refused, [(ended - began, restarts.waits(began, ended), text) for began, ended, text in refused]
+    waits = plain.spans()
+    assert not refused, [(ended - began, covered(waits, began, ended), text) for began, ended, text in refused]
     record_property("healthy topic, messages that waited for the broker", _missing(site, "good", counts))
     _bring_back(own, site, relay, counts, record_property)

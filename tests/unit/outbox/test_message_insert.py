@@ -108,7 +108,7 @@ def test_outcome_is_never_a_guess(outcome: Outcome) -> None:
             outbox.outcome(table_transaction_id(755, 1), Strange(("standby",)))
 
 
-COPY = RowCopy(TableNames("app-1", "box"), "orders")
+COPY = RowCopy("app-1", "box_message", "orders")
 SIGNATURE = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 START = b"\0\x08" + b"\0\0\0\6orders" + b"\0\0\0\1t"
 NULL = b"\xff\xff\xff\xff"

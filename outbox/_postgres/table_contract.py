@@ -148,7 +148,10 @@ _RESTARTED: LiteralString = (
     "SELECT greatest(max(id), (SELECT max(highest) FROM {source}), 0)"
     " > (SELECT last_value - CAST(NOT is_called AS integer) FROM {sequence}) FROM {table}"
 )
-_MAY_READ: LiteralString = "SELECT bool_and(has_table_privilege(to_regclass(name), 'SELECT')) FROM unnest(%s) AS name"
+_MAY_READ: LiteralString = (
+    "SELECT bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false))"
+    " FROM unnest(CAST(%s AS text[])) AS name"
+)
 
 
 class Facts(NamedTuple):

@@ -37,8 +37,8 @@ _HIGHEST: LiteralString = (
 # ids were set back: the order of the rows is not that of their ids any more (R72).
 _WINDOW: LiteralString = (
     "WITH since AS MATERIALIZED (SELECT CAST(CASE WHEN last_value - CAST(NOT is_called AS integer) < %(newest)s"
-    " OR pg_relation_filenode(tableoid) <> %(ids_file)s THEN 'ids were set back' ELSE %(floor)s::text END AS bigint)"
-    " AS id FROM {sequence}),"
+    " OR pg_relation_filenode(tableoid) <> CAST(%(ids_file)s AS oid) THEN 'ids were set back'"
+    " ELSE %(floor)s::text END AS bigint) AS id FROM {sequence}),"
     " head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
     " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(service), 0) + 300 AS size"
     " FROM {message}"
@@ -118,7 +118,7 @@ class SourceTable(OwnedTable):
         self._keep_ms = settings.keep_settled_ms
         self._floor = IdFloor(time.monotonic())
         self._highest = 0  # no higher id ever left the table
-        self._ids_file = 0  # of the sequence
+        self._ids_file: int | None = None  # of the sequence
         self._window = table.compose(_WINDOW)
         self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
@@ -143,7 +143,7 @@ class SourceTable(OwnedTable):
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
             found = self._connection.execute(self._table.compose(_HIGHEST)).fetchone()
-        self._highest, self._ids_file = found or (0, 0)
+        self._highest, self._ids_file = found or (0, None)
         name, *progress = row or (None,)
         self._check_name(name)
         return Progress.read(*progress)

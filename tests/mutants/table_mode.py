@@ -225,7 +225,7 @@ def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
 
 
 _TRUSTING = source_table._WINDOW.replace("last_value - CAST(NOT is_called AS integer) < %(newest)s", "false").replace(
-    "<> %(ids_file)s", "= 0"
+    "<> CAST(%(ids_file)s AS oid)", "IS NULL"
 )
 _READ = SourceTable.window
 

@@ -53,7 +53,9 @@ def pending(
     given: dict[str, Any],
     service: Annotated[str | None, typer.Option(help="Only transactions of this service.")] = None,
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
-    limit: Annotated[int, typer.Option(min=1, help="Number of transactions listed, the oldest first.")] = LIMIT,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Number of transactions listed, the oldest first, and of sums.")
+    ] = LIMIT,
     look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
     records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag
@@ -138,6 +140,8 @@ def show_halves(console: Console, state: ChannelState) -> None:
             counts = (str(count) for count in (one.half_partition, one.undecided, one.decided))
             table.add_row(one.service, *counts, age(state.now_ms - one.oldest_ms))
         console.print(table)
+        if state.sums_not_listed:
+            console.print(f"and {state.sums_not_listed:,} more services and half partitions: --limit")
     elif not state.not_read:
         console.print(f"No unsettled transaction was found in channel {state.channel}.")
     for waiting in state.transactions:

@@ -23,6 +23,7 @@ from outbox._kafka.groups import commit_missing, missing_offsets
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
+from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, is_foreign
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch
@@ -232,7 +233,10 @@ _SET: LiteralString = (
     " CASE WHEN was.highest = 0 THEN now() ELSE was.purged_until END),"
     " ids = '{{}}', xids = '{{}}', starts = '{{}}', halted = NULL WHERE was.name = %(name)s"
     " AND was.incarnation::text = %(incarnation)s AND was.batch = %(batch)s AND was.nonce = CAST(%(nonce)s AS uuid)"
-    " AND was.delivered = %(delivered)s RETURNING batch),"
+    " AND was.delivered = %(delivered)s"
+    " RETURNING batch, (batch, nonce, delivered, delivered_nonce, incarnation, cardinality(ids)) = (%(to)s,"
+    " CAST(%(to_nonce)s AS uuid), %(to)s, CAST(%(to_nonce)s AS uuid), CAST(%(to_incarnation)s AS uuid), 0)"
+    " AND highest >= %(highest)s AS is_set),"
     " gone AS (DELETE FROM {message} AS m USING moved, unnest(%(ids)s::bigint[], %(xids)s::text[]::xid8[],"
     " %(starts)s::bigint[]) AS r (id, xid, started) WHERE {same} RETURNING {deleted}), {evidence},"
     " counted AS (SELECT (SELECT count(*) FROM gone) AS gone, cardinality(%(ids)s::bigint[]) AS named, recorded,"
@@ -318,6 +322,8 @@ class Resumption:
         self.waiting = sum(count for _, count, _ in found)
         self.in_delivery = len(self.progress.ids) - self.progress.missing
         self._now_ms = view.now_ms()
+        if broken := breaches(connection, table.places):  # that comes first (R75)
+            self.repair = Repair("; ".join(f"{one.what}: {one.harm}" for one in broken), broken[0].fix)
 
     def _compare(self, view: TableView) -> Repair:
         not_begun = NOT_BEGUN._replace(lost=view.has_evidence())

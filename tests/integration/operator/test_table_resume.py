@@ -201,3 +201,14 @@ def test_a_row_whose_start_was_altered_is_not_taken_for_undelivered(store: Site)
     assert "another start: look at both" in document["not_searched"][0]["why"]
     trusted = ("--not-delivered-to", store.topic("orders"), "--dry-run")
     assert _document(store, "--skip-delivered", *trusted)["rows_found_delivered"] == 0
+
+
+def test_a_breach_of_the_contract_is_refused_by_name(store: Site) -> None:
+    insert(store, "one")
+    execute(store, "ALTER TABLE {message} SET UNLOGGED")
+    document = _document(store, "--skip-delivered", code=Exit.FINDINGS)
+    assert (document["outcome"], document["rows"]) == ("refused", 1)
+    assert "is not logged: a crash would empty it" in document["halted"]
+    assert "SET LOGGED" in document["why"]
+    execute(store, "ALTER TABLE {message} SET LOGGED")
+    assert _document(store)["outcome"] == "not halted"

@@ -133,7 +133,7 @@ def test_ids_that_start_again_are_found_at_take_over(store: Site, role: str) -> 
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         source.verify()
         execute(store, "ALTER TABLE {message} ALTER COLUMN id RESTART")
-        with pytest.raises(UnsafeError, match="above the last value of their sequence"):
+        with pytest.raises(UnsafeError, match="had, ids above the last value of their sequence"):
             source.verify()
 
 

@@ -67,6 +67,33 @@ def wait_halted(site: Site, relay: Service, words: str) -> None:
 def test_a_trigger_that_suppresses_what_is_settled_halts_the_source(
     store: Site, table: str, event: str, words: str
 ) -> None:
+    _halts(store, table, event, words)
+
+
+def test_a_trigger_that_keeps_the_progress_halts_the_source(store: Site) -> None:
+    _halts(store, "source", "UPDATE", "or a trigger or row security keeps it from being changed")
+
+
+@pytest.mark.parametrize("column", ["batch", "delivered", "ids", "highest"])
+def test_a_trigger_that_keeps_a_column_of_the_progress_halts_before_a_batch_is_delivered(
+    store: Site, column: str
+) -> None:
+    relay = served(store)
+    execute(
+        store,
+        f"CREATE FUNCTION {store.name}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.{column} = OLD.{column};"
+        f" RETURN NEW; END'; CREATE TRIGGER keep BEFORE UPDATE ON {store.tables.source} FOR EACH ROW"
+        f" EXECUTE FUNCTION {store.name}_keep()",
+    )
+    insert(store, "one", "two")
+    wait_halted(store, relay, "0 of 1 rows of progress were written as named")
+    assert len(store.read("orders")) == 1
+    execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
+    wait_empty(store)
+    assert_exactly(store, "orders")
+
+
+def _halts(store: Site, table: str, event: str, words: str) -> None:
     relay = served(store)
     name = getattr(store.tables, table)
     execute(store, KEEP.format(site=store.name, event=event, table=name))

@@ -59,8 +59,12 @@ class Sending:
         self._feedback = feedback
         self._owner = owner
 
-    def send(self, sent: Sent, commit: Callable[[], None]) -> None:
-        """Write a batch."""
+    def send(self, sent: Sent, commit: Callable[[], None], since: float | None = None) -> None:
+        """Write a batch.
+
+        Args:
+            since: When its making began, monotonic seconds; None: just now.
+        """
         self._limit_batches(sent.topics)
         began = time.monotonic()
         try:
@@ -70,7 +74,8 @@ class Sending:
             closed = self._feedback.failed(sent, error, now - began, int(now * 1_000))
             report.failed(error, closed, self._feedback.volume.limit, **self._owner)
             raise
-        self._feedback.delivered(sent, time.monotonic() - began, timed_out=self._delivery.timed_out)
+        took = time.monotonic() - (since or began)
+        self._feedback.delivered(sent, took, timed_out=self._delivery.timed_out)
 
     def _limit_batches(self, topics: Iterable[str]) -> None:
         found = (self._gate.topics.get(topic) for topic in topics)

@@ -11,6 +11,7 @@ import psycopg
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
 from outbox._postgres.foreign_source import ForeignSource
+from outbox._postgres.source_statements import STATEMENT_SECONDS
 from outbox._postgres.table_errors import explanation_of
 from outbox.errors import ConfigurationError, TableError
 from outbox.settings import TableNames
@@ -20,7 +21,7 @@ CONNECT_SECONDS = 5
 IDLE_SECONDS = 60
 """How long a command may be idle in a transaction."""
 
-_OPTIONS = "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
+_OPTIONS = "-c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
 
 
 IN_TABLES = "the setting tables"
@@ -58,6 +59,7 @@ def operator_session(dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
         application_name="outbox-operator",
         target_session_attrs="primary",
         options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
+        statement_seconds=STATEMENT_SECONDS,
         tcp_user_timeout=10_000,
     )
 

@@ -8,7 +8,7 @@ import psycopg
 
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import OWNER, PROGRESS, source_name
+from outbox._postgres.source_statements import OWNER, PROGRESS, Owner, source_name
 from outbox._rules.source_progress import Progress
 from outbox.operator.state.channel_state import DiscardedRows
 from outbox.operator.state.waiting_rows import TopicRows, WaitingRow
@@ -46,20 +46,6 @@ _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
     " AND transactionid::text::bigint = %(xid)s %% 4294967296"
 )
-
-
-class Owner(NamedTuple):
-    """The session that holds the owner's lock of a table source.
-
-    Args:
-        address: Address of its client; None if this role may not see it, or it is local.
-        may_deliver: Whether this role has the right to change the progress of the source.
-    """
-
-    pid: int
-    address: str | None
-    role: str
-    may_deliver: bool
 
 
 class FoundRow(NamedTuple):

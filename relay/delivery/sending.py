@@ -60,11 +60,7 @@ class Sending:
         self._owner = owner
 
     def send(self, sent: Sent, commit: Callable[[], None], since: float | None = None) -> None:
-        """Write a batch.
-
-        Args:
-            since: When its making began, monotonic seconds; None: just now.
-        """
+        """Write a batch, whose making began at this monotonic time; None: just now."""
         self._limit_batches(sent.topics)
         began = time.monotonic()
         try:

@@ -110,19 +110,14 @@ class TableFigures(NamedTuple):
 
 
 def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connection[Any]:
-    """Connect to the database of a table source.
-
-    Args:
-        patience: Multiple of the usual time for which the session may be idle.
-    """
-    limits = f"{_OPTIONS}{patience * IDLE_SECONDS}s {server_limits(IDLE_SECONDS)}"
+    """Connect to the database of a table source, with a multiple of the usual time for which it may be idle (R34)."""
     made = connect_dsn(
         settings.connection_string(),
         autocommit=True,
         connect_timeout=CONNECT_SECONDS,
         application_name="outbox-relay",
         target_session_attrs="read-write",
-        options=limits,
+        options=f"{_OPTIONS}{patience * IDLE_SECONDS}s {server_limits(IDLE_SECONDS)}",
         statement_seconds=STATEMENT_SECONDS,
         tcp_user_timeout=10_000,
         keepalives_idle=10,

@@ -65,7 +65,8 @@ CONNECT_SECONDS = 5
 IDLE_SECONDS = 5
 """How long a connection may be idle in a transaction: between two statements there are milliseconds."""
 
-_OPTIONS = "-c statement_timeout=30s -c search_path=pg_catalog"
+STATEMENT_SECONDS = 30
+_OPTIONS = "-c search_path=pg_catalog"
 
 
 class UnreachableError(ConfigurationError):
@@ -97,6 +98,7 @@ def connect(
         application_name=f"outbox-{purpose}",
         target_session_attrs=server,
         options=f"{_OPTIONS} {server_limits(idle_seconds)} {options}{read_only}",
+        statement_seconds=STATEMENT_SECONDS,
         tcp_user_timeout=10_000,
         keepalives_idle=10,
         keepalives_interval=5,

@@ -10,6 +10,7 @@ import psycopg
 from psycopg import conninfo
 from psycopg.pq import Conninfo, PGconn, Ping
 
+from outbox._postgres.limited_connection import LimitedConnection
 from outbox._security.encryption import is_loopback
 from outbox.errors import ConfigurationError
 
@@ -67,18 +68,24 @@ _OVERRIDING = ("PGTZ", "PGDATESTYLE")
 """Variables that libpq sends as settings of their own, which come after those in `options`."""
 
 
-def connect_dsn(text: str, *, options: str = "", **parameters: Any) -> psycopg.Connection[Any]:
+def connect_dsn(text: str, *, options: str = "", statement_seconds: int = 0, **parameters: Any) -> LimitedConnection:
     """Connect to a database by a connection string that a user wrote.
 
     No setting of a role, a database, a server or an environment decides bytes: `SESSION_SETTINGS` come last.
 
     Args:
         options: Startup options of the session; they come after those of the string.
+        statement_seconds: How long the server lets a statement take; without an answer after some seconds more, the
+            connection is given up (R79). 0: without limit.
         parameters: Further arguments of `psycopg.connect`.
     """
     dsn = libpq_dsn(text)
-    given = f"{_parsed(dsn).get('options', '')} {options}"
-    return psycopg.connect(dsn, **(parameters | _session_parameters(given)))
+    limit = f"-c statement_timeout={statement_seconds}s" if statement_seconds else ""
+    given = f"{_parsed(dsn).get('options', '')} {limit} {options}"
+    made = LimitedConnection.connect(dsn, **(parameters | _session_parameters(given)))
+    if statement_seconds:
+        made.silent_seconds = statement_seconds + ANSWER_SECONDS
+    return made
 
 
 def _session_parameters(options: str) -> dict[str, str]:
@@ -151,6 +158,7 @@ def _is_unambiguous(dsn: str) -> bool:
     return unquote(written) == str(_parsed(dsn).get("password") or "")
 
 
+ANSWER_SECONDS = 10
 KEEPALIVE_SECONDS = 10
 CHECK_SECONDS = 5
 

@@ -20,17 +20,18 @@ OWNS: LiteralString = (
 
 OWNER: LiteralString = (
     "SELECT l.pid, host(a.client_addr), a.usename,"
-    " coalesce(has_table_privilege(a.usesysid, CAST(%(source)s AS regclass), 'UPDATE'), true)"
+    " coalesce(has_table_privilege(a.usesysid, CAST(%(source)s AS regclass), 'UPDATE'), true),"
+    " coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8"
     " FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
     " LEFT JOIN pg_stat_activity a ON a.pid = l.pid"
     " WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.granted AND l.objsubid = 2"
     " AND l.classid = 1869967458"
     " AND l.objid::bigint = (CAST(CAST(%(source)s AS regclass) AS oid)::bigint + 2147483648) %% 4294967296"
 )
-"""The session that holds the owner's lock, and whether its role may deliver; the parameter `source` is `source_name()`.
+"""The session that holds the owner's lock, an `Owner`; the parameter `source` is `source_name()`."""
 
-Every role of a database may take any advisory lock, also one without rights on the tables.
-"""
+STATEMENT_SECONDS = 60
+"""How long the server lets a statement of a relay or an operator take."""
 
 PROGRESS: LiteralString = (
     "SELECT name, incarnation::text, batch, delivered, ids, nonce::text, delivered_nonce::text, {transactions},"
@@ -108,9 +109,32 @@ def source_name(schema: str, table: str) -> str:
     return f'"{schema}"."{table}"'
 
 
-def held_by_intruder(pid: int, role: str) -> str:
-    """Return why a source has no owner although its lock is held."""
-    return (
-        f"role {role} holds the owner's lock and may not deliver the table: pid {pid}. End that session with "
-        f"pg_terminate_backend({pid}). docs/operations/teams.md shows how to keep roles from doing this"
-    )
+class Owner(NamedTuple):
+    """The session that holds the owner's lock of a table source.
+
+    Args:
+        address: Address of its client; None if this role may not see it, or it is local.
+        may_deliver: Whether its role has the right to change the progress: any role may take any advisory lock.
+        silent_seconds: For how long the session has neither begun nor ended a statement; 0 if this role may not see it.
+    """
+
+    pid: int
+    address: str | None
+    role: str
+    may_deliver: bool
+    silent_seconds: float
+
+    def why_not(self) -> str:
+        """Return why it does not deliver the source; empty: it does."""
+        end = f"End that session with pg_terminate_backend({self.pid})."
+        if not self.may_deliver:
+            return (
+                f"role {self.role} holds the owner's lock and may not deliver the table: pid {self.pid}. {end} "
+                "docs/operations/teams.md shows how to keep roles from doing this"
+            )
+        if self.silent_seconds > STATEMENT_SECONDS + 5:  # each statement and each pause of an owner is limited
+            return (
+                f"the session that holds the owner's lock has done nothing for {self.silent_seconds:.0f} s: pid "
+                f"{self.pid}. {end} If its process is frozen, find out why, or restart Postgres"
+            )
+        return ""

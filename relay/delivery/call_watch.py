@@ -1,4 +1,4 @@
-"""The calls to Kafka that are under way: one that takes long is a line of the log, with what it does (R79)."""
+"""The calls to servers that are under way: one that takes long is a line of the log, with what it does (R79)."""
 
 import threading
 import time
@@ -29,8 +29,8 @@ class Wake(NamedTuple):
 class Call:
     """A call that is under way."""
 
-    def __init__(self, what: str, wake: Wake | None) -> None:
-        self.what = what
+    def __init__(self, what: str, wake: Wake | None, server: str) -> None:
+        self.what, self.line = what, f"{server} does not answer a call"
         self.wake = wake
         self.channel = current_channel()
         self.thread = threading.current_thread().name
@@ -46,10 +46,10 @@ _open: dict[int, Call] = {}  # of each thread: the innermost
 
 
 @contextmanager
-def calling(what: str, wake: Wake | None = None) -> Iterator[Call]:
+def calling(what: str, wake: Wake | None = None, server: str = "Kafka") -> Iterator[Call]:
     """Have the block watched."""
     thread = threading.get_ident()
-    outer, call = _open.get(thread), Call(what, wake)
+    outer, call = _open.get(thread), Call(what, wake, server)
     _open[thread] = call
     try:
         yield call
@@ -69,7 +69,7 @@ def look(channel: str) -> None:
         if now - call.since >= LONG_SECONDS and not call.is_logged:
             call.is_logged = True
             seconds = round(now - call.since, 1)
-            log.warning("Kafka does not answer a call", call=call.what, thread=call.thread, seconds=seconds)
+            log.warning(call.line, call=call.what, thread=call.thread, seconds=seconds)
 
 
 def watch_calls() -> Periodic:

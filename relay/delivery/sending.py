@@ -159,7 +159,8 @@ class Sending:
         self._feedback = feedback
         self._owner = owner
 
-    def send(self, sent: Sent, commit: Callable[[], None]) -> None:
+    def send(self, sent: Sent, commit: Callable[[], None], since: float | None = None) -> None:
+        """Write a batch, whose making began at this monotonic time; None: just now."""
         self._limit_batches(sent.topics)
         began = time.monotonic()
         try:
@@ -169,7 +170,8 @@ class Sending:
             closed = self._feedback.failed(sent, error, now - began, int(now * 1_000))
             report.failed(error, closed, self._feedback.volume.limit, **self._owner)
             raise
-        self._feedback.delivered(sent, time.monotonic() - began, timed_out=self._delivery.timed_out)
+        took = time.monotonic() - (since or began)
+        self._feedback.delivered(sent, took, timed_out=self._delivery.timed_out)
 
     def _limit_batches(self, topics: Iterable[str]) -> None:
         found = (self._gate.topics.get(topic) for topic in topics)

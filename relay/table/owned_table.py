@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, LiteralString, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -19,7 +20,16 @@ from outbox._failpoints import failpoint
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
 from outbox._postgres.notifications import Notifications
-from outbox._postgres.source_statements import HALT, OWNER, OWNS, TRY_OWN, Counts, held_by_intruder, source_name
+from outbox._postgres.source_statements import (
+    HALT,
+    OWNER,
+    OWNS,
+    STATEMENT_SECONDS,
+    TRY_OWN,
+    Counts,
+    Owner,
+    source_name,
+)
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Committed, Progress, contradiction
@@ -27,6 +37,7 @@ from outbox._service.exit_codes import UnsafeError
 from outbox._settings.declared import TableSettings
 from outbox.settings import TableNames
 from relay import metrics
+from relay.delivery.call_watch import calling
 from relay.table.rows import Local, Row
 
 HALTED = "See docs/table_mode.md, section 'A source that stops', before it is served again."
@@ -52,8 +63,8 @@ transaction that takes very long; then it takes over again."""
 
 # synchronous_commit: once a statement of this session is durable, so are all rows that were read before it.
 _OPTIONS = (
-    "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
-    f" -c enable_seqscan=off -c idle_session_timeout={IDLE_SECONDS}s"
+    "-c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on -c enable_seqscan=off"
+    " -c idle_session_timeout="
 )
 
 
@@ -107,20 +118,23 @@ class TableFigures(NamedTuple):
     discarded: int
 
 
-def open_session(settings: TableSettings) -> psycopg.Connection[Any]:
-    """Connect to the database of a table source."""
-    return connect_dsn(
+def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connection[Any]:
+    """Connect to the database of a table source, with a multiple of the usual time for which it may be idle (R34)."""
+    made = connect_dsn(
         settings.connection_string(),
         autocommit=True,
         connect_timeout=CONNECT_SECONDS,
         application_name="outbox-relay",
         target_session_attrs="read-write",
-        options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}",
+        options=f"{_OPTIONS}{patience * IDLE_SECONDS}s {server_limits(IDLE_SECONDS)}",
+        statement_seconds=STATEMENT_SECONDS,
         tcp_user_timeout=10_000,
         keepalives_idle=10,
         keepalives_interval=5,
         keepalives_count=3,
     )
+    made.watch = partial(calling, "a statement on a table", server="Postgres")
+    return made
 
 
 def may_prepare(left_out: Sequence[object]) -> bool | None:
@@ -187,16 +201,10 @@ class OwnedTable(ABC):
         return row == (True,)
 
     def intruder(self) -> str:
-        """Return which session holds the owner's lock although its role may not deliver the table; empty: none does.
-
-        Every role of a database may take any advisory lock.
-        """
+        """Return which session holds the owner's lock and does not deliver the table; empty: none does."""
         source = source_name(self._names.schema, self._names.source)
         row = self._connection.execute(OWNER, {"source": source}).fetchone()
-        if row is None or row[3]:
-            return ""
-        pid, _, role, _ = row
-        return held_by_intruder(pid, role)
+        return "" if row is None else Owner(*row).why_not()
 
     def note_halt(self, reason: str | None) -> None:
         """Keep why this owner stops, where operators look; None: it serves."""

@@ -1,6 +1,7 @@
 """What waits in the tables of sources, in logs and metrics."""
 
 import heapq
+import time
 from collections.abc import Mapping
 
 import structlog
@@ -11,6 +12,8 @@ SERVICES = 10
 """Services whose rows wait that are logged at once."""
 TOLD_SECONDS = 60.0
 """Time until it is logged again that rows wait."""
+STALE_SECONDS = 15.0
+"""Time after a look from which on the oldest row that it has seen is taken to wait still, or one that came since."""
 
 log = structlog.get_logger()
 
@@ -46,12 +49,29 @@ def table_figures(source: str, figures: tuple[float, int, int] | None) -> None:
         figures: Age of its oldest row in seconds, 0: none; how many wait; how many are discarded. None: not known.
     """
     if figures is None:
-        forget_table(source)
+        table_unserved(source)
         return
     oldest_seconds, rows, discarded = figures
-    metrics.TABLE_OLDEST_SECONDS.labels(source).set(oldest_seconds)
+    _show_age(source, oldest_seconds)
     metrics.TABLE_ROWS.labels(source, metrics.UNDELIVERED).set(rows)
     metrics.TABLE_ROWS.labels(source, metrics.DISCARDED_ROWS).set(discarded)
+
+
+def _show_age(source: str, seconds: float) -> None:
+    looked = time.monotonic()
+
+    def age() -> float:
+        passed = time.monotonic() - looked
+        return seconds if passed < STALE_SECONDS else seconds + passed
+
+    metrics.TABLE_OLDEST_SECONDS.labels(source).set_function(age)
+
+
+def table_unserved(source: str) -> None:
+    """Remove the figures of a table that is not looked at, and let the age of its oldest row grow: it may wait."""
+    metrics.TABLE_ROWS.remove_by_labels({"source": source})
+    if not any(labels["source"] == source for labels in metrics.TABLE_OLDEST_SECONDS.of_channel()):
+        _show_age(source, 0.0)
 
 
 def forget_table(source: str) -> None:

@@ -77,7 +77,7 @@ class _SourceThread(threading.Thread):
         self._channel = current_channel()
         self._pause = PAUSE_SECONDS
         self._dsn, self._dsn_at = "", 0.0
-        self.halted = self.unserved = ""
+        self.halted, self.unserved = "", "it is not taken over yet"
         self._is_owner = False
 
     def run(self) -> None:
@@ -98,7 +98,6 @@ class _SourceThread(threading.Thread):
         except (psycopg.errors.DuplicatePreparedStatement, psycopg.errors.InvalidSqlStatementName) as error:
             self._halt(UnsafeError(f"Table source {self._source}: {query_problem(error)}: {POOLED}"))
         except psycopg.Error as error:
-            report.forget_table(self._source)
             self._later(query_problem(error))
         except KafkaException as error:
             self._later(error.args[0].str())
@@ -115,6 +114,7 @@ class _SourceThread(threading.Thread):
         if reason != self.halted:
             log.error("Table source halted", source=self._source, reason=reason, exc_info=traceback_of(error))
         self.halted, self.unserved = reason, ""
+        report.table_unserved(self._source)
         metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(1)
         if self._is_owner:
             with suppress(psycopg.Error, OutboxError), closing(self._connect()) as table:
@@ -123,6 +123,7 @@ class _SourceThread(threading.Thread):
 
     def _later(self, reason: str) -> None:
         self.unserved = reason
+        report.table_unserved(self._source)
         log.warning("Table source not served yet", source=self._source, reason=reason, seconds=self._pause)
         self.stop.wait(self._pause)
         self._pause = min(2 * self._pause, PAUSE_SECONDS_MAX)
@@ -135,7 +136,6 @@ class _SourceThread(threading.Thread):
             table.verify()
             if not is_owner:
                 table.check()  # now, rather than at the failover
-                report.forget_table(self._source)  # the owner has the figures
             tries = 0
             while not is_owner:
                 if tries % INTRUDER_TRIES == 0:
@@ -155,11 +155,13 @@ class _SourceThread(threading.Thread):
             table.close()
 
     def _look_for_intruder(self, table: OwnedTable) -> None:
-        """Report a session that holds the owner's lock and may not deliver (R67)."""
-        self.unserved = ""
-        if intruder := table.intruder():
-            self.unserved = f"a role without rights holds its lock: {intruder}"
-            log.error("Table source not served: a role without rights holds its lock", reason=intruder)
+        """Report a session that holds the owner's lock and may not deliver, or does nothing (R67, R81)."""
+        self.unserved = table.intruder()
+        if self.unserved:
+            report.table_unserved(self._source)
+            log.error("Table source not served: its lock is held in vain", reason=self.unserved)
+        else:
+            report.forget_table(self._source)  # the owner has the figures
 
     def _require_same_string(self) -> None:
         """End a session to what the file of the connection string named before."""
@@ -171,7 +173,7 @@ class _SourceThread(threading.Thread):
     def _connect(self) -> OwnedTable:
         table = ForeignTable if self._settings.is_foreign else SourceTable
         self._dsn = self._settings.connection_string()
-        return table(self._source, self._settings, open_session(self._settings))
+        return table(self._source, self._settings, open_session(self._settings, self._feedback.volume.patience))
 
     def _progress(self) -> KafkaProgress:
         settings, channel = self._cluster.settings, self._cluster.channel.channel
@@ -225,11 +227,12 @@ class _SourceThread(threading.Thread):
 
     def _turned(self) -> None:
         self._passed()
+        self.unserved = ""
         self._require_same_string()
 
     def _passed(self) -> None:
         """Note that what halted the source has passed: a turn has ended well, here or in another relay."""
-        self.halted = self.unserved = ""
+        self.halted = ""
         metrics.TABLE_SOURCES.labels(self._source, metrics.SOURCE_HALTED).set(0)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from uuid import uuid4
 
+import psycopg
 import structlog
 
 from outbox._failpoints import failpoint
@@ -26,7 +27,7 @@ from relay.delivery.transactional_delivery import Delivery
 from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
-from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
+from relay.table.owned_table import IDLE_SECONDS, OwnedTable, Refusal, Window, was_delivered
 from relay.table.pauses import Pauses
 from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
 
@@ -77,6 +78,7 @@ class TableSource:
         self._stopping = stopping
         self._clock = BrokerClock()  # of the database
         self._progress = Progress("", 0, 0, ())
+        self._window, self._window_at = Window((), frozenset(), 0), 0.0
         self._growth = 1
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
@@ -124,11 +126,27 @@ class TableSource:
 
     def _turn(self) -> bool:
         """Deliver one batch; return whether there was anything to do."""
+        self._window, self._window_at = Window((), frozenset(), 0), time.monotonic()
+        try:
+            return self._deliver_window()
+        except psycopg.OperationalError:
+            self._be_modest()
+            raise
+
+    def _be_modest(self) -> None:
+        """Read less from now on: the session was lost while a window was read, or worked on (R34)."""
+        rows, volume = self._window.rows, self._feedback.volume
+        messages, size = (len(rows), size_of(rows)) if rows else (volume.limit.messages, volume.limit.bytes)
+        share = IDLE_SECONDS / max(time.monotonic() - self._window_at, IDLE_SECONDS)
+        is_single = len(transactions_of(rows)) == 1 or messages == 1
+        volume.timed_out(int(share * messages), int(share * size), is_single=is_single)
+
+    def _deliver_window(self) -> bool:
         self._delivery.renew()
         self._lookup.describe_closed(_ms())
         self._lookup.describe_stale()
         self._admission.release_crowding()
-        window = self._read()
+        window = self._window = self._read()
         rows = self._whole(window)
         self._admission.look_up(rows)
         if self._lookup.describe_unknown() and self._admission.take_released():
@@ -187,7 +205,7 @@ class TableSource:
         messages = transactions_of(rows)
         sent = Sent(Counter(map(topic_of, rows)), partial(size_of, rows), len(messages) == 1)
         written = records(rows, messages, self._table.origin)
-        self._sending.send(sent, partial(self._commit, written, self._progress))
+        self._sending.send(sent, partial(self._commit, written, self._progress), self._window_at)
         metrics.TRANSACTIONS.labels("delivered").inc(len(messages))
         delivered = ((of[2], local_of(of)[1] // 1_000, count) for of, count in messages.items())
         became_visible(delivered, self._clock.now(_ms()))

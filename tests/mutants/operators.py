@@ -10,12 +10,12 @@ import psycopg
 
 from outbox._cli.main import run_and_end
 from outbox._kafka.range_reader import Span
-from outbox._postgres.source_statements import OWNER
+from outbox._postgres.source_statements import OWNER, Owner
 from outbox._rules.callback_row import Row
 from outbox.operator.deciding.resumption import ChannelResumption
 from outbox.operator.reading.database_view import Alive, DatabaseStatus, DatabaseView
 from outbox.operator.reading.discards import DiscardedTable
-from outbox.operator.reading.table_view import Owner, TableView
+from outbox.operator.reading.table_view import TableView
 from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.operator.state.repairs import StoredHalf, first_checkpoint
 from outbox.operator.state.rulings import SourceState

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -14,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from outbox._half.draft import PlannedHalf, _too_large
 from outbox._kafka import admin as administration
 from outbox._kafka.admin import REQUEST_TIMEOUT
+from outbox._postgres.limited_connection import LimitedConnection
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox._service.channels.channel_threads import ChannelThread
 from outbox._service.membership import not_joined, refuse_missing_right
@@ -319,6 +321,17 @@ def r79_wait_for_the_coordinator(self: TransactionalDelivery) -> float:
     """A producer that waits for the coordinator of its group is woken. The coordinator may move and leave the cluster
     while offsets are on their way. librdkafka then waits until another connection comes or goes: for ever, perhaps."""
     return math.inf
+
+
+@mutant(LimitedConnection._limited, "R79", Harm.STUCK)
+@fails("unit/outbox/test_limited_connection.py::test_a_session_without_an_answer_is_given_up")
+def r79_silence_of_the_database(
+    self: LimitedConnection, steps: Generator[Any, Any, Any], call: Any
+) -> Generator[Any, Any, Any]:
+    """A session of a database that does not answer is given up. Without it a table source on a dead line, or of a
+    frozen server process, waits for ever: its rows stay, the relay is ready, and no log line names the cause."""
+    del call
+    return (yield from steps)
 
 
 @mutant(BatchProducer.take_over, "R79", Harm.STUCK)

@@ -164,7 +164,7 @@ def examine_unnamed(
     if row is None:
         return
     what, owner = "table mode", TableView(table, connection).owner()
-    if owner and owner.may_deliver:
+    if owner and not owner.why_not():
         found = f"{table.full_name} is delivered by database session {owner.pid}; the setting tables does not name it"
         yield Finding(what, "", found)
         return

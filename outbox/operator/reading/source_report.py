@@ -9,7 +9,6 @@ from outbox._kafka.admin import admin_client, describe_topics
 from outbox._kafka.groups import committed_checkpoints
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import held_by_intruder
 from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, contradiction
 from outbox._rules.topic_description import TopicDescription
@@ -112,7 +111,7 @@ class SourceReporter:
         """Find out whether the source is served, and whether database and Kafka fit; return the database's numbers."""
         holder, progress, committed, contradicts = view.owner(), None, None, ""
         found.condition = Condition.NO_OWNER
-        if holder and holder.may_deliver:
+        if holder and not holder.why_not():
             found.condition, found.owner_pid, found.owner_address = Condition.SERVED, holder.pid, holder.address
         try:
             for _ in range(LOOKS):
@@ -136,7 +135,7 @@ class SourceReporter:
         if contradicts := contradicts or view.halted():
             found.condition, found.why = Condition.HALTED, contradicts
         elif holder and not found.owner_pid:
-            found.why = held_by_intruder(holder.pid, holder.role)
+            found.why = holder.why_not()
         return progress
 
     def _ask_kafka(self) -> None:

@@ -13,7 +13,7 @@ from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, query_problem, server_limits
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, source_name
+from outbox._postgres.source_statements import HALTED, OWNER, PROGRESS, STATEMENT_SECONDS, Owner, source_name
 from outbox._postgres.table_errors import explanation_of
 from outbox._rules.source_progress import Progress
 from outbox.errors import ConfigurationError, TableError
@@ -27,7 +27,7 @@ CONNECT_SECONDS = 5
 IDLE_SECONDS = 60
 """How long a command may be idle in a transaction."""
 
-_OPTIONS = "-c statement_timeout=60s -c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
+_OPTIONS = "-c lock_timeout=10s -c search_path=pg_catalog -c synchronous_commit=on"
 
 
 IN_TABLES = "the setting tables"
@@ -65,6 +65,7 @@ def operator_session(dsn: str, *, writes: bool) -> psycopg.Connection[Any]:
         application_name="outbox-operator",
         target_session_attrs="primary",
         options=f"{_OPTIONS} {server_limits(IDLE_SECONDS)}{read_only}",
+        statement_seconds=STATEMENT_SECONDS,
         tcp_user_timeout=10_000,
     )
 
@@ -128,20 +129,6 @@ _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
     " AND transactionid::text::bigint = %(xid)s %% 4294967296"
 )
-
-
-class Owner(NamedTuple):
-    """The session that holds the owner's lock of a table source.
-
-    Args:
-        address: Address of its client; None if this role may not see it, or it is local.
-        may_deliver: Whether this role has the right to change the progress of the source.
-    """
-
-    pid: int
-    address: str | None
-    role: str
-    may_deliver: bool
 
 
 class FoundRow(NamedTuple):

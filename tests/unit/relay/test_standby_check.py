@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import MagicMock
 
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 
@@ -12,8 +13,10 @@ from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError
 from relay import metrics
 from relay.settings import RelaySettings
-from relay.table import source_threads
+from relay.table import row_telemetry, source_threads
+from relay.table.row_telemetry import STALE_SECONDS, forget_table, table_figures
 from relay.table.source_threads import _SourceThread
+from tests.unit.relay.test_partition_worker import Clock
 
 SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
 
@@ -72,3 +75,53 @@ def test_a_standby_leaves_a_server_that_its_file_no_longer_names(thread: _Source
         thread._attempt()
     assert [one["reason"] for one in logs] == ["its connection string has changed"]
     table.close.assert_called_once()
+
+
+def test_a_source_is_not_ready_before_a_relay_serves_it(thread: _SourceThread, table: Any) -> None:
+    assert thread.unserved
+    thread.stop.set()
+    thread._attempt()
+    assert not thread.unserved  # another one does
+    table.intruder.return_value = "the session that holds the owner's lock has done nothing for 70 s: pid 17"
+    thread._attempt()
+    assert "pid 17" in thread.unserved
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(row_telemetry, "time", made)
+    return made
+
+
+def _ages() -> list[float]:
+    samples = (sample for metric in metrics.TABLE_OLDEST_SECONDS.collect() for sample in metric.samples)
+    return [sample.value for sample in samples if sample.labels["source"] == "shop"]
+
+
+@pytest.mark.parametrize("seen", [0.0, 7.0])
+def test_the_oldest_row_grows_older_while_no_relay_is_seen_to_serve_it(
+    thread: _SourceThread, clock: Clock, table: Any, seen: float
+) -> None:
+    """What was seen last would hide that rows wait: an alert waits for the age."""
+    thread.stop.set()
+    table_figures("shop", (seen, 1, 0))
+    clock.now += 5
+    assert _ages() == [seen]
+    table.try_own.side_effect = psycopg.OperationalError("Postgres has not answered for 70 s")
+    thread._attempt()
+    clock.now += 300
+    assert _ages() == [seen + 305]
+    table_figures("shop", None)  # it cannot be read
+    thread._attempt()
+    assert _ages() == [seen + 305]
+    table_figures("shop", (seen, 1, 0))
+    assert _ages() == [seen]
+    table.try_own.side_effect = None
+    thread._attempt()
+    assert _ages() == []  # another relay has the figures
+    table.intruder.return_value = "its session is frozen"
+    thread._attempt()
+    clock.now += STALE_SECONDS
+    assert _ages() == [STALE_SECONDS]
+    forget_table("shop")

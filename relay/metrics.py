@@ -93,7 +93,7 @@ TABLE_ROWS = TABLE.gauge(
 TABLE_OLDEST_SECONDS = TABLE.gauge(
     "outbox_relay_table_oldest_seconds",
     "Age of the oldest row of a table source, by the database's clock; 0: none. Of a foreign table whose order column "
-    "has no time: for how long the first row has been the first one. It grows while the table cannot be looked at",
+    "has no time: for how long the first row has been the first one. It grows while not looked at",
     source=(),
 )
 TABLE_WAKE_UPS = TABLE.counter(

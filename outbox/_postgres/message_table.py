@@ -166,6 +166,7 @@ class MessageTable:
             "discarded": sql.Identifier(names.schema, names.discarded),
             "delivered": sql.Identifier(names.schema, names.delivered),
             "source": sql.Identifier(names.schema, names.source),
+            "sequence": sql.Identifier(names.schema, names.message_sequence),
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),

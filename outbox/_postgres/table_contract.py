@@ -145,10 +145,13 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
  ORDER BY given.number
 """
 _RESTARTED: LiteralString = (
-    "SELECT coalesce(max(id), 0) > (SELECT last_value - CASE WHEN is_called THEN 0 ELSE 1 END FROM {sequence})"
-    " FROM {table}"
+    "SELECT greatest(max(id), (SELECT max(highest) FROM {source}), 0)"
+    " > (SELECT last_value - CAST(NOT is_called AS integer) FROM {sequence}) FROM {table}"
 )
-_MAY_READ: LiteralString = "SELECT has_table_privilege(%s, 'SELECT') AND has_table_privilege(%s, 'SELECT')"
+_MAY_READ: LiteralString = (
+    "SELECT bool_and(coalesce(has_table_privilege(to_regclass(name), 'SELECT'), false))"
+    " FROM unnest(CAST(%s AS text[])) AS name"
+)
 
 
 class Facts(NamedTuple):
@@ -350,11 +353,12 @@ CONTRACT = (
         "run `outbox table create`, which makes the function again",
     ),
     Condition(
-        "no id above the last value of its sequence",
+        "no id above the last value of its sequence, also none that was delivered",
         frozenset({Table.MESSAGE}),
-        lambda facts, _: "has ids above the last value of their sequence" if facts.is_restarted else "",
-        "ids have started again, so new messages would overtake those that wait",
-        "stop the writers, then run SELECT setval(pg_get_serial_sequence('{table}', 'id'), max(id)) FROM {table}",
+        lambda facts, _: "has, or had, ids above the last value of their sequence" if facts.is_restarted else "",
+        "ids have started again, so new messages would overtake others of their key",
+        "stop the writers, then run SELECT setval(pg_get_serial_sequence('{table}', 'id'), greatest(max(id),"
+        " (SELECT highest FROM {source}))) FROM {table}",
     ),
 )
 
@@ -391,24 +395,29 @@ def _breaches(
     if table is Table.MESSAGE and facts.sequence is not None and not facts.is_secured:
         facts = facts._replace(is_restarted=_is_restarted(connection, place, facts))
     if table is Table.MESSAGE:
-        names = TableNames(place[0], place[1].rpartition("_")[0])
-        altered = is_altered(connection, (names.schema, names.publish_function), place)
+        altered = is_altered(connection, (place[0], _names(place).publish_function), place)
         facts = facts._replace(has_other_function=altered)
     for condition in CONTRACT:
         if table in condition.tables and (problem := condition.broken(facts, table)):
-            name = written(*place)
-            yield Breach(f"table {name} {problem}", condition.harm, condition.fix.format(table=name))
+            name, source = written(*place), table is Table.MESSAGE and written(place[0], _names(place).source)
+            yield Breach(f"table {name} {problem}", condition.harm, condition.fix.format(table=name, source=source))
             if not facts.exists:
                 return
 
 
 def _is_restarted(connection: psycopg.Connection[Any], place: tuple[str, str], facts: Facts) -> bool:
     """Return whether ids are above their sequence; not for a role that may not read it, which delivers nothing."""
-    sequence = (str(facts.sequence_schema), str(facts.sequence))
-    if connection.execute(_MAY_READ, (_quoted(place), _quoted(sequence))).fetchone() != (True,):
+    sequence, source = (str(facts.sequence_schema), str(facts.sequence)), (place[0], _names(place).source)
+    if connection.execute(_MAY_READ, ([*map(_quoted, (place, sequence, source))],)).fetchone() != (True,):
         return False
-    statement = sql.SQL(_RESTARTED).format(sequence=sql.Identifier(*sequence), table=sql.Identifier(*place))
+    places = {"table": place, "sequence": sequence, "source": source}
+    statement = sql.SQL(_RESTARTED).format(**{name: sql.Identifier(*where) for name, where in places.items()})
     return connection.execute(statement).fetchone() == (True,)
+
+
+def _names(place: tuple[str, str]) -> TableNames:
+    """Return the names of the tables beside one."""
+    return TableNames(place[0], place[1].rpartition("_")[0])
 
 
 def _quoted(place: tuple[str, str]) -> str:

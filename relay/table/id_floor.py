@@ -40,7 +40,8 @@ class IdFloor:
     def __init__(self, now: float) -> None:
         self.id = 0
         """Rows below it are known, or do not exist and never will."""
-        self._newest = 0
+        self.newest = 0
+        """No higher one was seen."""
         self._complete = 0
         self._mark: _Mark | None = None
         self._look_at = now
@@ -48,7 +49,7 @@ class IdFloor:
 
     def is_due(self, now: float) -> bool:
         """Return whether to look at the locks of the table, before the next read."""
-        return now >= self._look_at and self._newest > self._complete
+        return now >= self._look_at and self.newest > self._complete
 
     def look(self, writers: Collection[str], now: float) -> None:
         """Learn which transactions may have inserted rows that are not visible yet.
@@ -61,8 +62,8 @@ class IdFloor:
             return
         if self._mark is not None and self._mark.writers.isdisjoint(writers):
             self._complete, self._mark = self._mark.id, None
-        if self._mark is None and self._newest > self._complete:
-            self._mark = _Mark(self._newest, frozenset(writers))
+        if self._mark is None and self.newest > self._complete:
+            self._mark = _Mark(self.newest, frozenset(writers))
 
     def saw(self, ids: Sequence[int], known: Collection[int], now: float) -> None:
         """Learn what a read from the floor has returned.
@@ -72,7 +73,7 @@ class IdFloor:
             known: Ids that it left out: of rows that wait, and of the newest batch.
             now: Monotonic seconds.
         """
-        self._newest = max(self._newest, *ids[-1:], 0)
+        self.newest = max(self.newest, *ids[-1:], 0)
         if now >= self._whole_at:
             self._whole_at, self.id = now + WHOLE_SECONDS, 0
         else:

@@ -29,18 +29,24 @@ PURGE_ROWS = 10_000
 """Rows of evidence that one statement purges, about as many as a batch adds."""
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
-_HIGHEST: LiteralString = "SELECT highest FROM {source} WHERE id = 0"
+_HIGHEST: LiteralString = (
+    "SELECT highest, (SELECT pg_relation_filenode(tableoid) FROM {sequence}) FROM {source} WHERE id = 0"
+)
 
-# A row takes about 300 bytes beside what is counted.
+# A row takes about 300 bytes beside what is counted. RESTART gives a sequence another file. The statement fails where
+# ids were set back: the order of the rows is not that of their ids any more (R72).
 _WINDOW: LiteralString = (
-    "WITH head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
+    "WITH since AS MATERIALIZED (SELECT CAST(CASE WHEN last_value - CAST(NOT is_called AS integer) < %(newest)s"
+    " OR pg_relation_filenode(tableoid) <> CAST(%(ids_file)s AS oid) THEN 'ids were set back'"
+    " ELSE %(floor)s::text END AS bigint) AS id FROM {sequence}),"
+    " head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
     " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(service), 0) + 300 AS size"
     " FROM {message}"
-    " WHERE id >= %(floor)s AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
+    " WHERE id >= (SELECT id FROM since) AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
     " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
     " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
     " SELECT xid, id, created_at, {known}, timestamp, key, value, array_send(header_names),"
-    " array_send(header_values) FROM {message} WHERE id >= %(floor)s AND id <= (SELECT last FROM cut)"
+    " array_send(header_values) FROM {message} WHERE id >= (SELECT id FROM since) AND id <= (SELECT last FROM cut)"
     " AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id"
 )
 _BEYOND: LiteralString = (
@@ -110,6 +116,7 @@ class SourceTable(OwnedTable):
         self._keep_ms = settings.keep_settled_ms
         self._floor = IdFloor(time.monotonic())
         self._highest = 0  # no higher id ever left the table
+        self._ids_file: int | None = None  # of the sequence
         self._window = table.compose(_WINDOW)
         self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
@@ -133,7 +140,8 @@ class SourceTable(OwnedTable):
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
-            (self._highest,) = self._connection.execute(self._table.compose(_HIGHEST)).fetchone() or (0,)
+            found = self._connection.execute(self._table.compose(_HIGHEST)).fetchone()
+        self._highest, self._ids_file = found or (0, None)
         name, *progress = row or (None,)
         self._check_name(name)
         return Progress.read(*progress)
@@ -150,9 +158,14 @@ class SourceTable(OwnedTable):
         cursor = self._connection.cursor(binary=True)
         for type_ in _AS_NUMBERS:
             cursor.adapters.register_loader(type_, Int8BinaryLoader)
-        with self._explained():
-            parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
-            read = cursor.execute(self._window, parameters, prepare=may_prepare(skip)).fetchall()
+        parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
+        parameters |= {"newest": max(self._highest, self._floor.newest), "ids_file": self._ids_file}
+        try:
+            with self._explained():
+                read = cursor.execute(self._window, parameters, prepare=may_prepare(skip)).fetchall()
+        except psycopg.errors.InvalidTextRepresentation as error:
+            self.verify()
+            raise ConfigurationError(f"The ids of {self.full_name} were set back. It is examined again.") from error
         found = cast("list[Row]", read)
         self._floor.saw([row[1] for row in found], skip, time.monotonic())
         failpoint("relay.table_read")

@@ -35,7 +35,7 @@ from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
 from relay.table.id_floor import IdFloor
 from relay.table.kafka_progress import RowAuthor
-from relay.table.owned_table import OwnedTable, Refusal, was_delivered
+from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
 from relay.table.plain_window import Judge
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
@@ -172,7 +172,7 @@ def r61_time_of_the_purge(self: SourceTable) -> bool:
 def r62_open_transactions(self: IdFloor, writers: Collection[str], now: float) -> None:
     """A table source reads from an id below which no open transaction can commit a row. Without it, a row that was
     given its id early and committed late is below the id from which the source reads."""
-    self._complete = self._newest
+    self._complete = self.newest
 
 
 @mutant(Notifications.drop, "R67", Harm.STUCK)
@@ -222,6 +222,23 @@ def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
     delivered batch, because the ids were restarted, are deleted as delivered, and nobody has ever read them."""
     parts = {**self._names, "same": sql.SQL("m.id = r.id"), "missing": sql.SQL("0")}
     return sql.SQL(text).format(**parts)
+
+
+_TRUSTING = source_table._WINDOW.replace("last_value - CAST(NOT is_called AS integer) < %(newest)s", "false").replace(
+    "<> CAST(%(ids_file)s AS oid)", "IS NULL"
+)
+_READ = SourceTable.window
+
+
+@mutant(SourceTable.window, "R72", Harm.OUT_OF_ORDER)
+@fails(
+    "integration/relay/test_table_identity.py::test_ids_that_were_set_back_and_have_passed_the_highest_reorder_nothing"
+)
+def r72_ids_that_were_set_back(self: SourceTable, rows: int, size: int, skip: Sequence[int]) -> Window:
+    """A window is read only if the sequence goes on from the ids that were seen. Without it a source reads on from
+    above the ids that are given out again, and the messages that have them are overtaken by later ones of their key."""
+    self._window = self._table.compose(_TRUSTING)
+    return _READ(self, rows, size, skip)
 
 
 @mutant(transactions, "R72", Harm.LOST)

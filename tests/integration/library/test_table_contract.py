@@ -216,8 +216,16 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
             "INSERT INTO {n}_message (service, topic) SELECT 'g', 't' FROM generate_series(1, 3);"
             " ALTER TABLE {n}_message ALTER COLUMN id RESTART WITH 3"
         ),
-        "_message has ids above the last value of their sequence",
+        "_message has, or had, ids above the last value of their sequence",
         "SELECT setval(",
+    ),
+    "restarted after a delivery": (
+        (
+            "INSERT INTO {n}_source (id, name, highest) VALUES (0, 'g', 3);"
+            " INSERT INTO {n}_message (service, topic) VALUES ('g', 't')"
+        ),
+        "_message has, or had, ids above the last value of their sequence",
+        "greatest(max(id), (SELECT highest FROM",
     ),
     "foreign": ("ALTER TABLE {n}_events SET UNLOGGED", "_events is not logged", "_events SET LOGGED"),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
-from typing import Any
+import time
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -12,10 +14,20 @@ import pytest
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.discarded import app as discarded_app
+from outbox.operator.commands.doctor import app as doctor_app
 from outbox.operator.commands.resume import app as resume_app
+from relay.table.id_floor import LOOK_SECONDS
 from tests.support.commands import call_command
-from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty, waiting
+from tests.support.harness import Service, Site, wait_until
+from tests.support.message_rows import (
+    SOURCE,
+    assert_exactly,
+    create,
+    publish,
+    relay_settings,
+    wait_empty,
+    waiting,
+)
 
 
 @pytest.fixture
@@ -193,3 +205,49 @@ def test_a_dead_letter_whose_row_comes_back_stays_one(shop: Site) -> None:
     assert call(shop, resume_app, "--source", SOURCE, "--yes", "--skip-delivered")["rows_deleted"] == 1
     wait_empty(shop)
     assert (keys(shop), execute(shop, "SELECT key FROM {discarded}")) == ([], [(b"bad",)])
+
+
+RESTARTED = ["TRUNCATE {message} RESTART IDENTITY", "ALTER TABLE {message} ALTER COLUMN id RESTART WITH 1"]
+SET_BACK = "SELECT setval(pg_get_serial_sequence('{message}', 'id'), 1)"
+
+
+def _deliver_many(site: Site) -> Service:
+    """Deliver 50 rows, and wait until the source reads from above their ids."""
+    relay = site.relay(extra=relay_settings(site))
+    insert(site, *["one"] * 50)
+    wait_empty(site)
+    time.sleep(3 * LOOK_SECONDS)
+    return relay
+
+
+@pytest.mark.parametrize("statement", RESTARTED)
+def test_ids_that_were_set_back_and_have_passed_the_highest_reorder_nothing(
+    shop: Site, statement: LiteralString
+) -> None:
+    """No look finds a last value that is too low: the sequence has another file."""
+    relay = _deliver_many(shop)
+    with psycopg.connect(shop.postgres_url) as connection:
+        connection.execute(MessageTable(shop.tables).compose(statement))
+        publish(connection, shop, "orders", ["one"] * 100)
+    wait_empty(shop)
+    assert_exactly(shop, "orders")
+    assert "were set back. It is examined again" in relay.output()
+
+
+@pytest.mark.parametrize("statement", [*RESTARTED, SET_BACK])
+def test_ids_that_were_set_back_halt_the_source_until_they_are_set_forward(
+    shop: Site, statement: LiteralString
+) -> None:
+    relay = _deliver_many(shop)
+    execute(shop, statement)
+    for _ in range(3):
+        insert(shop, *["one"] * 10)
+    wait_until(lambda: "Table source halted" in relay.output(), explain=shop.logs)
+    remedy = re.search(r"then run (SELECT setval.*? FROM \S+_message)", relay.output())
+    assert remedy, relay.output()
+    assert len(keys(shop)) == 50
+    assert "setval" in str(call(shop, doctor_app, code=Exit.FINDINGS))
+    execute(shop, remedy[1].replace('\\"', '"'))
+    insert(shop, *["one"] * 40)
+    wait_empty(shop)
+    assert_exactly(shop, "orders")

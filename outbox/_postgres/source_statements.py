@@ -41,17 +41,19 @@ PROGRESS: LiteralString = (
 """The name of a source, and its `Progress`."""
 
 COUNTED: LiteralString = (
-    "SELECT CAST(CASE WHEN gone = named AND recorded = gone AND moved = refused AND kept = moved THEN batch::text"
-    " ELSE concat_ws(' ', 'outbox counts', gone, named, recorded, moved, refused, kept) END AS bigint)"
+    "SELECT CAST(CASE WHEN gone = named AND recorded = gone AND moved = refused AND kept = moved AND is_set"
+    " THEN batch::text ELSE concat_ws(' ', 'outbox counts', gone, named, recorded, moved, refused, kept,"
+    " CAST(is_set AS integer)) END AS bigint)"
     " FROM moved, counted"
 )
 """Ends a statement that settles rows: it fails, and nothing is written, unless it did all that it names (R71).
 
-`moved` has the number of the batch, if the progress was not changed; `counted` has the fields of `Counts`. They are in
-the text of the error, because no other value leaves a statement that fails.
+`moved` has the number of the batch, and whether the progress is what was to be written; no row, if it was another one.
+`counted` has the other fields of `Counts`. They are in the text of the error, because no other value leaves a statement
+that fails.
 """
 
-_COUNTS = re.compile(r"outbox counts (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)")
+_COUNTS = re.compile(r"outbox counts (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)")
 
 
 class Counts(NamedTuple):
@@ -64,6 +66,7 @@ class Counts(NamedTuple):
         moved: Rows that cannot be delivered and have left the table.
         refused: Rows that cannot be delivered.
         kept: Rows that were inserted into the table of discarded rows.
+        is_set: Whether the progress is what was to be written.
     """
 
     gone: int
@@ -72,6 +75,7 @@ class Counts(NamedTuple):
     moved: int
     refused: int
     kept: int
+    is_set: int = 1
 
     @classmethod
     def of(cls, error: psycopg.errors.InvalidTextRepresentation) -> Self | None:
@@ -86,6 +90,7 @@ class Counts(NamedTuple):
             (self.recorded, self.gone, "deleted rows got evidence"),
             (self.moved, self.refused, "rows that cannot be delivered were deleted"),
             (self.kept, self.moved, "rows that cannot be delivered were kept as discarded"),
+            (self.is_set, 1, "rows of progress were written as named"),
         ]
         counted = ", ".join(f"{done} of {due} {what}" for done, due, what in differences if done != due)
         return (

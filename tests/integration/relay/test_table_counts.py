@@ -88,6 +88,24 @@ def test_a_trigger_that_keeps_the_progress_halts_the_source(shop: Site) -> None:
     _halts(shop, "source", "UPDATE", "or a trigger or row security keeps it from being changed")
 
 
+@pytest.mark.parametrize("column", ["batch", "delivered", "ids", "highest"])
+def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(shop: Site, column: str) -> None:
+    """Before the batch that is named is delivered; `delivered` is first written afterwards."""
+    relay = served(shop)
+    execute(
+        shop,
+        f"CREATE FUNCTION {shop.name}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.{column} = OLD.{column};"
+        f" RETURN NEW; END'; CREATE TRIGGER keep BEFORE UPDATE ON {shop.tables.source} FOR EACH ROW"
+        f" EXECUTE FUNCTION {shop.name}_keep()",
+    )
+    insert(shop, "one", "two")
+    wait_halted(shop, relay, "0 of 1 rows of progress were written as named")
+    assert len(shop.read("orders")) == (3 if column == "delivered" else 1)
+    execute(shop, f"DROP FUNCTION {shop.name}_keep CASCADE")
+    wait_empty(shop)
+    assert_exactly(shop, "orders")
+
+
 def _halts(shop: Site, table: str, event: str, words: str) -> None:
     relay = served(shop)
     name = getattr(shop.tables, table)

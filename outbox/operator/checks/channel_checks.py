@@ -209,7 +209,7 @@ def _refused(admin: AdminClient, kafka: Mapping[str, str], channel: Channel) -> 
         ChannelReader(kafka, description, gathering, HALVES).gather(now)
     except UnsafeError:
         return  # it is among the checkpoints
-    for one in refusing(admin, {name for some in gathering.oldest() for name in some.targets}):
+    for one in refusing(admin, {name for some in gathering.oldest() for name in some.targets}, writes=True):
         yield Finding("halves", f"messages for {one.topic} wait: {one.reason}: {one.detail}", FIXES[one.reason])
 
 

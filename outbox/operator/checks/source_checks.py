@@ -66,7 +66,7 @@ OWNED_SECONDS = 2.0
 def examine_sources(
     tables: Mapping[str, TableSettings], kafka: Mapping[str, str], channel: Channel, *, is_silent: bool
 ) -> Iterator[Finding]:
-    reporter = SourceReporter(kafka, channel, is_unreachable=is_silent)
+    reporter = SourceReporter(kafka, channel, is_unreachable=is_silent, writes=True)
     for source, table in tables.items():
         if table.is_foreign:
             foreign = ForeignSource(table.table_names(), table.foreign_name())

@@ -60,9 +60,13 @@ class SourceReporter:
 
     Args:
         is_unreachable: Whether Kafka did not answer. It is not asked again then, also after a report that found so.
+        writes: Whether this client has a relay's rights, so that a right to write that it lacks is a reason.
     """
 
-    def __init__(self, kafka: Mapping[str, str], channel: Channel, *, is_unreachable: bool = False) -> None:
+    def __init__(
+        self, kafka: Mapping[str, str], channel: Channel, *, is_unreachable: bool = False, writes: bool = False
+    ) -> None:
+        self._writes = writes
         self._kafka = kafka
         self._channel = channel
         self.is_unreachable = is_unreachable
@@ -161,19 +165,19 @@ class SourceReporter:
         self._ask_kafka()
         if self._admin is None:
             self._admin = admin_client(self._kafka)
-        return topic_states(self._admin, names)
+        return topic_states(self._admin, names, writes=self._writes)
 
 
-def topic_states(admin: AdminClient, names: Collection[str]) -> dict[str, TopicState]:
-    """Return the states of real topics, by name."""
+def topic_states(admin: AdminClient, names: Collection[str], *, writes: bool) -> dict[str, TopicState]:
+    """Return the states of real topics, by name; for `writes` see `SourceReporter`."""
     asked = sorted(name for name in names if is_topic_name(name))
     described = describe_topics(admin, asked, writing=True) if asked else {}
-    return {name: topic_state(name, described.get(name)) for name in names}
+    return {name: topic_state(name, described.get(name), writes=writes) for name in names}
 
 
-def refusing(admin: AdminClient, names: Collection[str]) -> list[RefusingTopic]:
-    """Return which real topics take no messages, and why."""
-    states = sorted(topic_states(admin, names).items())
+def refusing(admin: AdminClient, names: Collection[str], *, writes: bool = False) -> list[RefusingTopic]:
+    """Return which real topics take no messages, and why; for `writes` see `SourceReporter`."""
+    states = sorted(topic_states(admin, names, writes=writes).items())
     return [RefusingTopic(name, one.why, one.detail) for name, one in states if one.why is not Waits.NEXT]
 
 
@@ -189,12 +193,12 @@ def read_committed(
     return None if found is None else Committed.parse(found.offset, found.metadata)
 
 
-def topic_state(name: str, topic: TopicDescription | None) -> TopicState:
+def topic_state(name: str, topic: TopicDescription | None, *, writes: bool = False) -> TopicState:
     """Return what keeps a real topic from taking messages, as far as this client may see."""
     if topic is None:
         return TopicState(0, Waits.TOPIC_MISSING, f"topic {name} does not exist")
-    if topic.lacks:
-        return TopicState(0, Waits.NOT_AUTHORIZED, f"this client lacks {topic.lacks} on topic {name}")
+    if topic.lacks and (writes or not topic.lacks.startswith("WRITE ")):
+        return TopicState(0, Waits.NOT_AUTHORIZED, f"this client lacks {topic.lacks}")
     if not all(topic.writable):
         few = "has a partition without a leader, or with fewer in-sync replicas than min.insync.replicas"
         return TopicState(topic.partitions, Waits.TOPIC_UNAVAILABLE, f"topic {name} {few}")

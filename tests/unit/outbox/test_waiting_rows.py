@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
+from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox.operator.reading.source_report import topic_state
 from outbox.operator.state.waiting_rows import (
     TopicRows,
@@ -98,3 +101,12 @@ def test_the_oldest_comes_first() -> None:
 
 def test_a_topic_that_does_not_exist_is_missing() -> None:
     assert topic_state("gone", None).refuses(-1) == (Waits.TOPIC_MISSING, "topic gone does not exist")
+
+
+@pytest.mark.parametrize("right", ["WRITE", "DESCRIBE"])
+def test_that_a_viewer_may_not_write_is_no_reason(right: str) -> None:
+    lacks = f"{right} on topic orders"
+    topic = TopicDescription("orders", "id", 3, 1, {}, lacks, (Replicas(1, frozenset({1}), 1),) * 3)
+    refused = (Waits.NOT_AUTHORIZED, f"this client lacks {lacks}")
+    assert topic_state("orders", topic).refuses(-1) == (None if right == "WRITE" else refused)
+    assert topic_state("orders", topic, writes=True).refuses(-1) == refused

@@ -222,10 +222,11 @@ def _columns(table: Table) -> Iterator[tuple[str, str, str]]:
 
 
 def _lacks(facts: Facts, table: Table) -> str:
-    wanted = [column for _, column, _ in _columns(table)]
+    wanted = {column: name for name, column, _ in _columns(table)}
     found = {*facts.columns, *(column.removesuffix("!") for column in facts.columns)}
-    missing = ", ".join(column.replace("!", " NOT NULL") for column in sorted(wanted) if column not in found)
-    return missing and f"lacks the columns {missing}"
+    there = {column.partition(" ")[0]: column for column in facts.columns}
+    missing = [f"{column} (found: {there.get(wanted[column], 'none')})" for column in sorted(wanted.keys() - found)]
+    return f"lacks the columns {', '.join(missing)}".replace("!", " NOT NULL") if missing else ""
 
 
 def _has_another_key(facts: Facts, table: Table) -> str:
@@ -294,7 +295,7 @@ CONTRACT = (
         _OURS,
         _lacks,
         "rows could not be read or written",
-        "run `outbox table create`, which adds new columns; compare the others with `outbox table create --print-sql`",
+        "run ALTER TABLE {table} ADD COLUMN …, or ALTER COLUMN … TYPE …, as `outbox table create --print-sql` has it",
     ),
     Condition(
         "its primary key, not deferrable",

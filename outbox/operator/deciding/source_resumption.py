@@ -14,6 +14,7 @@ import psycopg
 
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import TRY_OWN, Counts, source_name
+from outbox._postgres.table_contract import breaches
 from outbox._rules.source_progress import Committed, Progress, is_foreign
 from outbox.errors import UsageError
 from outbox.operator.reading.delivered_search import Delivered, DeliveredSearch
@@ -166,6 +167,8 @@ class Resumption:
         self.waiting = sum(count for _, count, _ in found)
         self.in_delivery = len(self.progress.ids) - self.progress.missing
         self._now_ms = view.now_ms()
+        if broken := breaches(connection, table.places):  # that comes first (R75)
+            self.repair = Repair("; ".join(f"{one.what}: {one.harm}" for one in broken), broken[0].fix)
 
     def _compare(self, view: TableView) -> Repair:
         not_begun = NOT_BEGUN._replace(lost=view.has_evidence())

@@ -90,6 +90,11 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         "_fence lacks the columns id integer NOT NULL",
         "--print-sql",
     ),
+    "rounded times": (
+        "ALTER TABLE {n}_message ALTER COLUMN created_at TYPE timestamptz(0)",
+        "created_at timestamp with time zone NOT NULL (found: created_at timestamp(0) with time zone NOT NULL)",
+        "ALTER COLUMN … TYPE …",
+    ),
     "no key": (
         "ALTER TABLE {n}_message DROP CONSTRAINT {n}_message_pkey",
         "_message needs the primary key (id)",

@@ -232,3 +232,14 @@ def test_a_row_whose_start_was_altered_is_not_taken_for_undelivered(shop: Site) 
     assert "another start: look at both" in document["not_searched"][0]["why"]
     trusted = ("--not-delivered-to", shop.topic("orders"), "--dry-run")
     assert _document(shop, "--skip-delivered", *trusted)["rows_found_delivered"] == 0
+
+
+def test_a_breach_of_the_contract_is_refused_by_name(shop: Site) -> None:
+    _insert(shop, "one")
+    _run(shop, "ALTER TABLE {message} SET UNLOGGED")
+    document = _document(shop, "--skip-delivered", code=Exit.FINDINGS)
+    assert (document["outcome"], document["rows"]) == ("refused", 1)
+    assert "is not logged: a crash would empty it" in document["halted"]
+    assert "SET LOGGED" in document["why"]
+    _run(shop, "ALTER TABLE {message} SET LOGGED")
+    assert _document(shop)["outcome"] == "not halted"

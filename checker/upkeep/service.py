@@ -7,7 +7,7 @@ with the databases that are served.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import psycopg
 import structlog
@@ -22,6 +22,9 @@ from outbox._postgres.callback_table import CallbackTable
 from outbox._service.periodic import Periodic
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError, KafkaUnreachable
+
+LINES = 100
+"""Findings that one walk logs: teams choose the names of services, and how many."""
 
 log = structlog.get_logger()
 
@@ -45,7 +48,7 @@ class DatabaseUpkeep:
             stop=self._stopped,
         )
         self._problems: Sequence[str] = ()
-        self._told: Sequence[Undelivered] = ()
+        self._logged: Mapping[tuple[str, Delay, str], Undelivered] = {}
         self._periodic = Periodic(f"upkeep {name}", self.walk, settings.upkeep_interval_ms / 1000)
         metrics.begin(name)
 
@@ -87,7 +90,7 @@ class DatabaseUpkeep:
         if found is not None:
             counts = {kind: sum(one.count for one in found if one.delay is kind) for kind in Delay}
             metrics.undelivered(self._name, counts)
-            self._tell_undelivered(found)
+            self._log_undelivered(found)
             if not progress.problems:
                 metrics.UPKEEP_COMPLETED.labels(self._name).set_to_current_time()
 
@@ -97,23 +100,27 @@ class DatabaseUpkeep:
             log.warning("Rows not purged", database=self._name, reasons=problems)
         self._problems = problems
 
-    def _tell_undelivered(self, found: Sequence[Undelivered]) -> None:
-        """One line for each finding, and again only when it has changed."""
-        for one in found:
-            if one not in self._told:
-                log.error(
-                    "Committed transactions not delivered",
-                    database=self._name,
-                    service=one.service,
-                    kind=str(one.delay),
-                    detail=one.detail,
-                    count=one.count,
-                    oldest=one.oldest.isoformat(" ", "seconds"),
-                    examples=one.examples,
-                )
-        if self._told and not found:
+    def _log_undelivered(self, found: Sequence[Undelivered]) -> None:
+        """Log each finding in a line, and again only when it has changed: the largest first, so many of each walk."""
+        new = sorted((one for one in found if self._logged.get(one.which) != one), key=lambda one: -one.count)
+        for one in new[:LINES]:
+            log.error(
+                "Committed transactions not delivered",
+                database=self._name,
+                service=one.service,
+                kind=str(one.delay),
+                detail=one.detail,
+                count=one.count,
+                oldest=one.oldest.isoformat(" ", "seconds"),
+                examples=one.examples,
+            )
+        if rest := new[LINES:]:
+            count = sum(one.count for one in rest)
+            log.error("More committed transactions not delivered", database=self._name, lines=len(rest), count=count)
+        if self._logged and not found:
             log.info("All committed transactions delivered", database=self._name)
-        self._told = found
+        later = {one.which for one in rest}
+        self._logged = {one.which: one for one in found if one.which not in later}
 
 
 class Upkeep:

@@ -143,6 +143,10 @@ class Undelivered:
     oldest: datetime
     examples: list[str]
 
+    @property
+    def which(self) -> tuple[str, Delay, str]:
+        return self.service, self.delay, self.detail
+
 
 class _Settled:
     """What is settled, as parameters of a page's statements."""
@@ -185,7 +189,7 @@ class _Findings:
                 continue
             detail = _detail(row, delay, progress)
             new = Undelivered(row.service, delay, detail, 0, created_at, [])
-            one = self._found.setdefault((row.service, delay, detail), new)
+            one = self._found.setdefault(new.which, new)
             one.count += 1
             one.oldest = min(one.oldest, created_at)
             if len(one.examples) < EXAMPLES:

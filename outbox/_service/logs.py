@@ -18,6 +18,9 @@ from outbox._security.redaction import printable, redact
 
 LIBRDKAFKA = "librdkafka"
 
+LISTED = 10
+"""Entries of a list that a line has."""
+
 
 class _Above(logging.Handler):
     """Writes text to a terminal, above the line at its end."""
@@ -38,8 +41,15 @@ class _TextFormatter(structlog.stdlib.ProcessorFormatter):
 
 
 def _printable(_logger: Any, _method: str, event: Any) -> Any:
-    """Remove connection strings and control characters from every field of a record."""
-    return {name: printable(value) for name, value in event.items()}
+    """Shorten each list of a record, and remove connection strings and control characters from every field."""
+    return {name: printable(_short(value)) for name, value in event.items()}
+
+
+def _short(value: Any) -> Any:
+    """Return the first entries of a long list, and how many more there are: teams choose names, and how many."""
+    if not isinstance(value, list) or len(value) <= LISTED:
+        return value
+    return [*value[:LISTED], f"and {len(value) - LISTED:,} more"]
 
 
 _plain = structlog.dev.plain_traceback

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
 
+from structlog.testing import capture_logs
+
 from checker import metrics
+from checker.rules.settlement import Delay
 from checker.settings import CheckerSettings
 from checker.upkeep.delivery_progress import DeliveryReader
-from checker.upkeep.service import Upkeep
+from checker.upkeep.service import LINES, DatabaseUpkeep, Upkeep
+from checker.upkeep.walk import Undelivered
 from outbox._settings.declared import CheckerDatabase
 
 CHANNEL = SimpleNamespace(channel=SimpleNamespace(name="c"))
@@ -35,3 +40,21 @@ def test_figures_of_a_database_are_there_from_the_beginning() -> None:
     upkeep.begin("shop", CheckerDatabase(**DATABASE))
     upkeep.stop()
     assert shown("shop") == FIGURES
+
+
+def test_a_walk_logs_the_largest_findings_and_counts_the_rest() -> None:
+    """A team can commit rows of as many services as it likes. The next walk logs others."""
+    found = [Undelivered(f"s{n}", Delay.GONE, "", n, datetime.now(UTC), []) for n in range(1, 2 * LINES + 3)]
+    upkeep = DatabaseUpkeep("shop", CheckerDatabase(**DATABASE), settings(), READER)
+    walks = []
+    for _ in range(3):
+        with capture_logs() as logs:
+            upkeep._log_undelivered(found)
+        walks.append(logs)
+    assert [len(logs) for logs in walks] == [LINES + 1, LINES + 1, 2]
+    assert walks[0][0]["service"] == f"s{2 * LINES + 2}"
+    rest = walks[0][-1]
+    assert (rest["lines"], rest["count"]) == (LINES + 2, sum(range(1, LINES + 3)))
+    with capture_logs() as logs:
+        upkeep._log_undelivered(found)
+    assert logs == []

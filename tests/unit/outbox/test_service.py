@@ -165,6 +165,18 @@ def test_without_a_terminal_the_log_tells_what_has_changed(monkeypatch: pytest.M
     assert '"delivered": 2' in line
 
 
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_long_list_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch, logs: None, form: str) -> None:
+    del logs
+    written = io.StringIO()
+    monkeypatch.setattr("sys.stderr", written)
+    configure_logs("info", form)
+    structlog.get_logger().error("Services without a database", services=[f"s{n}" for n in range(40_000)])
+    assert "s9" in written.getvalue()
+    assert "s10" not in written.getvalue()
+    assert "and 39,990 more" in written.getvalue()
+
+
 def test_a_look_that_the_cluster_does_not_answer_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outbox._service.periodic.PAUSE_SECONDS", 0.01)
     looks = threading.Semaphore(0)

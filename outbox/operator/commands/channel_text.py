@@ -32,6 +32,8 @@ def show_halves(console: Console, state: ChannelState) -> None:
             counts = (str(count) for count in (one.half_partition, one.undecided, one.decided))
             table.add_row(one.service, *counts, age(state.now_ms - one.oldest_ms))
         console.print(table)
+        if state.sums_not_listed:
+            console.print(f"and {state.sums_not_listed:,} more services and half partitions: --limit")
     elif not state.not_read:
         console.print(f"No unsettled transaction was found in channel {state.channel}.")
     for waiting in state.transactions:

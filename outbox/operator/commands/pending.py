@@ -45,7 +45,9 @@ def pending(
     given: dict[str, Any],
     service: Annotated[str | None, typer.Option(help="Only transactions of this service.")] = None,
     older_than: Annotated[str, typer.Option(help="Only what is older, such as 90s, 15m, 6h or 2d.")] = "0s",
-    limit: Annotated[int, typer.Option(min=1, help="Number of transactions listed, the oldest first.")] = LIMIT,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Number of transactions listed, the oldest first, and of sums.")
+    ] = LIMIT,
     look: Annotated[bool, typer.Option("--look", help="Look into the databases, too; they are only read.")] = False,  # noqa: FBT002 - a flag
     records: Records = RECORDS,
     as_json: Json = False,  # noqa: FBT002 - a flag

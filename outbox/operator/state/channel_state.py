@@ -141,6 +141,7 @@ class ChannelState:
     channel: str
     now_ms: int
     sums: list[ServiceSum] = field(default_factory=list)
+    sums_not_listed: int = 0
     transactions: list[WaitingTransaction] = field(default_factory=list)
     refusing: list[RefusingTopic] = field(default_factory=list)
     not_listed: int = 0
@@ -151,8 +152,9 @@ class ChannelState:
     tables: list[SourceState] = field(default_factory=list)
 
     def take(self, found: Gathering, limit: int, rows: Mapping[str, RowSeen]) -> None:
-        """Take what was gathered of halves: the sums, and so many transactions, the oldest first."""
-        self.sums = [one for _, one in sorted(found.sums.items())]
+        """Take what was gathered of halves: so many sums, the largest first, and transactions, the oldest first."""
+        sums = sorted(found.sums.values(), key=lambda one: (-one.undecided - one.decided, one.service))
+        self.sums, self.sums_not_listed = sums[:limit], len(sums[limit:])
         self.discarded = [one for _, one in sorted(found.discarded.items())]
         shown = found.oldest()[:limit]
         self.transactions = [self._waiting(one, found.behind(one), rows.get(one.id, RowSeen())) for one in shown]

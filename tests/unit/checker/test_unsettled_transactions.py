@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 
 from outbox._kafka.range_reader import Span
+from outbox._service.output import PlainConsole
 from outbox.errors import UsageError
+from outbox.operator.commands.channel_text import show_halves
 from outbox.operator.context import parse_duration
 from outbox.operator.reading.channel_reader import NEAR, _spans
+from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, ServiceSum
 from outbox.protocol.check import CheckRequest
 from outbox.protocol.checkpoint import HalfCheckpoint
@@ -200,3 +203,15 @@ def test_durations(text: str, ms: int) -> None:
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(UsageError, match="not a valid duration"):
         parse_duration(text)
+
+
+def test_the_largest_services_are_listed_and_the_others_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """A team can publish under as many names as it likes."""
+    gathering, state = Gathering(100), ChannelState("outbox", 2_000)
+    for number in range(40):
+        gathering.add_half(_half(number, f"t{number}", service=f"s{number}"))
+    gathering.add_half(_half(40, "more", service="s7"))
+    state.take(gathering, 3, {})
+    assert [(one.service, one.undecided) for one in state.sums] == [("s7", 2), ("s0", 1), ("s1", 1)]
+    show_halves(PlainConsole(), state)
+    assert "and 37 more services and half partitions: --limit" in capsys.readouterr().out

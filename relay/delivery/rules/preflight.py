@@ -183,8 +183,7 @@ def _inspect_record(
         if size > limit:
             return Finding(DiscardReason.TOO_LARGE, f"{size} bytes, topic {name} allows {limit}")
     if not -topic.newest <= age <= topic.oldest:
-        return Finding(
-            DiscardReason.TIMESTAMP,
-            f"its timestamp is {age} ms old, topic {name} allows {-topic.newest} to {topic.oldest}",
-        )
+        when = f"{age} ms old" if age >= 0 else f"{-age} ms in the future"
+        allowed = f"up to {topic.oldest} ms old, and {topic.newest} ms in the future"
+        return Finding(DiscardReason.TIMESTAMP, f"its timestamp is {when}, topic {name} allows {allowed}")
     return None

@@ -176,6 +176,7 @@ def test_timestamp_outside_topic_window_is_found(offset_ms: int, *, passes: bool
     found = finding(timed(offset_ms), now=NOW, topics=topics)
     assert (found is None) == passes
     assert found is None or found.reason is DiscardReason.TIMESTAMP
+    assert found is None or ("ms in the future, topic" in found.detail) is (offset_ms > 0)
     assert finding(timed(offset_ms), topics=topics) is None, "without a clock nothing is said of timestamps"
 
 

@@ -75,9 +75,8 @@ def test_a_trigger_that_keeps_the_progress_halts_the_source(store: Site) -> None
 
 
 @pytest.mark.parametrize("column", ["batch", "delivered", "ids", "highest"])
-def test_a_trigger_that_keeps_a_column_of_the_progress_halts_before_a_batch_is_delivered(
-    store: Site, column: str
-) -> None:
+def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(store: Site, column: str) -> None:
+    """Before the batch that is named is delivered; `delivered` is first written afterwards."""
     relay = served(store)
     execute(
         store,
@@ -87,7 +86,7 @@ def test_a_trigger_that_keeps_a_column_of_the_progress_halts_before_a_batch_is_d
     )
     insert(store, "one", "two")
     wait_halted(store, relay, "0 of 1 rows of progress were written as named")
-    assert len(store.read("orders")) == 1
+    assert len(store.read("orders")) == (3 if column == "delivered" else 1)
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
     wait_empty(store)
     assert_exactly(store, "orders")

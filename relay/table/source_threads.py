@@ -159,7 +159,7 @@ class _SourceThread(threading.Thread):
         self.unserved = table.intruder()
         if self.unserved:
             report.table_unserved(self._source)
-            log.error("Table source not served: its lock is held in vain", reason=self.unserved)
+            log.error("Table source not served: its owner does not deliver it", reason=self.unserved)
         else:
             report.forget_table(self._source)  # the owner has the figures
 

@@ -126,7 +126,7 @@ def _locks_source(teams: Teams) -> str:
         teams.relay.kill()
         waiting.join()
         teams.relay = teams.b.start_relay()
-        wait_until(lambda: "its lock is held in vain" in teams.relay.output(), explain=teams.b.site.logs)
+        wait_until(lambda: "its owner does not deliver it" in teams.relay.output(), explain=teams.b.site.logs)
         with teams.b.site.connect() as operator:
             operator.execute("SELECT pg_terminate_backend(%s)", (holder.info.backend_pid,))
     _wait_for_more(teams, teams.b.topics[1])

@@ -267,10 +267,11 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         report = reporter.report(source, foreign, dsn)
     for problem in report.not_read:
         yield Finding(what, f"not read: {problem}", "correct it, and run this again")
+    may_keep = f"triggers and rules of {report.table} that may keep rows where they are: {keepers}"
     if report.condition is Condition.HALTED:
-        yield Finding(what, f"halted: {report.why}", "see docs/foreign_tables.md, 'A source that stops'")
+        problem = f"halted: {report.why}; {may_keep}"
+        yield Finding(what, problem, "see docs/foreign_tables.md, 'A source that stops'")
     elif report.condition is not Condition.SERVED and report.batch is not None:
-        may_keep = f"triggers and rules of {report.table} that may keep rows where they are: {keepers}"
         problem = f"{report.condition}: {report.why or 'no relay delivers the table'}; {may_keep}"
         yield Finding(what, problem, f"start a relay with {source} in its setting tables; a running one logs the cause")
     else:

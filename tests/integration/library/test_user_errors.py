@@ -780,6 +780,8 @@ COMMANDS = (
     "Name it in OUTBOX_CONFIG",
     "nothing was changed. Run this again",
     "which was not changed. Run this again",
+    "GRANT EXECUTE ON FUNCTION",  # tests/integration/library/test_lock.py
+    "was not stored in table",  # tests/integration/library/test_inbox.py
     "Drop it, or run this with another role",  # tests/integration/relay/test_table_counts.py
     "was not found; \0 could not be read",  # tests/integration/operator/test_one_server_away.py
     "stop the relay that serves it",

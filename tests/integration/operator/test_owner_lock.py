@@ -20,7 +20,7 @@ from tests.support.harness import Site, wait_until
 from tests.support.message_rows import create, insert_rows, relay_settings, wait_empty
 from tests.support.servers import Servers
 
-NAMED = "its lock is held in vain"
+NAMED = "its owner does not deliver it"
 PAGE = Path(__file__).parents[3] / "docs/operations/teams.md"
 ROLES = {"outbox_relay": "relay", "outbox_operator": "operator", "outbox_checker": "checker", "outbox_owner": "owner"}
 

@@ -76,14 +76,14 @@ def test_a_source_whose_table_breaks_its_contract_is_halted(store: Site) -> None
     assert "waits for a relay" not in call_command(app, store, environ=relay_settings(store))[1]
 
 
-def test_a_source_that_its_owner_halted_is_shown_with_the_cause(shop: Site) -> None:
+def test_a_source_that_its_owner_halted_is_shown_with_the_cause(store: Site) -> None:
     """R81: whatever the cause is; until an owner serves it."""
-    _insert(shop, ("orders", "a"))
-    shop.relay(extra=relay_settings(shop), failpoint="relay.table_delivered:1:raise")
-    wait_until(lambda: _table(shop)["condition"] == "halted", explain=shop.logs)
-    assert "unforeseen error" in _table(shop)["why"]
-    wait_until(lambda: _table(shop)["condition"] == "served", explain=shop.logs)
-    assert _table(shop)["why"] is None
+    _insert(store, ("orders", "a"))
+    store.relay(extra=relay_settings(store), failpoint="relay.table_delivered:1:raise")
+    wait_until(lambda: _table(store)["condition"] == "halted", explain=store.logs)
+    assert "unforeseen error" in _table(store)["why"]
+    wait_until(lambda: _table(store)["condition"] == "served", explain=store.logs)
+    assert _table(store)["why"] is None
 
 
 @pytest.mark.long

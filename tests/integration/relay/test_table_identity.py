@@ -118,9 +118,9 @@ def test_rows_of_an_old_transaction_with_the_same_xid_are_another_transaction(st
                 ),
                 (age, topic, key, names),
             )
-    expected = execute(
-        store, "SELECT {transaction_id} || '/' || id FROM {message} WHERE header_names IS NULL ORDER BY id"
-    )
+        expected = connection.execute(
+            table.compose("SELECT {transaction_id} || '/' || id FROM {message} WHERE header_names IS NULL ORDER BY id")
+        ).fetchall()
     store.relay(extra=relay_settings(store))
     wait_empty(store)
     found = store.wait_visible(3, "orders")

@@ -51,7 +51,7 @@ def _named(**names: str) -> str:
     return _pem(_certificate(parts))
 
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=16)
 ATTRIBUTES = st.builds(x509.NameAttribute, st.sampled_from(KINDS), TEXTS)
 PARTS = st.lists(ATTRIBUTES, min_size=1, max_size=2, unique_by=lambda one: one.oid).map(x509.RelativeDistinguishedName)
 

@@ -134,9 +134,9 @@ def test_the_log_tells_each_minute_what_has_changed(monkeypatch: pytest.MonkeyPa
     assert '"delivered": 2' in line
 
 
+@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_long_list_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch, logs: None, form: str) -> None:
-    del logs
+def test_a_long_list_is_cut_and_counted(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
     configure_logs("info", form)

@@ -72,10 +72,10 @@ FIGURES: dict[str, tuple[Callable[[], int], int]] = {
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
         60_000,
     ),
-    "commands": (lambda: len(_all_commands()), 25),
-    "options": (_options, 195),
-    "settings": (_settings, 90),
-    "metrics": (_metrics, 50),
+    "commands": (lambda: len(_all_commands()), 24),
+    "options": (_options, 181),
+    "settings": (_settings, 74),
+    "metrics": (_metrics, 48),
 }
 
 

@@ -34,7 +34,7 @@ from outbox.protocol.identifiers import lock_number, make_transaction_id
 log = structlog.get_logger()
 
 NEWEST = 10_000
-"""So many of the table's newest rows are looked at, by the primary key."""
+"""How many of the newest rows of the table are looked at, by the primary key."""
 
 _AHEAD_MS = 3_600_000
 """Ids from further in the future are of no clock: they would be the newest for ever."""

@@ -98,7 +98,7 @@ class DatabaseUpkeep:
         self._problems = problems
 
     def _log_undelivered(self, found: Sequence[Undelivered]) -> None:
-        """Log each finding in a line, and again only when it has changed: the largest first, so many of each walk."""
+        """Log each finding once until it changes: the largest first, at most `LINES` of a walk."""
         new = sorted((one for one in found if self._logged.get(one.which) != one), key=lambda one: -one.count)
         for one in new[:LINES]:
             log.error(

@@ -273,7 +273,7 @@ def _flush(session: Session) -> None:
 
 
 LOST_XIDS = 1_000_000
-"""A server can have lost so many transactions in a crash or failover; an xid further ahead is of another database."""
+"""Transactions that a server may lose in a crash or failover; an xid further ahead is of another database."""
 
 # One statement has one snapshot: a row that is moved meanwhile is seen once, and a transaction is open if the snapshot
 # cannot have its rows. Its xmax may be below the next xid, which age() counts from.

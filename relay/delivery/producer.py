@@ -137,8 +137,8 @@ class ClientLog:
 class BatchProducer:
     """A producer for whole batches.
 
-    No other object refers to `client`, and no local name: an error that is kept would keep the client with its frames,
-    and a thread of librdkafka never rests where a broker has left the cluster (R79).
+    Use `client` through this object only, and bind it to no local name: the frames of an error that is kept would keep
+    it alive. Where a broker has left the cluster, a thread of each client uses a whole processor (R79).
     """
 
     def __init__(self, config: Mapping[str, str | int | bool]) -> None:
@@ -238,7 +238,7 @@ class BatchProducer:
         librdkafka asks who coordinates the group only when a connection comes or goes. While it waits for that, this
         connection is idle. Another thread than that of the call does it.
         """
-        with suppress(KafkaException, SystemError, AttributeError):  # the call raises it, too; it was let go meanwhile
+        with suppress(KafkaException, SystemError, AttributeError):  # the call raises it, too, or it is closed
             self.client.poll(0)  # its log has the newest connection
         if self.client_log.coordinator is None:
             return

@@ -150,7 +150,7 @@ class ChannelState:
     tables: list[SourceState] = field(default_factory=list)
 
     def take(self, found: Gathering, limit: int, rows: Mapping[str, RowSeen]) -> None:
-        """Take what was gathered of halves: so many sums, the largest first, and transactions, the oldest first."""
+        """Take what was gathered of halves, up to a limit: the largest sums, and the oldest transactions."""
         sums = sorted(found.sums.values(), key=lambda one: (-one.undecided - one.decided, one.service))
         self.sums, self.sums_not_listed = sums[:limit], len(sums[limit:])
         self.discarded = [one for _, one in sorted(found.discarded.items())]

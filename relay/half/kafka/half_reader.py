@@ -1,6 +1,6 @@
 """Kafka's records to the ledger's values, and halves read by their offsets.
 
-Those are read that a checkpoint names unsettled, and those whose bodies were let go.
+It reads those that a checkpoint names unsettled, and those whose bodies are not in memory any more.
 """
 
 import hashlib

@@ -154,7 +154,7 @@ class Pacing:
         return True
 
     def written(self, now: int, rest: int) -> None:
-        """Record that a batch was written; for so many ms the next one leaves only when it is full."""
+        """Record that a batch was written, and for how long (ms) the next one leaves only when it is full."""
         self._rests_until = now + rest
 
     def wait(self, now: int) -> int | None:

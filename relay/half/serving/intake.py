@@ -65,7 +65,7 @@ class Arrivals:
     # --- the worker's thread
 
     def wait(self, seconds: float) -> None:
-        """Wait for records, or a stop, for at most so many seconds."""
+        """Wait for records, or a stop, at most for this time."""
         with self._wake:
             if not any(self.sizes()) and not self.is_stopping:
                 self._wake.wait(seconds)
@@ -75,7 +75,7 @@ class Arrivals:
         return self._halves[0].offset() if self._halves else None
 
     def take_halves(self, most: int, limit: int) -> list[Message]:
-        """Take so many halves at most, below an offset."""
+        """Take halves below an offset, at most this number."""
         taken: list[Message] = []
         while self._halves and len(taken) < most and (self._halves[0].offset() or 0) < limit:
             taken.append(self._halves.popleft())

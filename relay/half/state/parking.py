@@ -102,7 +102,7 @@ class Deferred:
         return min((runs.since for runs in self._services.values()), default=None)
 
     def first(self, service: str, count: int) -> list[int]:
-        """Return so many offsets of a service at most, the lowest first."""
+        """Return the lowest offsets of a service, at most this number."""
         return list(islice(self._services[service], count))
 
     def remove_lowest(self, service: str) -> None:

@@ -10,16 +10,15 @@ from outbox._postgres.ddl import may_use_schema, missing_rights, written
 from outbox._postgres.dsn import connect_dsn, connection_problem, connection_remedy, database_name
 from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.source_statements import source_name
+from outbox._postgres.source_statements import STATEMENT_SECONDS, source_name
 from outbox._postgres.table_contract import breaches, exists
 from outbox._settings.declared import CheckerDatabase, TableSettings
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.finding import Finding
-from outbox.operator.reading.table_view import TableView
+from outbox.operator.reading.table_view import CONNECT_SECONDS, TableView
 from outbox.settings import TableNames
 
 _MIN_POSTGRES = 140_000
-_CONNECT_SECONDS = 5
 
 _READABLE: LiteralString = (
     "SELECT coalesce(has_column_privilege(to_regclass(%s), 'created_at', 'SELECT'), false)"
@@ -85,9 +84,10 @@ def examine_checker_database(
         with connect_dsn(
             url,
             autocommit=True,
-            connect_timeout=_CONNECT_SECONDS,
+            connect_timeout=CONNECT_SECONDS,
             target_session_attrs="read-write",
             options="-c search_path=pg_catalog",
+            statement_seconds=STATEMENT_SECONDS,
         ) as opened:
             problems = table.problems(opened)
             beside = list(more(opened, database.table_names()))

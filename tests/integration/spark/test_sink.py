@@ -119,6 +119,19 @@ def test_a_batch_of_which_staged_rows_are_gone_fails_and_its_retry_succeeds(sunk
         sunk.sink(query="other").publish([sunk.staged("c")], 0, is_stream=False)
 
 
+def test_rows_that_their_task_did_not_count_fail_the_batch(sunk: Sunk) -> None:
+    """An executor chooses the attempt of its session: it may name that of another task."""
+    honest = sunk.staged("a1", "a2")
+    columns = "service, topic, partition, value"
+    sunk.run(
+        f"INSERT INTO {sunk.site.tables.staged} (attempt, {columns}) SELECT '{honest.attempt}', {columns}"
+        f" FROM {sunk.site.tables.staged} WHERE value = 'a1'"
+    )
+    with pytest.raises(JobFailedError, match="has 2 rows, of which 3 were staged"):
+        sunk.sink().publish([honest], 0, is_stream=False)
+    assert sunk.published() == []
+
+
 def test_a_batch_that_was_committed_is_not_published_again(sunk: Sunk) -> None:
     for batch in (3, 4, 4):  # a stream may have begun elsewhere
         sunk.sink().publish([sunk.staged(f"v{batch}", checkpoint="one")], batch, is_stream=True)

@@ -112,12 +112,14 @@ CREATE TABLE IF NOT EXISTS {source} (
     starts bigint[] NOT NULL DEFAULT '{{}}',
     highest bigint NOT NULL DEFAULT 0,
     purged_until timestamptz,
-    halted text
+    halted text,
+    server bigint
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE {source} IS
     'The batch in delivery, and its rows by id, xid and created_at (us). delivered: the last known to be delivered.';
 COMMENT ON COLUMN {source}.highest IS 'No higher id has ever left the message table.';
 COMMENT ON COLUMN {source}.halted IS 'Why its owner stopped; NULL: it did not.';
+COMMENT ON COLUMN {source}.server IS 'The system identifier of the server on which it was last taken over.';
 CREATE TABLE IF NOT EXISTS {delivered} (
     xid xid8 NOT NULL,
     created_at timestamptz NOT NULL,

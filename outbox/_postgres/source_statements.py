@@ -40,9 +40,11 @@ PROGRESS: LiteralString = (
 """The name of a source, and its `Progress`."""
 
 HALT: LiteralString = (
-    "UPDATE {source} SET halted = %(reason)s WHERE id = 0 AND halted IS DISTINCT FROM CAST(%(reason)s AS text)"
+    "UPDATE {source} AS s SET halted = %(reason)s FROM {source} AS was"
+    " WHERE s.id = 0 AND was.id = 0 AND s.halted IS DISTINCT FROM CAST(%(reason)s AS text) RETURNING CAST(CASE WHEN"
+    " to_jsonb(s) - 'halted' = to_jsonb(was) - 'halted' THEN '0' ELSE 'a trigger changes the progress' END AS bigint)"
 )
-"""Keeps why an owner stopped, for operators; NULL: it serves."""
+"""Keeps why an owner stopped, for operators; NULL: it serves. It fails where more than that would change."""
 HALTED: LiteralString = "SELECT halted FROM {source} WHERE halted IS NOT NULL"
 
 COUNTED: LiteralString = (

@@ -65,7 +65,7 @@ _COLUMNS: Mapping[Table, str] = {
     Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz! = now(),"
     " batch bigint!, ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, ids bigint[]! = {{}}, xids xid8[]! = {{}},"
-    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz, halted text",
+    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz, halted text, server bigint",
     Table.STAGED: "attempt uuid! = current_setting(outbox.attempt), id bigint! = ALWAYS AS IDENTITY,"
     f" staged_at timestamptz! = now(), {_CONTENT}",
     Table.SINK: "query text!, checkpoint text!, batch bigint!, rows bigint!, checksum bigint!,"

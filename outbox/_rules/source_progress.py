@@ -134,7 +134,7 @@ def _of_one_batch(progress: Progress, committed: Committed) -> str:
             "delivered under the same name, as a restored dump or a former primary. Both copies halt. Stop the relays "
             "of the copy that shall not be delivered, then resume the other one."
         )
-    if progress.missing and committed.batch != progress.delivered:
+    if (progress.missing or not progress.ids) and committed.batch != progress.delivered:
         there = len(progress.ids) - progress.missing
         return (
             f"{there} of {len(progress.ids)} rows of batch {progress.batch}, which Kafka has, are in the table. Rows "

@@ -299,6 +299,7 @@ class OwnedTable(ABC):
             "incarnation": before.incarnation,
             "expected": before.nonce,
             "settles": after.delivered == before.batch,
+            "named": len(before.ids) * (after.delivered == before.batch),
             "batch": after.batch,
             "nonce": after.nonce,
             "delivered": after.delivered,

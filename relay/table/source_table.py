@@ -27,6 +27,12 @@ PURGE_ROWS = 10_000
 """Rows of evidence that one statement purges, about as many as a batch adds."""
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
+# Another server has its own xids: there no evidence proves nothing about a transaction from before (R74).
+_ARRIVED: LiteralString = (
+    "UPDATE {source} SET server = here, purged_until = CASE WHEN server IS NULL THEN purged_until ELSE now() END"
+    " FROM (SELECT system_identifier FROM pg_control_system()) AS this (here)"
+    " WHERE id = 0 AND server IS DISTINCT FROM here"
+)
 _HIGHEST: LiteralString = (
     "SELECT highest, (SELECT pg_relation_filenode(tableoid) FROM {sequence}) FROM {source} WHERE id = 0"
 )
@@ -65,6 +71,7 @@ _MOVE: LiteralString = (
     " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS bigint[]),"
     " xids = CAST(%(xids)s AS xid8[]), starts = CAST(%(starts)s AS bigint[]), highest = greatest(highest, %(highest)s)"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
+    " AND %(named)s IN (0, cardinality(ids))"
     " RETURNING batch, (batch, nonce, delivered, delivered_nonce, ids, xids, starts) = (%(batch)s,"
     " CAST(%(nonce)s AS uuid), %(delivered)s, CAST(%(delivered_nonce)s AS uuid), CAST(%(ids)s AS bigint[]),"
     " CAST(%(xids)s AS xid8[]), CAST(%(starts)s AS bigint[])) AND highest >= %(highest)s AS is_set),"
@@ -139,6 +146,7 @@ class SourceTable(OwnedTable):
     def progress(self) -> Progress:
         with self._explained():
             self._connection.execute(self._table.compose(_BEGIN), (self.name,))
+            self._connection.execute(self._table.compose(_ARRIVED))
             row = self._connection.execute(self._table.compose(PROGRESS)).fetchone()
             found = self._connection.execute(self._table.compose(_HIGHEST)).fetchone()
         self._highest, self._ids_file = found or (0, None)

@@ -48,6 +48,7 @@ _MOVE: LiteralString = (
     " moved AS (UPDATE {source} SET batch = %(batch)s, nonce = CAST(%(nonce)s AS uuid), delivered = %(delivered)s,"
     " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS text[])"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
+    " AND %(named)s IN (0, cardinality(ids))"
     " RETURNING batch, (batch, nonce, delivered, delivered_nonce, ids) = (%(batch)s, CAST(%(nonce)s AS uuid),"
     " %(delivered)s, CAST(%(delivered_nonce)s AS uuid), CAST(%(ids)s AS text[])) AS is_set),"
     " gone AS ({settle} moved WHERE {id} = ANY ({named}) RETURNING {id} AS id, {settled} AS settled),"

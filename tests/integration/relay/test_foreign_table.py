@@ -305,6 +305,9 @@ def test_a_trigger_that_keeps_delivered_rows_stops_the_source(shop: Site, kind: 
 @pytest.mark.long
 def test_a_trigger_that_suppresses_the_copy_of_a_discarded_row_stops_the_source(shop: Site) -> None:
     BIGINT.create(shop)
+    insert(shop, BIGINT, "orders", "one")
+    service = relay(shop, BIGINT)
+    BIGINT.wait_empty(shop)
     body = "CREATE FUNCTION {0}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
     execute(shop, body.format(shop.name))
     execute(
@@ -312,7 +315,6 @@ def test_a_trigger_that_suppresses_the_copy_of_a_discarded_row_stops_the_source(
         f"CREATE TRIGGER keep BEFORE INSERT ON {shop.name}_discarded FOR EACH ROW EXECUTE FUNCTION {shop.name}_keep()",
     )
     insert(shop, BIGINT, "no topic!", "one")
-    service = relay(shop, BIGINT)
     wait_until(lambda: "Table source halted" in service.output(), explain=shop.logs)
     assert "0 of 1 rows that cannot be delivered were kept as discarded" in service.output()
     execute(shop, f"DROP FUNCTION {shop.name}_keep CASCADE")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 
+import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
+from outbox._settings.declared import TableSettings
+from outbox.operator.commands import resume
 from outbox.operator.commands.discarded import app
-from tests.support.commands import call_command
+from relay.table.owned_table import open_session
+from relay.table.source_table import SourceTable
+from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Service, Site, wait_until
 from tests.support.message_rows import (
     OFTEN,
@@ -88,6 +94,44 @@ def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(store: S
     wait_halted(store, relay, "0 of 1 rows of progress were written as named")
     assert len(store.read("orders")) == (3 if column == "delivered" else 1)
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
+    wait_empty(store)
+    assert_exactly(store, "orders")
+
+
+def test_a_halt_is_not_noted_where_a_trigger_would_change_more(store: Site) -> None:
+    settings = TableSettings(dsn=store.postgres_url, table_prefix=store.name)
+    with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
+        source.progress()
+        source.note_halt("first")
+        execute(
+            store,
+            f"CREATE FUNCTION {store.name}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.highest = 7;"
+            f" RETURN NEW; END'; CREATE TRIGGER keep BEFORE UPDATE ON {store.tables.source} FOR EACH ROW"
+            f" EXECUTE FUNCTION {store.name}_keep()",
+        )
+        with pytest.raises(psycopg.Error, match="a trigger changes the progress"):
+            source.note_halt("second")
+    assert execute(store, "SELECT halted, highest FROM {source}") == [("first", 0)]
+
+
+EMPTY = (
+    "CREATE FUNCTION {site}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE public.{table}"
+    " SET ids = DEFAULT, xids = DEFAULT, starts = DEFAULT;"
+    " RETURN NULL; END'; CREATE TRIGGER keep AFTER UPDATE ON {table} FOR EACH ROW WHEN (pg_trigger_depth() = 0)"
+    " EXECUTE FUNCTION {site}_keep()"
+)
+
+
+def test_a_trigger_that_empties_a_batch_afterwards_halts_the_source_at_the_next_step(store: Site) -> None:
+    relay = served(store)
+    execute(store, EMPTY.format(site=store.name, table=store.tables.source))
+    insert(store, "one", "two")
+    wait_halted(store, relay, "another process changed it")
+    execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
+    wait_until(lambda: "0 of 0 rows of batch 2, which Kafka has" in relay.output(), explain=store.logs)
+    assert len(store.read("orders")) == 3
+    words = ("--source", SOURCE, "--skip-delivered", "--yes")
+    assert call_for_json(resume.app, store, *words, environ=relay_settings(store))[0] == Exit.OK
     wait_empty(store)
     assert_exactly(store, "orders")
 

@@ -7,10 +7,12 @@ import signal
 import psycopg
 import pytest
 
+from outbox import Outbox
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.publish_function import STARTED_US
 from outbox._settings.declared import TableSettings
 from outbox.protocol.identifiers import message_id, table_transaction_id
+from outbox.transaction import Outcome
 from relay.table.owned_table import open_session
 from relay.table.source_table import SourceTable
 from tests.support.harness import Service, Site, wait_until
@@ -65,6 +67,22 @@ def test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence(store: Si
     assert waiting(store) == 0
     assert evidence(store) == visible(store)
     assert len(visible(store)) == 2
+
+
+def test_on_another_server_a_transaction_without_evidence_is_not_called_rolled_back(store: Site) -> None:
+    """There its xid is another transaction's, or none's: as after a dump that left evidence out (R74)."""
+    first = relay(store)
+    insert(store, "one")
+    wait_empty(store)
+    ((xid, now),) = store.sql("SELECT pg_current_xact_id()::text, extract(epoch FROM now()) * 1000000")
+    absent = table_transaction_id(int(xid) + 1000, int(now))
+    with Outbox("g", tables=store.tables) as outbox, store.connect() as connection:
+        assert outbox.outcome(absent, connection) is Outcome.ROLLED_BACK
+        first.terminate()
+        store.sql(f"UPDATE {store.tables.source} SET server = 1")
+        relay(store)
+        wait_until(lambda: store.sql(f"SELECT server FROM {store.tables.source}") != [(1,)], explain=store.logs)
+        assert outbox.outcome(absent, connection) is Outcome.TOO_OLD
 
 
 def test_old_evidence_is_purged_and_its_time_is_kept(store: Site) -> None:

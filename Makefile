@@ -20,7 +20,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 # Tests start hundreds of Python processes; without cached byte code each compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-report unit spark test test-long test-sqlalchemy20 test-containers mutants torture torture-document outage rolling bloat land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock dist hooks clean
+.PHONY: help setup demo demo-report unit spark test test-all test-long test-sqlalchemy20 test-containers mutants torture torture-document outage rolling bloat land-torture land-torture-document bench bench-check bench-library bench-memory bench-relay bench-checker bench-spark bench-peers lint format docs coverage stack tables lock dist hooks clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,7 +48,10 @@ spark: setup ## Run the tests that need a JVM and no servers
 	$(BIN)/pytest tests/spark
 
 # Not reordered: xdist would begin with the files of many tests, and end with the long ones, of which there are few.
-test: setup ## Run all tests but the long ones, on five workers with servers of their own (about 8 minutes on 2 cores)
+test: setup ## Run the proofs of all promises, what needs no servers, and a test of each other file (under 8 minutes on 2 cores)
+	OUTBOX_TEST_EXAMPLES_PERCENT=10 $(BIN)/pytest -m "not long" --proofs -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+test-all: setup ## Run all tests but the long ones, as CI does (20 minutes on 2 cores)
 	OUTBOX_TEST_EXAMPLES_PERCENT=10 $(BIN)/pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests, and all random examples of the unit tests (over an hour)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,31 @@ def root_logger() -> Iterator[logging.Logger]:
     structlog.reset_defaults()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--proofs", action="store_true", help="Of tests with servers, run only the proofs of promises.")
+
+
+def _proofs(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Choose what needs no servers, the tests that name a rule or behaviour, and the first test of each file."""
+    documents = "".join((TESTS.parent / "docs" / name).read_text() for name in ("reliability.md", "rocketmq.md"))
+    named = set(re.findall(r"\btest_\w+", documents))
+    seen: set[Path] = set()
+    chosen = []
+    for item in items:
+        is_first = item.path not in seen
+        seen.add(item.path)
+        room = item.path.relative_to(TESTS).parts[0]
+        if is_first or room not in ("integration", "spark") or item.name.partition("[")[0] in named:
+            chosen.append(item)
+    return chosen
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the Spark rooms: each of them occupies a worker for the longest time."""
+    if config.getoption("--proofs"):
+        chosen = _proofs(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
     items.sort(key=lambda item: item.path.parent.relative_to(TESTS.parent).as_posix() not in SPARK)
 
 

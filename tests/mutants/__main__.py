@@ -35,7 +35,7 @@ def main(
         console.print(_table(mutants, {}))
         return
     trouble = control(sorted({test for mutant in mutants.values() for test in mutant.tests})) if check else ""
-    checked = trouble or ("each test passed" if check else "not tried here: `make test` does that")
+    checked = trouble or ("each test passed" if check else "not tried here: `make test-all` does that")
     results: dict[str, Result] = {}
     for name, mutant in mutants.items():
         result = results[name] = run(name, mutant)

@@ -311,6 +311,7 @@ def r52_uncompressed(channel: Channel) -> dict[str, dict[str, str]]:
     return {
         channel.half_topic: delete,
         channel.op_topic: delete,
+        channel.verdict_topic: delete,
         channel.check_topic: {**delete, **_ENVELOPE},
         channel.discard_topic: {**_COMPACT, **_ENVELOPE},
     }

@@ -136,7 +136,7 @@ def r60_content_that_was_not_read(
 
 
 _MOVE = SourceTable.move
-_ALONE = source_table._MOVE.replace("{evidence}", "told AS (SELECT count(*) AS told FROM gone)")
+_ALONE = source_table._MOVE.replace("{evidence}", "recorded AS (SELECT count(*) AS recorded FROM gone)")
 
 
 @mutant(SourceTable.move, "R61", Harm.PHANTOM)

@@ -59,7 +59,7 @@ def test_the_tests_that_catch_a_mutant_exist(name: str) -> None:
         found = [node for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)]
         (node,) = [node for node in found if node.name == function]
         marks = [ast.unparse(decorator) for decorator in node.decorator_list]
-        assert "pytest.mark.long" not in marks, "`make test` must show that it passes without the mutant"
+        assert "pytest.mark.long" not in marks, "`make test-all` must show that it passes without the mutant"
 
 
 @pytest.mark.long

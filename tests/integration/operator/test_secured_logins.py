@@ -23,7 +23,7 @@ from tests.support.commands import call_command
 from tests.support.secured import PASSWORD, Login, SecuredSite
 from tests.support.shop import Shop
 
-pytestmark = pytest.mark.long  # test_planted_secrets.py logs in to secured servers in each `make test`
+pytestmark = pytest.mark.long  # test_planted_secrets.py logs in to secured servers in each `make test-all`
 ORDERS = "orders"
 
 

@@ -13,17 +13,11 @@ from spark_jobs.records.evidence import created_ms, lookup
 
 @dataclass(frozen=True, slots=True)
 class MessageTables:
-    """The state of a message table and its evidence, in the snapshot from which its rows are.
+    """The state of a message table and its evidence, in the snapshot from which its rows are."""
 
-    Args:
-        source: Its name in the relay's settings; empty: no relay has delivered from it.
-        now: The database's time, ms since 1970.
-        purged_until: The newest time of any purged evidence, ms since 1970; None: none was purged.
-    """
-
-    source: str
-    now: int
-    purged_until: int | None = None
+    source: str  # its name in the relay's settings; empty: no relay has delivered from it
+    now: int  # the database's time, ms since 1970
+    purged_until: int | None = None  # the newest time of any purged evidence, ms since 1970; None: none was purged
 
 
 @dataclass(frozen=True, slots=True)

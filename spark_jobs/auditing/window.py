@@ -91,17 +91,11 @@ def _compact(time: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """How far a message table was delivered, before the ends of the real topics were taken.
+    """How far a message table was delivered, before the ends of the real topics were taken."""
 
-    Args:
-        source: Its name in the relay's settings; empty: no relay has delivered from it.
-        incarnation: Of its progress.
-        delivered: Number of the last batch that was known to be delivered.
-    """
-
-    source: str
-    incarnation: str
-    delivered: int
+    source: str  # its name in the relay's settings; empty: no relay has delivered from it
+    incarnation: str  # of its progress
+    delivered: int  # number of the last batch that was known to be delivered
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,10 @@ OPEN_SECONDS = 5.0
 
 
 class Delivered(NamedTuple):
-    """What a search found.
+    """What a search found."""
 
-    Args:
-        transactions: Transaction ids by row id or half offset, of records of the owners.
-        gaps: What was not read; with one, what was not found may have been delivered.
-    """
-
-    transactions: dict[int, set[str]]
-    gaps: list[Gap]
+    transactions: dict[int, set[str]]  # transaction ids by row id or half offset, of records of the owners
+    gaps: list[Gap]  # what was not read; with one, what was not found may have been delivered
 
 
 class DeliveredSearch:

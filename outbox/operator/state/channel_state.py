@@ -15,26 +15,16 @@ from outbox.operator.state.waiting_rows import SourceWaits, Waits
 
 @dataclass(frozen=True, slots=True)
 class RowSeen:
-    """What a look into the database of a transaction showed.
+    """What a look into the database of a transaction showed."""
 
-    Args:
-        database: Its name in the settings; None: no database is configured.
-        holder_pid: Process id of the backend whose local transaction is open.
-    """
-
-    database: str | None = None
+    database: str | None = None  # its name in the settings; None: no database is configured
     row: str | None = None
-    holder_pid: int | None = None
+    holder_pid: int | None = None  # process id of the backend whose local transaction is open
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTransaction:
-    """A transaction of halves that is not settled; see `UnsettledTransaction` for its fields.
-
-    Args:
-        behind: Unsettled transactions of its service and ordering key that come after it.
-        database: See `RowSeen`; None also without a look.
-    """
+    """A transaction of halves that is not settled; see `UnsettledTransaction` for its fields."""
 
     transaction: str
     service: str
@@ -54,8 +44,8 @@ class WaitingTransaction:
     disputed: bool
     checks: int | None
     last_asked_ms: int | None
-    behind: int
-    database: str | None
+    behind: int  # unsettled transactions of its service and ordering key that come after it
+    database: str | None  # see `RowSeen`; None also without a look
     row: str | None
     holder_pid: int | None
 
@@ -91,32 +81,23 @@ class DiscardedRows:
 
 @dataclass
 class SourceState:
-    """What was seen of one table source; nothing of it is a guess.
-
-    Args:
-        foreign: Whether it is a foreign table, whose rows are not counted.
-        why: Why it is not, or what could not be read.
-        rows: Rows of the table, at most so many as are counted.
-        batch: The newest batch that the database names; None: it was never served.
-        delivered: The newest one that is delivered according to the database.
-        in_delivery: Rows of the newest batch that are in the table.
-    """
+    """What was seen of one table source; nothing of it is a guess."""
 
     source: str
     table: str
-    foreign: bool = False
+    foreign: bool = False  # whether it is a foreign table, whose rows are not counted
     condition: Condition = Condition.UNREACHABLE
-    why: str | None = None
+    why: str | None = None  # why it is not, or what could not be read
     owner_pid: int | None = None
     owner_address: str | None = None
-    rows: int | None = None
+    rows: int | None = None  # rows of the table, at most so many as are counted
     more_rows: bool = False
     age_ms: int | None = None
-    batch: int | None = None
-    delivered: int | None = None
+    batch: int | None = None  # the newest batch that the database names; None: it was never served
+    delivered: int | None = None  # the newest one that is delivered according to the database
     kafka_batch: int | None = None
     kafka_read: bool = False
-    in_delivery: int = 0
+    in_delivery: int = 0  # rows of the newest batch that are in the table
     waiting: list[SourceWaits] = field(default_factory=list)
     discarded: list[DiscardedRows] = field(default_factory=list)
     not_read: list[str] = field(default_factory=list)

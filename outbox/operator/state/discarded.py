@@ -29,32 +29,23 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class DiscardedTransaction:
-    """One discarded transaction; times are ms since 1970.
-
-    Args:
-        appended_ms: When its first half was appended, or its local transaction began.
-        truth: This and the following are of halves alone.
-        unknown_answers: How often its outcome was not known to who answered.
-        last_answer: What the last of these answers had as a reason.
-        source: This and the next are of rows alone: their table source.
-        manifest: What the discard topic has; not for programs.
-    """
+    """One discarded transaction; times are ms since 1970."""
 
     transaction: str
     service: str
     reason: str
     detail: str
     messages: int
-    appended_ms: int
-    truth: str | None = None
+    appended_ms: int  # when its first half was appended, or its local transaction began
+    truth: str | None = None  # this and the following are of halves alone
     decision: str | None = None
     half_partition: int | None = None
     positions: str | None = None
-    unknown_answers: int | None = None
-    last_answer: str | None = None
-    source: str | None = None
+    unknown_answers: int | None = None  # how often its outcome was not known to who answered
+    last_answer: str | None = None  # what the last of these answers had as a reason
+    source: str | None = None  # this and the next are of rows alone: their table source
     discarded_ms: int | None = None
-    manifest: Manifest | None = field(default=None, repr=False)
+    manifest: Manifest | None = field(default=None, repr=False)  # what the discard topic has; not for programs
 
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
@@ -86,18 +77,13 @@ class DiscardedTransaction:
 
 
 class HalfMessage(NamedTuple):
-    """A discarded half without its content; what is None is not there, or cannot be read.
-
-    Args:
-        target: Real topic and partition, -1 for one that its key chooses.
-        bytes: Of key and value.
-    """
+    """A discarded half without its content; what is None is not there, or cannot be read."""
 
     position: int
     half_offset: int
-    target: str | None = None
+    target: str | None = None  # real topic and partition, -1 for one that its key chooses
     has_key: bool | None = None
-    bytes: int | None = None
+    bytes: int | None = None  # of key and value
 
 
 class RowMessage(NamedTuple):

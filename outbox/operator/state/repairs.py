@@ -8,14 +8,10 @@ from outbox.protocol.checkpoint import HalfCheckpoint, runs_of
 
 
 class StoredHalf(NamedTuple):
-    """A half as the half partition has it.
-
-    Args:
-        transaction_id: Its transaction; empty: the half is malformed, and a relay discards it.
-    """
+    """A half as the half partition has it."""
 
     offset: int
-    transaction_id: str
+    transaction_id: str  # its transaction; empty: the half is malformed, and a relay discards it
 
 
 def first_checkpoint(halves: Iterable[StoredHalf], delivered: Collection[str]) -> HalfCheckpoint:
@@ -51,23 +47,14 @@ NEW = (
 
 
 class Repair(NamedTuple):
-    """What resuming a source means.
+    """What resuming a source means."""
 
-    Args:
-        halted: Why it halts; empty: it does not, and nothing is to be done.
-        refusal: Why it cannot be resumed; empty if it can.
-        batch: The number that database and Kafka have afterwards.
-        warning: What resuming does not bring back; empty if nothing.
-        nonce: The nonce that both have afterwards.
-        incarnation: The incarnation that both have afterwards.
-    """
-
-    halted: str
-    refusal: str = ""
-    batch: int = 0
-    warning: str = ""
-    nonce: str = FIRST_NONCE
-    incarnation: str = ""
+    halted: str  # why it halts; empty: it does not, and nothing is to be done
+    refusal: str = ""  # why it cannot be resumed; empty if it can
+    batch: int = 0  # the number that database and Kafka have afterwards
+    warning: str = ""  # what resuming does not bring back; empty if nothing
+    nonce: str = FIRST_NONCE  # the nonce that both have afterwards
+    incarnation: str = ""  # the incarnation that both have afterwards
 
 
 def repair(source: str, name: str, progress: Progress, committed: Committed | None, back: int = 0) -> Repair:

@@ -42,17 +42,12 @@ DETAILS = {
 
 
 class TopicRows(NamedTuple):
-    """Rows for one topic.
-
-    Args:
-        partition: The highest partition that one names; -1: none names one.
-        started_us: Start of the oldest one's local transaction, us since 1970.
-    """
+    """Rows for one topic."""
 
     topic: str
     rows: int
-    partition: int
-    started_us: int
+    partition: int  # the highest partition that one names; -1: none names one
+    started_us: int  # start of the oldest one's local transaction, us since 1970
 
 
 class WaitingRow(NamedTuple):

@@ -276,6 +276,7 @@ EXAMPLES = [
     Example("chars", 0, "value", "Json", "text", b'"text \xc3\xa4 \\"q\\""', _TEXT),
     Example("chars", 1, "value", "Json", "NULL", b"null", None),
     Example("json", 0, "value", "Json, expanded", "jsonb", b'{"a":[1,2]}', b'{"a": [1, 2], "b": null}'),
+    Example("json", 2, "value", "Json, expanded", 'jsonb `"text"`', b'"\\"text\\""', b'"text"'),
     Example("json", 1, "value", "Json, expanded", "NULL", b"null", None),
     *(
         _same("strings", 0, name, "Simple", f"{type_.replace('{name}_', '')} {_cut(value)}", both.encode())

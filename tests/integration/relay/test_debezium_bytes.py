@@ -59,7 +59,10 @@ def test_the_relay_writes_the_bytes_that_debezium_writes(site: Site) -> None:
         assert unlike - {"partition"} == set(case.differs), case.name
         assert "partition" not in unlike or "key" in case.differs, case.name
     for written, ours in zip(*found["generated"], strict=True):
-        assert without_null(json.loads(written.value or b"0")) == without_null(json.loads(ours.value or b"1"))
+        theirs = json.loads(written.value or b"0")
+        if isinstance(theirs, str):  # what is neither object nor array is not expanded
+            theirs = json.loads(theirs)
+        assert without_null(theirs) == without_null(json.loads(ours.value or b"1"))
 
 
 def without_null(found: object) -> object:

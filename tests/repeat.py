@@ -3,8 +3,6 @@
 What held once on a quiet machine is not mended. A test hands a figure over with `record_property`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Halves, op markers and rows as an application can write them that is not held back by the library."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

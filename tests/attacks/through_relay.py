@@ -1,7 +1,5 @@
 """Attacks by halves and op markers in team-a's own channel: the relay must not do what its application may not do."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace

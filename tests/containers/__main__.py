@@ -4,8 +4,6 @@ Installs an engine if there is none, makes every image on this machine, runs the
 brings the compose file up until the demo is reconciled, and takes everything down. docs/containers.md tells more.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import signal

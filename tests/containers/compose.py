@@ -1,7 +1,5 @@
 """The compose file: built, brought up until the demo is reconciled, taken down."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator, Mapping

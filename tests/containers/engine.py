@@ -1,7 +1,5 @@
 """A Docker engine: the one that answers, else one of its own, started by hand and stopped by its process id."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Images made on this machine, from the distribution's packages and from jars: no registry is asked."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

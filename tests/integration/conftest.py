@@ -1,7 +1,5 @@
 """Real servers for the integration tests: `stack` by default, containers when OUTBOX_TEST_STACK=containers."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -3,8 +3,6 @@
 A report is kept with `--keep build/land-torture/report.json`. No figure in the document is typed by hand.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What must hold of a table, whatever was killed. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The job under torture: it is started, killed at a point, and run to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

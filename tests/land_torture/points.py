@@ -1,7 +1,5 @@
 """Where a job is killed: at failpoints, at the sight of a file, at the end of its Java process, or at any moment."""
 
-from __future__ import annotations
-
 import enum
 import random
 import re

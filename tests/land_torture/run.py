@@ -1,7 +1,5 @@
 """A run: the job is killed again and again while records come; then it runs to its end, and the table is checked."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

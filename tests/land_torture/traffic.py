@@ -1,7 +1,5 @@
 """Records that go on coming while the job is killed: transactions of all sizes, aborted ones, ones that stay open."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

@@ -1,7 +1,5 @@
 """The sink for Spark: which batches it publishes, and what it compares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Table mode: the message table, and the table sources of the relay."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The peers of the benchmarks: their locks and settings, how drains are counted, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack

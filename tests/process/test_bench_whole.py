@@ -1,7 +1,5 @@
 """A whole run of the benchmarks: its plan, its one file of results, the report of it, and what became slower since."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import signal

@@ -1,7 +1,5 @@
 """The circuit: what opens it, what it refuses, and that it closes by a probe only."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

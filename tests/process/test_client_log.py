@@ -1,7 +1,5 @@
 """Lines of librdkafka: in the logger `outbox`, never on standard error, and not twenty a second."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

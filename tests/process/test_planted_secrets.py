@@ -1,7 +1,5 @@
 """A secret in every setting that holds one, and nothing answers or fits: no command and no service prints it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

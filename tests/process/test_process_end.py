@@ -1,7 +1,5 @@
 """A command ends with its exit code, whether or not its threads have ended and its output can be written (R64)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What can happen to a request on its way, and which request it happens to next."""
 
-from __future__ import annotations
-
 import enum
 import threading
 from collections import Counter

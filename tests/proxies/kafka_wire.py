@@ -1,7 +1,5 @@
 """As much of Kafka's protocol as a proxy must know to tell one request from another. Pure."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 SIZE_BYTES = 4

@@ -1,7 +1,5 @@
 """An event loop in a thread of its own, for proxies beside blocking tests."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine

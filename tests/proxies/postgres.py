@@ -1,7 +1,5 @@
 """A proxy before Postgres that knows a COMMIT when it sees one; and the lossy one, which lets none of them be heard."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import ExitStack

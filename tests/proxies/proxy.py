@@ -1,7 +1,5 @@
 """A proxy before one server: links of two connections each, passed on message by message."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Commands and paths in the documents: a path is there, a program does something, a command line can be parsed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The documents say what is there: the README's example runs as it stands, links lead somewhere."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The glossary (docs/glossary.md) has the words that are used instead.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

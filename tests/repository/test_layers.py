@@ -1,7 +1,5 @@
 """Who may import whom; that the pure core is pure; that a bare `import outbox` needs no extra."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every rule and hole that the code names stands in docs/reliability.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The product stays as small as it is: each figure has a bound, and a bound may only fall."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """A window on a site, and audits of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The example consumers as processes, with a table of invoices and an inbox of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Many transactions at once, by the library's own parts: halves with their acknowledgements, rows, op markers."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

@@ -1,7 +1,5 @@
 """Cancels a task at a chosen suspension: what asyncio may do at any moment, done at every one of them in turn."""
 
-from __future__ import annotations
-
 import asyncio
 import enum
 from collections.abc import Collection, Coroutine, Generator

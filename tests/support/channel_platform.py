@@ -1,7 +1,5 @@
 """A platform with several channels: one configuration file, one relay and one checker for all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

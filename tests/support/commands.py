@@ -1,7 +1,5 @@
 """The command `outbox` as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Mapping

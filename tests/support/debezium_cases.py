@@ -3,8 +3,6 @@
 docs/migrate/debezium.md has the table that is made of `EXAMPLES`, each of which the long test sees on both sides.
 """
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

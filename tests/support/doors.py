@@ -1,7 +1,5 @@
 """The ways in which an application may have a connection to Postgres, sync, for table mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables that an application made for itself, in each layout, with each type of id, deleted from or marked."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ What the fork runs is the command's own `main()`, in a process of its own. Only 
 those of this process: others are read while Python starts, or by modules that are imported already.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

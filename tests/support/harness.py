@@ -1,7 +1,5 @@
 """What the integration tests share: a site with its own channel, tables and topics, and its services as processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

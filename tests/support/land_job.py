@@ -1,7 +1,5 @@
 """A job `land` of one topic, run as the command that it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

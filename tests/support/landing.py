@@ -1,7 +1,5 @@
 """A table and a checkpoint whose batches a test hands over, as Spark would."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

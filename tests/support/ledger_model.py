@@ -5,8 +5,6 @@ A delivery counts when its Kafka transaction commits; a crash throws the ledger 
 committed checkpoint, through the strings that a real relay would find, and from the discard topic as it would be read.
 """
 
-from __future__ import annotations
-
 import enum
 import sys
 import uuid

@@ -1,7 +1,5 @@
 """Listeners for the tests."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

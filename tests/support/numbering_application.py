@@ -7,8 +7,6 @@ the key is locked meanwhile, so the numbers of a key are published in their orde
 the open transactions. It prints the path of the library first, and ends with 1 after an error.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

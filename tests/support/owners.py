@@ -1,7 +1,5 @@
 """Two kinds of owners: of a half partition, and of a table source. One test runs with each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 

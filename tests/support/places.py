@@ -1,7 +1,5 @@
 """Applications for the contract suite: the same on an outbox in memory and on the real one."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from abc import ABC, abstractmethod

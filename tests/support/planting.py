@@ -1,7 +1,5 @@
 """Faults of every kind, planted on a real site by hand, with the verdicts that an audit must find."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Sequence

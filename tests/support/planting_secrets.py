@@ -1,7 +1,5 @@
 """A configuration file with a recognizable secret in every setting that holds one."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Collection, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a service says of itself over HTTP."""
 
-from __future__ import annotations
-
 import socket
 import urllib.error
 import urllib.request

@@ -3,8 +3,6 @@
 No test writes it: a change of a format shows as a failing test first, and then as a difference that somebody reads.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import uuid

@@ -1,7 +1,5 @@
 """What the property tests of the protocol draw: valid values of every format, and junk."""
 
-from __future__ import annotations
-
 import uuid
 
 from hypothesis import HealthCheck, settings

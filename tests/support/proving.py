@@ -1,7 +1,5 @@
 """Histories of messages as an audit reads them, made with the protocol's own encoders: correct ones, and faults."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

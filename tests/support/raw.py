@@ -1,7 +1,5 @@
 """Transactions as an application writes them that is not held back: what the library would refuse arrives, too."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Sequence

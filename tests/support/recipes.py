@@ -3,8 +3,6 @@
 `python -m tests.support.recipes SERVERS TOPIC FOLDER` prints one line of JSON with the rows that each stream gave.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

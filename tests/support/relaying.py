@@ -1,7 +1,5 @@
 """Kafka transactions on real topics as the relay writes them, without a relay."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from itertools import count

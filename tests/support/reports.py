@@ -1,7 +1,5 @@
 """What commands that torture do with their result: show it, keep it, and end with 2 if something is wrong."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Rolling restarts of brokers, and how long committed messages take to become visible meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict

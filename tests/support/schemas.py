@@ -1,7 +1,5 @@
 """An order in Avro, JSON Schema and Protobuf, with serializers and deserializers for a Schema Registry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

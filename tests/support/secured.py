@@ -1,7 +1,5 @@
 """A site on servers with TLS, where each client of Kafka has a name and only the rights that ACLs give it."""
 
-from __future__ import annotations
-
 import enum
 import json
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Callback rows, checkpoints and discard records made by hand: what a relay and an application would have left."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid

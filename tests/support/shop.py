@@ -1,7 +1,5 @@
 """A small application for the tests: one business table, and sessions that publish."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys

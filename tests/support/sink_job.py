@@ -3,8 +3,6 @@
 python -m tests.support.sink_job FOLDER TOPIC URL TABLE_PREFIX
 """
 
-from __future__ import annotations
-
 import sys
 
 from pyspark.sql import DataFrame, SparkSession

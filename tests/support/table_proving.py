@@ -1,7 +1,5 @@
 """Histories of table mode as an audit reads them: rows as applications insert them, records as the relay makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 

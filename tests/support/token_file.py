@@ -1,7 +1,5 @@
 """A token provider, as an application or an operator writes one: it reads a token from a file."""
 
-from __future__ import annotations
-
 import base64
 import json
 from pathlib import Path

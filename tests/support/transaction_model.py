@@ -4,8 +4,6 @@ It stands in for both where a request must arrive at a chosen moment: an EndTxn 
 of its epoch is open then (KAFKA-17754). What the real ones do is tried by the integration tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Its mode is that of its outbox. Each mode has keys of its own, because modes promise no order among each other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

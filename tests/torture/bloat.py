@@ -7,8 +7,6 @@ Rows pass as fast as the relay delivers. The server's autovacuum_naptime is then
 a table makes autovacuum come more often. docs/table_mode.md, "What is promised", has the rule.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """What others change about the tables of table mode while relays deliver them, and take back after a while."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, LiteralString

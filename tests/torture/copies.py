@@ -1,7 +1,5 @@
 """A copy of the database, restored from a dump, whose relay serves it under the name of the original's source."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time

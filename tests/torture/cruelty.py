@@ -1,7 +1,5 @@
 """What is done to servers and requests, and how often; what is done to processes is in `processes`."""
 
-from __future__ import annotations
-
 import math
 import random
 import threading

@@ -1,7 +1,5 @@
 """What is done to Postgres: killed, stopped, failed over, gone for long, locked up and used up by strangers."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

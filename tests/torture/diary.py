@@ -1,7 +1,5 @@
 """What applications write down about their transactions, a line each, and whoever compares it later reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple

@@ -4,8 +4,6 @@
 of `tests.repeat` (a .md file); of the latter two, the figures of each run. No figure is typed by hand.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict

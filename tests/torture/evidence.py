@@ -1,7 +1,5 @@
 """What a round left behind, in the database, in the log and in the eyes of those who watched. Values only."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Gathers a round's evidence: from the database, from the topics, from those who watched."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, LiteralString, TypeVar

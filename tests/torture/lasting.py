@@ -1,7 +1,5 @@
 """Faults that last for a while: what all kinds of them have, and how a step is repeated while another fault is on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """Reads topics of the cluster: from given offsets to their ends, or on and on."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

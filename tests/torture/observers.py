@@ -1,7 +1,5 @@
 """Threads that look at checkpoints, last stable offsets and processes all the time, and feed the watches."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

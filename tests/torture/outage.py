@@ -4,8 +4,6 @@ An outage is no answer (R26): nothing is parked because of it, and nothing is de
 everything is decided, and each message is where it belongs.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """How long messages take from COMMIT until a reader sees them, while something happens (I18). Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The tortured processes: applications, relays and checkers, with failpoints in them; killed, stopped, started anew."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -1,7 +1,5 @@
 """What is done to the progress of the table source: set back in the database, deleted in Kafka; and its operator."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """A run: rounds of faults, each healed and then checked."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A table source that was set back, or copied, and what must come of it: a relay halts (I15). Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass

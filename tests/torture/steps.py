@@ -1,7 +1,5 @@
 """Rounds in which brokers go away one after the other, and nothing else happens."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

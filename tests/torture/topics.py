@@ -1,7 +1,5 @@
 """Faults of topics and services: a real topic below min.insync.replicas, and committed offsets that Kafka dropped."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable

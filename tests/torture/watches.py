@@ -1,7 +1,5 @@
 """Invariants that are watched all the time: samples in, contradictions out. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """The tortured world: three brokers, Postgres and its standby, proxies before them, a channel, tables and topics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a row of a callback table unpacks to is bounded, and its time is one of the calendar (R68)."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

@@ -1,7 +1,5 @@
 """The checker: what it decides, what it leaves open, and what becomes of it when it dies or its database does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Several databases: dead ones, read-only ones, wrong ones, and passwords that change while the checker runs."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is told is durable (R7, R9): commits that were not replicated, replicas, servers that are set to forget."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading

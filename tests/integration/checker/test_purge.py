@@ -1,7 +1,5 @@
 """The purge: what goes, what stays, and what is never taken for rolled back afterwards (R11)."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time

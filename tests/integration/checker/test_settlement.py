@@ -1,7 +1,5 @@
 """The settlement audit: committed transactions that are old and not delivered (R27)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A failover to the synchronous standby: what was acknowledged is there, what was in doubt is decided, fences stand."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

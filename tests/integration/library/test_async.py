@@ -1,7 +1,5 @@
 """`AsyncOutbox`: the same promises under asyncio, and an event loop that is never held up."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess

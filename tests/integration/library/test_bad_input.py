@@ -1,7 +1,5 @@
 """What a new user gets wrong: each gives one clear sentence that says what to do, and loses nothing."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """asyncio cancels at every await in turn, once and twice: the database and the topic agree, the pool stays clean."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """Check-back in the application: any live instance of the service answers, whatever became of the others."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal

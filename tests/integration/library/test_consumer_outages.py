@@ -1,7 +1,5 @@
 """The example consumers survive what Kafka does to them: a frozen broker, a restarted one, a process that slept."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

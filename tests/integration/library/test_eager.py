@@ -1,7 +1,5 @@
 """Eager sending: halves go out at `publish()`, and COMMIT still decides."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What is published arrives byte for byte: next to an ordinary producer's, no record is told from the other."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import random

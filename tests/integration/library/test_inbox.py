@@ -1,7 +1,5 @@
 """The inbox: a message that comes again is handled once, whatever dies or races."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

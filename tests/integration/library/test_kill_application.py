@@ -1,7 +1,5 @@
 """An application that dies, or stops, around COMMIT: the callback table decides, exactly once."""
 
-from __future__ import annotations
-
 import os
 import signal
 

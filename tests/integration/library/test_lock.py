@@ -1,7 +1,5 @@
 """When the seal takes the advisory lock: with the row, and before the halves where the row may be long in coming."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import psycopg

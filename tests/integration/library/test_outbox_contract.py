@@ -1,7 +1,5 @@
 """One suite for every outbox: what an application sees is the same in memory and on a real Kafka and Postgres."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager

@@ -3,8 +3,6 @@
 OUTBOX_TEST_REPEATS says how often the crashes under load are repeated.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -1,7 +1,5 @@
 """How COMMIT ends: committed, rolled back, or unknown; and how `outcome()` finds out what nobody saw."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 import time

@@ -1,7 +1,5 @@
 """Who publishes is heard where no relay delivers the message table (R82)."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What is published in a session is visible as it was written, together, and in the order of the database."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """Transactions that end where nobody expects it: by SQL in a session, or by an exception at any line (R47)."""
 
-from __future__ import annotations
-
 import sys
 from types import FrameType
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """What a recorder hears of a real outbox."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import psycopg

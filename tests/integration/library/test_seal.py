@@ -1,7 +1,5 @@
 """What happens when the seal or the COMMIT fails: all is rolled back, nothing is delivered, the pool stays clean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import psycopg

@@ -1,7 +1,5 @@
 """Which transaction a message belongs to: rollbacks, savepoints, joined sessions, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """Sessions at their edges: two connections, threads, forks, listeners, pools; and the life of an outbox."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sessions of several engines: `binds`, and SQLAlchemy's leader and follower."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The contract of the tables: a fresh one fulfils it, and each breach is found with what to do (R75)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """`publish_many()` of many messages: by COPY where the connection can, by an INSERT elsewhere, with the same rows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """In table mode a message is a row of the caller's transaction, through any driver, and nothing needs Kafka."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import threading

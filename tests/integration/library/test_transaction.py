@@ -1,7 +1,5 @@
 """`outbox.transaction(connection)`: a local transaction on psycopg whose BEGIN and COMMIT the library owns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

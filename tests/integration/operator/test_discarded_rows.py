@@ -1,7 +1,5 @@
 """`outbox discarded`: discarded rows of message tables are listed, shown, moved back and deleted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

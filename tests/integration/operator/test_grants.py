@@ -1,7 +1,5 @@
 """Least privilege: what each role can do with what `outbox table create` grants it, and that it can do no more."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

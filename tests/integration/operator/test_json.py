@@ -1,7 +1,5 @@
 """`--json`: one document, with names that stay; errors are one sentence on standard error all the same."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 

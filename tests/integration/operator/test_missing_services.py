@@ -1,7 +1,5 @@
 """Who looks at half mode is told where no relay, or no checker, runs."""
 
-from __future__ import annotations
-
 from outbox import Message
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import doctor, pending, trace

@@ -1,7 +1,5 @@
 """Each command answers from what answers, names what does not, and says what helps."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any

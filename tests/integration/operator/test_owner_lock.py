@@ -1,7 +1,5 @@
 """A role without rights holds the lock of a table source: it is named, is no owner, and can be kept from it (R67)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

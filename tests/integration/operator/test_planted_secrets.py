@@ -1,7 +1,5 @@
 """Passwords that are right, and that are wrong: no log, report, metric or list of processes has them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess

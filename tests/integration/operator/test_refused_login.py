@@ -1,7 +1,5 @@
 """A login that Kafka refuses is named as such, by commands and services."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`outbox resolve`: what an operator decides becomes the row first; what the row says otherwise is refused."""
 
-from __future__ import annotations
-
 import signal
 import time
 import uuid

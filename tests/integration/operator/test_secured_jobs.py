@@ -1,7 +1,5 @@
 """The Spark jobs over TLS with a password: the printed rights suffice, and what is beyond them is refused by name."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

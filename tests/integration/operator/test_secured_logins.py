@@ -1,7 +1,5 @@
 """With each way to log in: a channel, messages of both APIs, and an operator's decision, over TLS to all servers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

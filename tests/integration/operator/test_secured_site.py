@@ -1,7 +1,5 @@
 """TLS everywhere, an authorizer, one user per role: the printed rights suffice, and each that is missing is named."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """`outbox resume`: a halted table source goes on as the operator decides (R55)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`outbox trace` and `outbox resolve` of transactions of table mode, in each of their states."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One record or checkpoint that cannot be read ends no operators' command: it is named, and the others are shown."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The allow-list of a relay: required in production, and changed by a restart while applications publish."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One relay process and one checker process serve several channels; a failure of one stays in it (R66)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

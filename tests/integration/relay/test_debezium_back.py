@@ -1,7 +1,5 @@
 """The way back to Debezium, by the program of docs/migrate/debezium.md, while four writers insert (R59)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

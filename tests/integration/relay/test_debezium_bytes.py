@@ -1,7 +1,5 @@
 """The relay writes the bytes that Debezium writes: the same rows through both, for each converter and type (R59)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What cannot be delivered leaves the flow whole and with the reason; what cannot be trusted stops the relay."""
 
-from __future__ import annotations
-
 import signal
 import uuid
 from collections import Counter

@@ -1,7 +1,5 @@
 """A relay whose producer was fenced: somebody else has the partition, until the service says otherwise."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import KafkaException, Producer
 

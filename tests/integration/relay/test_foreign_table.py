@@ -1,7 +1,5 @@
 """Foreign tables: rows that an application's own INSERT has made reach their real topics once and in order (R59)."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

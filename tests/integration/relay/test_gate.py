@@ -1,7 +1,5 @@
 """Pre-flight on a real Kafka: a bad transaction of each kind stops nobody, and what may pass is waited for."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Half partitions that were written to before they had a checkpoint go on exactly once (R84)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A half partition that cannot go on halts alone: the other ones deliver, and the relay is not ready (R36, R38)."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

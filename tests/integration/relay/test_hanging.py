@@ -1,7 +1,5 @@
 """A broker skips the end of a Kafka transaction on `__consumer_offsets`: the relay ends it as it was decided (R51)."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A relay without Kafka is not ready, and shows what waits in its message table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Notifications of commits: a waiting source is woken, none is missed, and without them it polls."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """From an own table to the library, by the programs of docs/migrate/own_table.md, while four writers insert (R59)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

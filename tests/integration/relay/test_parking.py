@@ -1,7 +1,5 @@
 """Undecided transactions that are parked, what is delivered from the discard topic, and what is removed from it."""
 
-from __future__ import annotations
-
 import signal
 import uuid
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """One record that cannot be read or kept does not stop the rest (R37, R40)."""
 
-from __future__ import annotations
-
 import random
 import uuid
 

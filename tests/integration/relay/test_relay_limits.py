@@ -1,7 +1,5 @@
 """Limits of the cluster that the relay must know by itself: sizes of batches, the end of the half partition."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__

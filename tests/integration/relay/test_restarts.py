@@ -1,7 +1,5 @@
 """Servers that are killed and come back under load: clear errors for the application, nothing lost, nothing doubled."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

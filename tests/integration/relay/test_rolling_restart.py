@@ -1,7 +1,5 @@
 """Brokers that are restarted one after the other hold up no message for long: half mode and table mode (R79)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

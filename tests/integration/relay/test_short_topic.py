@@ -1,7 +1,5 @@
 """A real topic that a dead broker leaves below `min.insync.replicas` holds up no other, in half and table mode."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

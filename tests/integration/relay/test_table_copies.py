@@ -1,7 +1,5 @@
 """Two copies of one database under one name of a source: both halt, and no row is deleted unread (R73)."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import Any

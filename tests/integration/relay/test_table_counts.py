@@ -1,7 +1,5 @@
 """What a table source settles is counted: a difference halts it, and nothing comes twice (R71)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

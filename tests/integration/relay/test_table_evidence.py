@@ -1,7 +1,5 @@
 """Evidence of delivered rows: it is exact, whenever the relay dies, and it is purged (R61)."""
 
-from __future__ import annotations
-
 import signal
 
 import psycopg

@@ -1,7 +1,5 @@
 """A row is known by its local transaction and its id, never by one of the two alone (R72)."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Two relays that fight for a table source: frozen owners, and owners whose session in the database is ended (R55)."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

@@ -3,8 +3,6 @@
 A broker skips the end of a Kafka transaction on a partition without a leader: nothing is lost or doubled by it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

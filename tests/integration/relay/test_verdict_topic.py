@@ -1,7 +1,5 @@
 """Rank is proven by place: only what is in the verdict topic is of the checker or an operator (R65)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What the two distributions install, and what they do beside packages of the same names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

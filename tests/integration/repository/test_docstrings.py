@@ -1,7 +1,5 @@
 """The examples in the docstrings of the library run as they stand, on real servers."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import doctest

@@ -1,7 +1,5 @@
 """What `make dist` builds, installed into a fresh environment outside the checkout, runs the quickstart."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

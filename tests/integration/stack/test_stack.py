@@ -1,7 +1,5 @@
 """The stack: real servers come up, survive kills with their data, refuse strangers, and never outlive their owner."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

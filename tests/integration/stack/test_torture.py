@@ -1,7 +1,5 @@
 """Everything killed, stopped and cut at random for a while, then checked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A mutant: one function of the shipped code, and the one that takes its place."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import sys

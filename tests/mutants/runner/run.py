@@ -1,7 +1,5 @@
 """Runs tests with a mutant in place, in a process of its own, and judges how they ended."""
 
-from __future__ import annotations
-
 import enum
 import json
 import multiprocessing

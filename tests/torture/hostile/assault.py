@@ -1,7 +1,5 @@
 """Attacks without end, until the round is checked."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from random import Random

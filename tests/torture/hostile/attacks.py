@@ -1,7 +1,5 @@
 """What the hostile application does in its own channel, each a function; a seeded generator chooses."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The hostile channel: its topics, its own database behind a proxy, and the file that names both channels."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections import Counter

@@ -1,7 +1,5 @@
 """Benchmarks say what was measured: percentiles, spreads, figures with their targets, and the report made of them."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterator

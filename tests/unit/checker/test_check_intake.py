@@ -1,7 +1,5 @@
 """What the checker looks at of the check topic."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """The thread of one database: what was not foreseen ends neither it nor the checker (R81); figures of its upkeep."""
 
-from __future__ import annotations
-
 import queue
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Which rows may go, and which wait for too long: decided on what Kafka said; and what an op record rolls back."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The story of a transaction: what follows from what was found, and nothing more."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 

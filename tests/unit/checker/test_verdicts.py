@@ -1,7 +1,5 @@
 """Verdicts, the op markers that follow from them, and the age of what has no decision."""
 
-from __future__ import annotations
-
 import pytest
 
 from checker.rules.verdicts import CONSEQUENCES, FORGET_MS, MOST, NEEDS_SOMEBODY, Undecided, Verdict, of_row, op_entry

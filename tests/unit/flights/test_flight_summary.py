@@ -1,7 +1,5 @@
 """The demo's result is clean only if all is accounted for, and its tables have the figures."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What is said of a COMMIT whose end nobody saw: nothing. Case by case, on a connection that fails as it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 

@@ -3,8 +3,6 @@
 That it behaves like the real one is tested by `tests/integration/library/test_outbox_contract.py`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """An exception of a signal handler inside publish() of a session loses no later message (R47)."""
 
-from __future__ import annotations
-
 import linecache
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The principal of a client as it can know it itself, and what is recorded of an operator."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json

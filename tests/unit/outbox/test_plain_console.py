@@ -1,7 +1,5 @@
 """What commands print of records is text: no markup, no terminal escapes."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path

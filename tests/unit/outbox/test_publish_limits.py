@@ -1,7 +1,5 @@
 """What `publish()` accepts fits everywhere: the relay discards nothing of it as TOO_LARGE (R48)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import Mock, patch
 

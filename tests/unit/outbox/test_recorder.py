@@ -1,7 +1,5 @@
 """What the library tells about its work: counted right, from many threads, and never in the way."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

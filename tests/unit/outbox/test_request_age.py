@@ -1,7 +1,5 @@
 """Which check requests are stale: broker time against broker time, and monotonic time between them."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The table of rights: its names are the protocol's, and each right is there once, with nothing implied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace

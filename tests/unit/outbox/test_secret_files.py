@@ -1,7 +1,5 @@
 """Secrets in files: each secret property of a Kafka client may be given as a file, and no error shows its path."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Objects become bytes through confluent-kafka's serializers, and what cannot is refused without being shown."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math

@@ -1,7 +1,5 @@
 """Settings of the library: what is passed on, what is refused and why, and that no secret is ever told."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator

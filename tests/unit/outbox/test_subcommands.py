@@ -1,7 +1,5 @@
 """Every subcommand takes its settings from the command line, the environment and the file of OUTBOX_CONFIG."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points

@@ -1,7 +1,5 @@
 """The DDL as text, names of roles, message ids: what needs no server."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 

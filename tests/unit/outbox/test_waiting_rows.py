@@ -1,7 +1,5 @@
 """Why rows of a message table wait."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

@@ -1,7 +1,5 @@
 """Checkpoints: the metadata strings beside committed offsets."""
 
-from __future__ import annotations
-
 import base64
 import random
 import zlib

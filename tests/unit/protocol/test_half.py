@@ -1,7 +1,5 @@
 """Control headers of half messages."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

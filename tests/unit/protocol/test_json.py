@@ -1,7 +1,5 @@
 """Records in JSON: envelopes, check requests, manifests of discarded transactions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Op markers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """Positions: which messages of a transaction count."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The test vectors of `docs/vectors.json`: every format is written and read as they say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bodies of pending halves: let go when they are old or many, wanted again when they are needed."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Kafka transactions of the relay when an EndTxn of the old protocol comes late (KAFKA-17754), or it is fenced."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The discard index, case by case: what lies in the discard topic, how it leaves, and that nothing leaves twice."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Rows of a foreign table as transactions of the relay (R59)."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

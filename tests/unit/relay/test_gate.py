@@ -1,7 +1,5 @@
 """The gate: what a real topic cannot take yet waits in its order, what lasts is given up, and nobody else is held."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import pairwise

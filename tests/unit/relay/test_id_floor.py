@@ -1,7 +1,5 @@
 """From which id a table source reads: no row below it is unknown, or can appear (R62)."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 

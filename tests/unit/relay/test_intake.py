@@ -1,7 +1,5 @@
 """What the consumer hands over reaches a worker without holes: librdkafka may lose what it had fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 from unittest.mock import MagicMock, Mock

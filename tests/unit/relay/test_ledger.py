@@ -1,7 +1,5 @@
 """The ledger, case by case."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace

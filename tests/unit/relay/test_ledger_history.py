@@ -1,7 +1,5 @@
 """The ledger in a small world: whatever happens, each committed transaction is delivered once, whole and in order."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

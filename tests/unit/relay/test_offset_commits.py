@@ -1,7 +1,5 @@
 """Checkpoints of at-least-once delivery: who sends them, when they count, and what becomes of those that fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from unittest.mock import Mock
 

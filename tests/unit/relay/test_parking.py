@@ -1,7 +1,5 @@
 """Who is parked, and when: the oldest of whoever is in the way, and nobody whose op may still be unread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

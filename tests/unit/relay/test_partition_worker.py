@@ -1,7 +1,5 @@
 """The worker of a partition: how it reads, when it commits, and that it ends at the first error."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Pauses of a table source: how long it polls, and when it waits for notifications."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 

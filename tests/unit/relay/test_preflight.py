@@ -1,7 +1,5 @@
 """Pre-flight, and what the relay writes: real records and discard records."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Where a relay begins to read: at committed checkpoints, or nowhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Which records a table source wrote, and whether their rows are still to be delivered (R31)."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import pytest

@@ -1,7 +1,5 @@
 """A standby of a table source reports what would keep it from serving, and nothing that has passed."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import MagicMock
 

@@ -1,7 +1,5 @@
 """Which rows of a message table are delivered, wait, or are discarded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

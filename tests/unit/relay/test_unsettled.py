@@ -1,7 +1,5 @@
 """The unsettled offsets of a half partition: never more runs than a checkpoint string can name."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Settings of the jobs: what they refuse, what they hide, and what Spark's source is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Rounds of steps and the bound on pauses: what is too slow is found, but for what the machine takes without a step."""
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """Proxies tell requests apart by their first bytes."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest

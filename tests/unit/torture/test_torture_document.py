@@ -1,7 +1,5 @@
 """The document about the torture says what its report says, and claims no more than the rule of three allows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each invariant of the torture finds what contradicts it, and nothing in evidence that is clean."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -29,11 +29,7 @@ def send(
     partition: int = 0,
     **properties: Any,
 ) -> int:
-    """Write one record, and return its offset.
-
-    Args:
-        properties: More librdkafka properties, with `_` in place of `.`.
-    """
+    """Write one record, and return its offset. `properties`: more librdkafka properties, with `_` in place of `.`."""
     reports: list[tuple[Any, int]] = []
 
     def report(error: Any, message: Message) -> None:
@@ -163,8 +159,7 @@ def deliver_row(teams: Teams, **columns: Any) -> str:
 def rows(teams: Teams, statement: str) -> list[Any]:
     """Run a statement as team-a's application, in one transaction; its rows.
 
-    Args:
-        statement: With `{a}` and `{b}` for the teams' names, which are prefixes of tables, roles and topics.
+    `statement`: with `{a}` and `{b}` for the teams' names, which are prefixes of tables, roles and topics.
     """
     with psycopg.connect(teams.a.url("application")) as connection:
         cursor = connection.execute(statement.format(a=teams.a.name, b=teams.b.name).encode())

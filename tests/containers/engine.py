@@ -19,11 +19,7 @@ BRIDGE = "docker0"
 TESTCONTAINERS_LABEL = "org.testcontainers=true"
 
 # Program -> Debian packages that may bring it; the first that exists is installed.
-_ENGINE_PROGRAMS = {
-    "dockerd": ("docker.io",),
-    "iptables": ("iptables",),
-    "docker": ("docker-cli", "docker.io"),
-}
+_ENGINE_PROGRAMS = {"dockerd": ("docker.io",), "iptables": ("iptables",), "docker": ("docker-cli", "docker.io")}
 _PROGRAMS = {"debootstrap": ("debootstrap",), "docker": ("docker-cli", "docker.io")}
 _COMPOSE_PACKAGES = ("docker-compose",)
 

@@ -57,9 +57,7 @@ def written(text: str, reports: Sequence[Mapping[str, Any]]) -> str:
     return filled_place(text, PLACE, described(reports))
 
 
-def main(
-    report: Annotated[Path | None, typer.Option("--keep", help="A report to keep first.")] = None,
-) -> None:
+def main(report: Annotated[Path | None, typer.Option("--keep", help="A report to keep first.")] = None) -> None:
     """Write the table of docs/spark/land.md from the reports that are kept."""
     if report is not None:
         content = json.loads(report.read_text())

@@ -33,12 +33,8 @@ def publish_bulk(
 ) -> list[str]:
     """Commit messages in their order, so many of them in a transaction.
 
-    Args:
-        ops: Whether the op markers are sent; else the checker must decide.
-        each: Messages in a transaction.
-
-    Returns:
-        The ids of the messages.
+    `ops`: whether the op markers are sent; else the checker must decide; `each`: messages in a transaction. Returns the
+    ids of the messages.
     """
     ids: list[str] = []
     for some in _batched(messages, AT_ONCE * each):

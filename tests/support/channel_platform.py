@@ -31,24 +31,16 @@ batch_messages = 100
 
 
 class Platform:
-    """Sites with a channel, tables and topics each, and processes that serve all of them.
-
-    Args:
-        sites: The sites; the first one keeps the logs.
-    """
+    """Sites with a channel, tables and topics each, and processes that serve all of them."""
 
     def __init__(self, sites: Sequence[Site], folder: Path) -> None:
-        self.sites = sites
+        self.sites = sites  # the sites; the first one keeps the logs
         self.file = folder / "platform.toml"
         self.port, self.checker_port = free_port(), free_port()
         self.write()
 
     def write(self, more: Mapping[str, str] | None = None) -> None:
-        """Write the file.
-
-        Args:
-            more: Lines to append to the tables of channels, by the channel's name.
-        """
+        """Write the file. `more`: lines to append to the tables of channels, by the channel's name."""
         parts = [TOP.format(servers=self.sites[0].bootstrap_servers)]
         for site in self.sites:
             tables = f'postgres_url = "{site.postgres_url}"\ntable_prefix = "{site.name}"'
@@ -87,8 +79,7 @@ def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator
 def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str]:
     """Commit numbered messages of a site; return their ids.
 
-    Args:
-        ops: Whether op markers are sent; else the checker must decide.
+    `ops`: whether op markers are sent; else the checker must decide.
     """
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         numbers = range(first, first + count)

@@ -26,11 +26,7 @@ def call_command(
 ) -> tuple[int, str]:
     """Run a subcommand in this process, which is much faster.
 
-    Args:
-        environ: Variables over the site's; None: not set.
-
-    Returns:
-        Exit code, and what it printed.
+    `environ`: variables over the site's; None: not set. Returns exit code, and what it printed.
     """
     variables = {**site.environment(), "COLUMNS": "250", **(environ or {})}
     result = CliRunner().invoke(app, list(words), input=typed, env=variables)

@@ -108,22 +108,17 @@ ROWS: list[dict[str, str]] = [
 
 @dataclass(frozen=True)
 class Case:
-    """How a connector is set, and how a source.
-
-    Args:
-        header_converter: Of the connector; empty: Connect's own, which is SimpleHeaderConverter.
-        source_columns: Of the source, over those of the connector.
-    """
+    """How a connector is set, and how a source."""
 
     name: str
     key: str = "k_varchar"
     payload: str = "p_text"
     key_converter: str = STRING
     value_converter: str = STRING
-    header_converter: str = ""
+    header_converter: str = ""  # of the connector; empty: Connect's own, which is SimpleHeaderConverter
     placed: tuple[str, ...] = ()
     expand: bool = False
-    source_columns: tuple[tuple[str, str], ...] = ()
+    source_columns: tuple[tuple[str, str], ...] = ()  # of the source, over those of the connector
     differs: tuple[str, ...] = ()
 
     def connector(self, site: Site) -> dict[str, object]:
@@ -231,16 +226,11 @@ CASES = [
 
 
 class Example(NamedTuple):
-    """What both sides write of one value.
-
-    Args:
-        row: Number of the row; 1 has NULL in each column.
-        part: `key`, `value`, or the name of a header.
-    """
+    """What both sides write of one value."""
 
     case: str
-    row: int
-    part: str
+    row: int  # number of the row; 1 has NULL in each column
+    part: str  # `key`, `value`, or the name of a header
     converter: str
     column: str
     debezium: bytes | None

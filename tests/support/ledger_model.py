@@ -118,14 +118,10 @@ def new_ledger(
     bodies: BodyPolicy = KEEP,
     *,
     verdict_checkpoint: OpCheckpoint | None = None,
-    halves: Iterable[Half] = (),
+    halves: Iterable[Half] = (),  # what it reads then, before ops
     ops: Iterable[OpRecord] = (),
 ) -> Ledger:
-    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come.
-
-    Args:
-        halves: What it reads then, before ops.
-    """
+    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
     ledger = Ledger(
         TOPIC_ID,
         PARTITION,
@@ -175,15 +171,12 @@ def hand_out(
     halves: Callable[[Iterable[int]], Mapping[int, Half]] = lambda _: {},
     discards: Callable[[Mapping[bytes, int]], Mapping[int, Half]] = lambda _: {},
     gate: Gate = OPEN,
-    topics: Mapping[str, RealTopic] = TOPICS,
+    topics: Mapping[str, RealTopic] = TOPICS,  # the real topics that there are
     limit: BatchPolicy = ENDLESS,
 ) -> HandOut:
     """The hand-out of a ledger, where Kafka answers at once.
 
-    Args:
-        halves: Returns bodies from the half topic.
-        discards: Returns bodies from the discard topic.
-        topics: The real topics that there are.
+    `halves`: returns bodies from the half topic; `discards`: returns bodies from the discard topic.
     """
 
     def describe_unknown(_in_hand: object) -> bool:
@@ -233,20 +226,15 @@ class Local:
 
 
 class World:
-    """Everything around one ledger.
-
-    Args:
-        patience: How long transactions wait for a missing topic, ms.
-        batch_bytes: What closes a batch, beside the number of messages.
-    """
+    """Everything around one ledger."""
 
     def __init__(
         self,
         *,
         parking: ParkingPolicy = DEFAULT,
-        patience: GatePolicy = PATIENT,
+        patience: GatePolicy = PATIENT,  # how long transactions wait for a missing topic, ms
         bodies: BodyPolicy = KEEP,
-        batch_bytes: int = sys.maxsize,
+        batch_bytes: int = sys.maxsize,  # what closes a batch, beside the number of messages
     ) -> None:
         self.parking = parking
         self.patience = patience
@@ -280,9 +268,8 @@ class World:
     def send(self, local: Local, *, twice: bool = False, break_it: bool = False) -> None:
         """Send its next half.
 
-        Args:
-            local: An open transaction, or a finished one: then the half is a straggler.
-            twice: The half is stored twice, and the second one is acknowledged.
+        `local`: an open transaction, or a finished one: then the half is a straggler; `twice`: the half is stored
+        twice, and the second one is acknowledged.
         """
         position = max(local.offsets, default=-1) + 1
         if twice:

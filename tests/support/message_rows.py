@@ -59,8 +59,7 @@ def publish(
 ) -> None:
     """Publish the next number of each key, after its row is locked.
 
-    Args:
-        keys: The keys, ascending, so that two transactions never wait for each other.
+    `keys`: the keys, ascending, so that two transactions never wait for each other.
     """
     for key in keys:
         row = connection.execute(
@@ -149,8 +148,7 @@ def assert_exactly(site: Site, topic: str) -> None:
 
     A row is deleted when Kafka has acknowledged its transaction; readers may see the end of that a moment later.
 
-    Args:
-        site: The site, with nothing left in its message table.
+    `site`: the site, with nothing left in its message table.
     """
     found = assert_numbers(site, topic)
     assert len({record.message_id for record in found}) == len(found)

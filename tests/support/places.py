@@ -75,8 +75,7 @@ class Place(ABC):
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         """The values of all that is published on a topic, in its order, once nothing more can come.
 
-        Args:
-            outbox: Through which it was published; None: the application's.
+        `outbox`: through which it was published; None: the application's.
         """
 
     def halves(self) -> int:

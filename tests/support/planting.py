@@ -24,14 +24,10 @@ NO_PARTITION = 99
 
 
 class Planter:
-    """Plants at least one message of each verdict but DELIVERED_ONCE.
-
-    Attributes:
-        expected: Verdicts by message id.
-    """
+    """Plants at least one message of each verdict but DELIVERED_ONCE."""
 
     def __init__(self, audited: Audited, shop: Shop) -> None:
-        self.expected: dict[str, Verdict] = {}
+        self.expected: dict[str, Verdict] = {}  # verdicts by message id
         self._audited = audited
         self._site = audited.site
         self._shop = shop
@@ -50,8 +46,7 @@ class Planter:
     def finish(self, delivered: Sequence[str]) -> None:
         """What is changed behind the back of the services, once all is settled.
 
-        Args:
-            delivered: Ids of five messages at least that are right so far.
+        `delivered`: ids of five messages at least that are right so far.
         """
         halves = {parse_half(half.headers).transaction_id: half for half in self._site.halves()}
         self._commit_what_was_rolled_back(halves)

@@ -88,13 +88,9 @@ class Told:
 
 @dataclass
 class History:
-    """Topics and rows, filled transaction by transaction.
+    """Topics and rows, filled transaction by transaction."""
 
-    Args:
-        topics: Real topics; messages go to them by turns.
-    """
-
-    topics: Sequence[str] = ("orders", "stock")
+    topics: Sequence[str] = ("orders", "stock")  # real topics; messages go to them by turns
     halves: list[Record] = field(default_factory=list)
     ops: list[Record] = field(default_factory=list)
     reals: list[Record] = field(default_factory=list)

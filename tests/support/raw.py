@@ -42,11 +42,7 @@ class RawLog:
     def commit(self, *messages: RawMessage, service: str = "orders", listed: int | None = None) -> str:
         """Write the halves of a transaction; `flush` commits it.
 
-        Args:
-            listed: How many messages its commit lists, if not all of these.
-
-        Returns:
-            Its id.
+        `listed`: how many messages its commit lists, if not all of these. Returns its id.
         """
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         first = self._next

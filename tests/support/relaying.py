@@ -15,9 +15,8 @@ from tests.support.harness import Site
 class RelayedTopics:
     """Real topics, and one transactional producer that writes to them.
 
-    Args:
-        topics: Their full names; records go to them by chance.
-        number: Of the producer; two with one number fence each other.
+    `topics`: their full names; records go to them by chance; `number`: of the producer; two with one number fence each
+    other.
     """
 
     def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0) -> None:

@@ -35,14 +35,10 @@ _QUICK = {
 
 
 class Step(NamedTuple):
-    """One step of a rolling restart.
-
-    Args:
-        away_seconds: From its end until it is started again.
-    """
+    """One step of a rolling restart."""
 
     node: int
-    away_seconds: float
+    away_seconds: float  # from its end until it is started again
 
     def __str__(self) -> str:
         return f"node {self.node} stopped"
@@ -191,9 +187,7 @@ def beyond_kafka(one: Seen, waits: Sequence[Span]) -> float:
 def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, waits: Sequence[Span]) -> list[str]:
     """Return for people: the slowest message of each step, and the longest pause of each owner.
 
-    Args:
-        steps: Each with the times at which it began and ended.
-        waits: When plain records waited.
+    `steps`: each with the times at which it began and ended; `waits`: when plain records waited.
     """
     seen = visibility.seen()
     lines = []

@@ -52,14 +52,10 @@ _SPLIT: LiteralString = "SELECT CAST(xid AS text) FROM {delivered} GROUP BY xid 
 
 
 class RowProof:
-    """Writers of two topics, a reader that is always there, and the reconciliation of the two.
-
-    Args:
-        site: Its channel, its message table and its topics are created here.
-    """
+    """Writers of two topics, a reader that is always there, and the reconciliation of the two."""
 
     def __init__(self, site: Site, seed: int, threads: int = 3) -> None:
-        self.site = site
+        self.site = site  # its channel, its message table and its topics are created here
         self.table = MessageTable(site.tables)
         self.topics = [site.topic(name) for name in TOPICS]
         self.places = [(topic, number) for topic in self.topics for number in range(PARTITIONS)]

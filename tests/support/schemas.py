@@ -53,18 +53,13 @@ def _json_deserializer(registry: SchemaRegistryClient) -> Any:
 
 
 class Schema(NamedTuple):
-    """An order in one format.
-
-    Args:
-        serializer: Makes a serializer, given a registry and its configuration.
-        wrong: Something that the schema does not allow; it holds the word "secret".
-    """
+    """An order in one format. `serializer`: makes a serializer, given a registry and its configuration."""
 
     name: str
     serializer: Callable[[SchemaRegistryClient, dict[str, Any]], Any]
     deserializer: Callable[[SchemaRegistryClient], Any]
     value: object
-    wrong: object
+    wrong: object  # something that the schema does not allow; it holds the word "secret"
 
     def read(self, registry: SchemaRegistryClient, topic: str, value: bytes | None, headers: Headers) -> object:
         context = SerializationContext(topic, MessageField.VALUE, list(headers))

@@ -91,8 +91,7 @@ class SecuredSite(Site):
     def user(self, *roles: Role, **names: Iterable[str]) -> str:
         """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
 
-        Args:
-            names: Topics, services and sources: the options of the command, with several values each.
+        `names`: topics, services and sources: the options of the command, with several values each.
         """
         name = f"{self.name}-{'-'.join(roles)}"
         with self.acting(name):

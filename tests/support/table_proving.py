@@ -16,8 +16,7 @@ TOLD_AFTER = timedelta(milliseconds=30)
 class TableHistory(History):
     """A history that has messages of table mode too; rows get their ids in the order of their publication.
 
-    Attributes:
-        inserted: Ids of the local transactions.
+    `inserted`: ids of the local transactions.
     """
 
     def __post_init__(self) -> None:

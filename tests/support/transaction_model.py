@@ -23,15 +23,12 @@ class Open:
 class Coordinator:
     """What the brokers know of one transactional id and one consumer group.
 
-    Args:
-        late_at: At which request after its repetition the delayed EndTxn arrives; None: no EndTxn is delayed.
-        delay: How long the repetition of the delayed EndTxn takes, s.
-        masked: Whether a fatal error leaves a flush as SystemError, without saying which.
+    `late_at`: at which request after its repetition the delayed EndTxn arrives; None: no EndTxn is delayed.
     """
 
     late_at: int | None = None
-    delay: float = 0.0
-    masked: bool = True
+    delay: float = 0.0  # how long the repetition of the delayed EndTxn takes, s
+    masked: bool = True  # whether a fatal error leaves a flush as SystemError, without saying which
     now: float = 0.0
     epoch: int = 0
     visible: list[bytes] = field(default_factory=list)

@@ -58,31 +58,22 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the tables at one moment.
-
-    Args:
-        table_bytes: The message table with its TOAST table, bytes.
-        evidence_bytes: The evidence of delivered messages, with its indexes, bytes.
-    """
+    """The size of the tables at one moment."""
 
     delivered: int
     waiting: int
-    table_bytes: int
+    table_bytes: int  # the message table with its TOAST table, bytes
     index_bytes: int
-    evidence_bytes: int
+    evidence_bytes: int  # the evidence of delivered messages, with its indexes, bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one part of the run did.
-
-    Args:
-        seconds: From its first insert until the table was empty.
-    """
+    """What one part of the run did."""
 
     name: str
     rows: int
-    seconds: float
+    seconds: float  # from its first insert until the table was empty
     end: Size
 
     @property
@@ -175,8 +166,7 @@ def _open_transaction(site: Site) -> Iterator[None]:
 def bloat(rows: int, naptime: str, say: Say) -> BloatResult:
     """Start everything, let rows pass through a message table, and return its sizes; nothing is left running.
 
-    Args:
-        rows: Rows of the first two phases; each of the other two has a tenth of them.
+    `rows`: rows of the first two phases; each of the other two has a tenth of them.
     """
     settings = {"autovacuum_naptime": naptime}
     with Stack(postgres_settings=settings) as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:

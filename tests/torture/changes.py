@@ -57,8 +57,7 @@ _UNPUBLISH: LiteralString = "DROP PUBLICATION IF EXISTS stranger"
 class TableChanges(Lasting):
     """Faults that change tables. Relays may halt meanwhile; they double and lose nothing, and go on afterwards.
 
-    Args:
-        source: Its operator waits until a change is taken back.
+    `source`: its operator waits until a change is taken back.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty, chance: random.Random) -> None:

@@ -54,9 +54,8 @@ class CopyCruelty(Lasting):
     A relay of the original must halt then, and delete nothing of its own batch. After the copy's relay has ended, the
     operator resumes the source. What only the copy has is delivered, or waits there.
 
-    Args:
-        processes: The relays, which are down while the copy is made.
-        source: Its operator waits until the copy has ended.
+    `processes`: the relays, which are down while the copy is made; `source`: its operator waits until the copy has
+    ended.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty) -> None:

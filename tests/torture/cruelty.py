@@ -45,15 +45,11 @@ _LATE_SECONDS = (0.0, 0.0, 6.0)
 class Cruelty:
     """Chooses the faults of a run.
 
-    Args:
-        longest: How long strangers hold something at most, and the database is away, in seconds.
-
-    Attributes:
-        faults: What was done to servers, by name.
+    `longest`: how long strangers hold something at most, and the database is away, in seconds.
     """
 
     def __init__(self, world: World, processes: Processes, diary: Diary, chance: random.Random, longest: float) -> None:
-        self.faults: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # what was done to servers, by name
         self._world = world
         self._processes = processes
         self._diary = diary

@@ -30,8 +30,7 @@ _LOST_SECONDS = 3.0
 class DatabaseCruelty(Lasting):
     """Faults of the database. Each runs to its end, or until `heal()`; one at a time for each kind of server.
 
-    Args:
-        longest: How long something is held at most, in seconds.
+    `longest`: how long something is held at most, in seconds.
     """
 
     def __init__(self, world: World, chance: random.Random, longest: float) -> None:

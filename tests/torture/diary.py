@@ -15,19 +15,13 @@ ANSWERED = "answered"
 
 
 class Entry(NamedTuple):
-    """A line.
-
-    Args:
-        told: Its own id of the transaction; empty if it did not get so far.
-        transaction_id: The transaction id; empty if it is not known.
-        topic: The last part of the name of the first real topic.
-    """
+    """A line."""
 
     kind: str
     mode: str
-    told: str
-    transaction_id: str
-    topic: str
+    told: str  # its own id of the transaction; empty if it did not get so far
+    transaction_id: str  # the transaction id; empty if it is not known
+    topic: str  # the last part of the name of the first real topic
     at: float
     detail: str = ""
 

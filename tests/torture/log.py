@@ -42,11 +42,7 @@ def assigned(bootstrap_servers: str, starts: Mapping[tuple[str, int], int]) -> I
 
 
 def read_to_end(bootstrap_servers: str, starts: Places, timeout: float = 120.0) -> tuple[list[Message], Places]:
-    """Everything that is committed from given offsets on.
-
-    Returns:
-        The records, and where the partitions ended.
-    """
+    """Everything that is committed from given offsets on. Returns the records, and where the partitions ended."""
     found: list[Message] = []
     ends: Places = {}
     deadline = time.monotonic() + timeout

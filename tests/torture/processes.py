@@ -109,24 +109,19 @@ class _Running:
 class Processes:
     """All of them.
 
-    Args:
-        settings: More settings for their environment: addresses of proxies, for one.
-        services: More settings of relays and checkers, over those; None: not set.
-
-    Attributes:
-        faults: What was done to them, by name.
-        short_share: Share of local transactions for the topic of two replicas, in applications that start from now on.
+    `services`: more settings of relays and checkers, over those; None: not set; `short_share`: share of local
+    transactions for the topic of two replicas, in applications that start from now on.
     """
 
     def __init__(
         self,
         site: Site,
-        settings: Mapping[str, str],
+        settings: Mapping[str, str],  # more settings for their environment: addresses of proxies, for one
         chance: random.Random,
         diary: Diary,
         services: Mapping[str, str | None] | None = None,
     ) -> None:
-        self.faults: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # what was done to them, by name
         self.outcomes: Counter[str] = Counter()
         self.short_share = SHORT_SHARE
         self.ended_badly: list[str] = []
@@ -156,8 +151,7 @@ class Processes:
     def watch(self, *, faults: bool, applications: bool) -> None:
         """Start what does not run, wake who slept long enough.
 
-        Args:
-            applications: Whether there are applications; if not, relays and checkers only.
+        `applications`: whether there are applications; if not, relays and checkers only.
         """
         self._running = [process for process in self._running if self._lives(process)]
         for process in self._running:

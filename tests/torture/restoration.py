@@ -59,14 +59,11 @@ class SourceCruelty(Lasting):
 
     A relay must halt once the database does not know batches any more that it called delivered (I15). So the operator
     waits for that halt, and looks whether anything was served before.
-
-    Attributes:
-        found: What contradicts I15.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.found: list[str] = []  # what contradicts I15
         self._was_hurt = False
         self._needs_operator = False
         self._set_back: SetBack | Doubled | None = None

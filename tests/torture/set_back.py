@@ -7,14 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Expected:
-    """What the database must hold, unchanged, until a relay has halted and the source is resumed.
-
-    Args:
-        delivered: The last batch that it calls delivered.
-    """
+    """What the database must hold, unchanged, until a relay has halted and the source is resumed."""
 
     batch: int
-    delivered: int
+    delivered: int  # the last batch that it calls delivered
 
     def contradiction(self, batch: int, delivered: int) -> str:
         """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
@@ -25,13 +21,9 @@ class Expected:
 
 @dataclass(frozen=True)
 class SetBack(Expected):
-    """What the database holds after it was set back.
+    """What the database holds after it was set back."""
 
-    Args:
-        proven: The last batch that it called delivered before. Kafka has this number or a higher one.
-    """
-
-    proven: int
+    proven: int  # the last batch that it called delivered before. Kafka has this number or a higher one
     before: Collection[str] = frozenset()
 
     @property

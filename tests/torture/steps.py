@@ -24,19 +24,13 @@ AFTER_SECONDS = 8.0
 
 
 class Kind(NamedTuple):
-    """A kind of round.
-
-    Args:
-        ways: How brokers leave, one after the other; the order is chosen.
-        longest: So much slower than without a step a message may be, in seconds.
-        short_share: Share of transactions for the topic of two replicas, which are not measured.
-    """
+    """A kind of round."""
 
     name: str
-    ways: tuple[str, ...]
+    ways: tuple[str, ...]  # how brokers leave, one after the other; the order is chosen
     away: tuple[float, float]
-    longest: float
-    short_share: float
+    longest: float  # so much slower than without a step a message may be, in seconds
+    short_share: float  # share of transactions for the topic of two replicas, which are not measured
 
 
 ROLLING = Kind("rolling restart", ("stopped", "stopped", "killed"), (5.0, 15.0), 10.0, 0.0)
@@ -47,11 +41,7 @@ KINDS = {kind.name.partition(" ")[0]: kind for kind in (ROLLING, SHORT)}
 
 
 class Steps:
-    """Runs such rounds.
-
-    Args:
-        meanwhile: Is called all the time; it takes a while itself.
-    """
+    """Runs such rounds. `meanwhile`: is called all the time; it takes a while itself."""
 
     def __init__(self, world: World, chance: random.Random, meanwhile: Callable[[], None]) -> None:
         self.faults: Counter[str] = Counter()
@@ -82,9 +72,7 @@ class Steps:
     ) -> list[str]:
         """What was too slow in the last round, now that all is settled; nothing if it was of another kind.
 
-        Args:
-            arrived: By the application's id of a transaction.
-            waits: When Kafka itself took nothing of an owner.
+        `arrived`: by the application's id of a transaction; `waits`: when Kafka itself took nothing of an owner.
         """
         steps, self._steps = self._steps, []
         return self.pauses.judge(steps, diary, arrived, time.time(), waits)

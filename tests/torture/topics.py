@@ -31,8 +31,7 @@ _PAUSE_SECONDS = 0.5
 class TopicCruelty(Lasting):
     """Faults of topics and services. Each runs to its end, or until `heal()`.
 
-    Args:
-        processes: The relays, which are held down while their offsets are gone.
+    `processes`: the relays, which are held down while their offsets are gone.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random, leaders: Leaders) -> None:

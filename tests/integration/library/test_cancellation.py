@@ -23,17 +23,13 @@ Purchase = Callable[["Buyers", int], Coroutine[Any, Any, None]]
 
 
 class Buyers:
-    """Applications whose tasks are cancelled, on one connection each kind: whoever comes next gets the same one.
-
-    Args:
-        connection: A connection of psycopg's, opened again when a cancellation closed it.
-    """
+    """Applications whose tasks are cancelled, on one connection each kind: whoever comes next gets the same one."""
 
     def __init__(
         self, application: AsyncShop, connection: psycopg.AsyncConnection[Any], topic: str, *, eager: bool
     ) -> None:
         self.application = application
-        self.connection = connection
+        self.connection = connection  # a connection of psycopg's, opened again when a cancellation closed it
         self.topic = topic
         self.eager = eager
         self.receipts: dict[int, Receipt] = {}

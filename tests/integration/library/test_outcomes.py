@@ -28,17 +28,13 @@ from tests.support.shop import Shop
 
 
 class Order(NamedTuple):
-    """What a buyer buys.
-
-    Args:
-        stock: Of the business row; a trigger makes trouble at COMMIT for some.
-    """
+    """What a buyer buys."""
 
     shop: Shop
     url: str
     topic: str
     number: int
-    stock: int
+    stock: int  # of the business row; a trigger makes trouble at COMMIT for some
     ids: list[str]
 
     @property

@@ -784,10 +784,7 @@ def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> Non
 def test_a_missing_right_is_told_with_its_remedy_and_the_grant_suffices(place: Place) -> None:
     place.rows()
     role, url = f"{place.site.name}_app", place.site.role("app")
-    with (
-        psycopg.connect(url) as connection,
-        pytest.raises(TableError, match=r"permission denied.*--application-role"),
-    ):
+    with psycopg.connect(url) as connection, pytest.raises(TableError, match=r"permission denied.*--application-role"):
         place.outbox.publish(connection, Message("orders"))
     with place.site.connect() as connection:
         table = MessageTable(place.site.tables)

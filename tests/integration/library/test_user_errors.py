@@ -493,8 +493,7 @@ def _without_key(world: World) -> None:
 def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None:
     """Run `outbox table create` as a role that owns nothing.
 
-    Args:
-        rights: What the role may do in the schema, if anything.
+    `rights`: what the role may do in the schema, if anything.
     """
     name, place = sql.Identifier(f"{world.site.name}_owner"), sql.Identifier(schema)
     with world.site.connect() as owner:

@@ -28,14 +28,10 @@ ROLES = ("application", "checker", "consumer", "purger", "nobody")
 
 
 class Roles:
-    """Roles of one site, whose tables are in a schema that nobody may use by default. SQL must quote its name.
-
-    Args:
-        site: The site; its tables are moved to that schema.
-    """
+    """Roles of one site, whose tables are in a schema that nobody may use by default. SQL must quote its name."""
 
     def __init__(self, site: Site) -> None:
-        self.site = site
+        self.site = site  # the site; its tables are moved to that schema
         self.schema = f"{site.name}-a"
         site.tables = TableNames(self.schema, site.name)
         site.postgres_url += (

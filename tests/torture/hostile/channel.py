@@ -28,14 +28,10 @@ _OF_ONE_CHANNEL = ("OUTBOX_CHANNEL", "OUTBOX_TABLE_PREFIX", "OUTBOX_POSTGRES_URL
 
 
 class HostileChannel:
-    """A channel that is created for each round, because its application may have ruined the last one.
-
-    Args:
-        victim: The site of the other channel, in the same processes.
-    """
+    """A channel that is created for each round, because its application may have ruined the last one."""
 
     def __init__(self, victim: Site, victim_url: str, relay_url: str, loop: LoopThread, replication: int) -> None:
-        self.victim = victim
+        self.victim = victim  # the site of the other channel, in the same processes
         self.loop = loop
         self.file = Path(victim.log_folder) / "channels.toml"
         self._victim_url = victim_url

@@ -19,13 +19,7 @@ from sqlalchemy.orm import Session
 
 from outbox import Message, MessageRefused
 from outbox.async_outbox import AsyncHalfOutbox
-from outbox.errors import (
-    CommitOutcomeUnknown,
-    PublishFailed,
-    TransactionFenced,
-    TransactionsRejected,
-    UsageError,
-)
+from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState
 from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder

@@ -53,8 +53,7 @@ class Interrupter:
 def publish_interrupted(line: int, *, in_savepoint: bool) -> tuple[int, bool, list[bytes | str | None]]:
     """Publish "first", interrupted at a line, then "second", and commit.
 
-    Returns:
-        How many lines there were, whether "second" was accepted, and what was published.
+    Returns how many lines there were, whether "second" was accepted, and what was published.
     """
     with InMemoryHalfOutbox() as box, Session(create_engine("sqlite://")) as session:
         accepted = True

@@ -96,12 +96,7 @@ def size(record: Record) -> int:
 
 
 @some.relaxed
-@given(
-    first=messages,
-    second=messages,
-    distance=near,
-    compression=st.sampled_from(["producer", "zstd"]),
-)
+@given(first=messages, second=messages, distance=near, compression=st.sampled_from(["producer", "zstd"]))
 def test_relay_delivers_each_message_that_publish_accepts(
     first: Message, second: Message, distance: int, compression: str
 ) -> None:

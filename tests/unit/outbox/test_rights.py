@@ -155,10 +155,7 @@ def _refusing_admin(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ({Operation.READ: "", Operation.WRITE: ""}, "READ and WRITE are missing"),
         ({Operation.WRITE: "", Operation.READ: "it waits"}, "WRITE is missing"),
-        (
-            {Operation.CREATE: ""},
-            "DESCRIBE is missing, and without it Kafka does not show whether there is CREATE",
-        ),
+        ({Operation.CREATE: ""}, "DESCRIBE is missing, and without it Kafka does not show whether there is CREATE"),
     ],
 )
 def test_doctor_on_hidden_topic_names_what_acl_print_grants(
@@ -170,9 +167,7 @@ def test_doctor_on_hidden_topic_names_what_acl_print_grants(
     assert found.problem == finding
 
 
-def test_doctor_on_hidden_topic_spares_what_is_optional(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_doctor_on_hidden_topic_spares_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     _refusing_admin(monkeypatch)
     (found,) = RightsDoctor({}).examine([Right(Kind.TOPIC, "orders", Operation.READ, otherwise="it waits")])
     assert (found.problem, found.fix) == ("", "READ is missing: it waits")

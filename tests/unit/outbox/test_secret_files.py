@@ -38,11 +38,7 @@ def test_secret_that_is_given_twice_is_refused(file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "why"),
-    [
-        (SECRET, "No such file"),
-        (f"{SECRET}\0", "the path is not valid"),
-        (SECRET * 100, "File name too long"),
-    ],
+    [(SECRET, "No such file"), (f"{SECRET}\0", "the path is not valid"), (SECRET * 100, "File name too long")],
 )
 def test_secret_in_place_of_a_path_is_not_shown(path: str, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why) as refused:

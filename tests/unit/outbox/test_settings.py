@@ -269,12 +269,7 @@ def test_everything_from_the_environment() -> None:
             "OUTBOX_HTTP_PORT": "8080",
         }
     )
-    assert found.kafka == {
-        **SERVERS,
-        "sasl.mechanism": "PLAIN",
-        "linger.ms": "2.5",
-        "socket.keepalive.enable": "true",
-    }
+    assert found.kafka == {**SERVERS, "sasl.mechanism": "PLAIN", "linger.ms": "2.5", "socket.keepalive.enable": "true"}
     assert (found.channel.name, found.tables.schema, found.tables.prefix) == ("shop", "messages", "shop")
     assert (found.publish_timeout_seconds, found.close_timeout_seconds, found.eager_idle_timeout_seconds) == (
         2.5,

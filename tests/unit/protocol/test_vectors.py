@@ -23,16 +23,7 @@ from outbox.protocol.half import (
 from outbox.protocol.names import FORMAT_VERSION
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
-from tests.support.protocol_documents import (
-    CHECKS,
-    ENVELOPES,
-    JAVA_MURMUR2,
-    MANIFESTS,
-    VECTORS,
-    as_json,
-    data,
-    vectors,
-)
+from tests.support.protocol_documents import CHECKS, ENVELOPES, JAVA_MURMUR2, MANIFESTS, VECTORS, as_json, data, vectors
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 

@@ -147,11 +147,7 @@ def _aborted(delivery: Mock) -> list[int]:
     ],
 )
 def test_the_last_own_record_tells_how_its_transaction_had_ended(
-    cluster: Cluster,
-    delivery: Mock,
-    hanging: Own,
-    lie_there: list[tuple[int, int]],
-    aborted: list[int],
+    cluster: Cluster, delivery: Mock, hanging: Own, lie_there: list[tuple[int, int]], aborted: list[int]
 ) -> None:
     cluster.records = [_record(offset, number, half) for offset, (number, half) in enumerate(lie_there)]
     cluster.stable = [0]

@@ -209,11 +209,7 @@ UNKNOWN_BYTES = 90
 @some.relaxed
 @given(control=some.controls, own=some.user_headers, key=some.bodies, value=some.bodies, offset=some.offsets)
 def test_real_record_size_bounds_delivered_record(
-    control: HalfControl,
-    own: list[tuple[str, bytes | None]],
-    key: bytes | None,
-    value: bytes | None,
-    offset: int,
+    control: HalfControl, own: list[tuple[str, bytes | None]], key: bytes | None, value: bytes | None, offset: int
 ) -> None:
     half = Half(offset, NOW, key, value, (*control.encode(), *own), control)
     transaction = Transaction(control.transaction_id, control.service, control.truth, None, None, 0)

@@ -45,17 +45,7 @@ def row(number: int, position: int = 0) -> Seen:
 def manifest(transaction_id: str, reason: DiscardReason, place: tuple[int, int] = (1, 9)) -> Manifest:
     partition, offset = place
     return Manifest(
-        transaction_id,
-        "g",
-        Truth.ROW,
-        TOPIC_ID,
-        partition,
-        reason,
-        "",
-        None,
-        Positions.first(1),
-        ((0, offset),),
-        1,
+        transaction_id, "g", Truth.ROW, TOPIC_ID, partition, reason, "", None, Positions.first(1), ((0, offset),), 1
     )
 
 

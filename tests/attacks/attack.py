@@ -24,8 +24,6 @@ class By(enum.StrEnum):
 
 
 class Attack(NamedTuple):
-    """An attack."""
-
     what: str
     by: By
     code: str  # with which code, as Kafka, Postgres or the discard topic name it

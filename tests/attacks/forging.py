@@ -121,7 +121,6 @@ def discard_at(teams: Teams, offset: int) -> str:
 
 
 def is_visible(teams: Teams, transaction_id: str) -> bool:
-    """Return whether a message of a transaction is on a real topic."""
     return any(record.message_id.startswith(transaction_id) for _, record in list(teams.observer.records))
 
 
@@ -167,5 +166,4 @@ def rows(teams: Teams, statement: str) -> list[Any]:
 
 
 def sql(teams: Teams, statement: str) -> Callable[[], object]:
-    """Return a call that runs a statement, see `rows()`."""
     return lambda: rows(teams, statement)

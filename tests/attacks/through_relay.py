@@ -27,7 +27,6 @@ def _delivers(topic: str, **how: Any) -> Callable[[Teams], str]:
 
 
 def _spoiled(name: str, value: bytes) -> Callable[[Teams], str]:
-    """Send a half with one control header that cannot be read."""
 
     def run(teams: Teams) -> str:
         headers = {**dict(half(teams, teams.a.topics[0]).encode()), name: value}

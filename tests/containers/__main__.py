@@ -26,7 +26,6 @@ ROWS = 3_000
 
 
 def main() -> int:
-    """Run it; 0 if all passed."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _end)
     steps = Steps(_empty(FOLDER / "logs"))

@@ -33,11 +33,9 @@ class Engine:
     compose: tuple[str, ...]
 
     def output(self, *arguments: str) -> str:
-        """What `docker ...` prints; empty if it fails."""
         return _output(["docker", *arguments], self.environ)
 
     def logs(self, container: str, lines: int) -> str:
-        """The last lines that a container has written, on either output."""
         command = ["docker", "logs", "--tail", str(lines), container]
         done = subprocess.run(
             command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -63,7 +63,6 @@ def outbox(site: Site, channel: ChannelDescription) -> Iterator[HalfOutbox]:
 
 @pytest.fixture
 def reader(site: Site, channel: ChannelDescription) -> Iterator[DeliveryReader]:
-    """Reads how far the channel is delivered."""
     with closing(DeliveryReader(site.kafka(), site.admin, channel)) as made:
         yield made
 

@@ -16,7 +16,6 @@ _FORM = "%s [%s] %s"
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, which tests set."""
     now = [1_000.0]
     monkeypatch.setattr("outbox._kafka.client_log.time.monotonic", lambda: now[0])
     return now

@@ -89,7 +89,6 @@ def _run(file: Path, command: str) -> tuple[str, int, str]:
 
 
 def _settings_in(table: type[SettingsTable]) -> Iterator[Setting]:
-    """Yield the settings of a table, and those of the tables in it."""
     for one in settings_of(table).values():
         yield one
         for inner in getattr(one.kind, "__args__", ()):
@@ -125,7 +124,6 @@ SERVERS = {"audit", "land", "stack"}
 
 
 def _commands() -> Iterator[str]:
-    """Yield the names of all commands, such as `channel create`."""
     for entry in entry_points(group=GROUP):
         if entry.name not in SERVERS:
             found = typer.main.get_command(_application(entry.load()))

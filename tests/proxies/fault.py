@@ -21,8 +21,6 @@ class FaultKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault."""
-
     kind: FaultKind
     seconds: float = 0.0  # how long a delay takes; how long the client of a late request keeps its connection
 

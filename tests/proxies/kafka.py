@@ -24,8 +24,6 @@ RELAYS_ONLY = {"Produce"}
 
 
 class KafkaLink(Link):
-    """A link to a broker."""
-
     cut_at: int | None = None  # number of the request before whose reply the link ends
     kept: Kept | None = None
 
@@ -80,7 +78,6 @@ class KafkaProxies:
             await node.start()
 
     async def stop(self) -> None:
-        """Listen no more, and end all links."""
         for node in self.nodes:
             await node.stop()
 
@@ -98,8 +95,6 @@ class KafkaProxies:
 
 
 class KafkaProxy(Proxy[KafkaLink]):
-    """The proxy before one node."""
-
     link = KafkaLink
 
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:

@@ -68,7 +68,6 @@ def test_a_file_for_spark_submit_is_the_job(path: str) -> None:
 
 
 def _written(text: str) -> Iterator[str]:
-    """The command lines of `outbox` in a document."""
     for block in BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             command = re.search(

@@ -15,8 +15,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Billing:
-    """An example consumer."""
-
     def __init__(self, site: Site, topic: str, program: str) -> None:
         self.site, self._program = site, EXAMPLES / program
         self.topic = site.topic(topic)

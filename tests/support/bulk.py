@@ -71,7 +71,6 @@ def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
 
 
 def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:
-    """Return transactions of `each` messages."""
     return [_draft(some) for some in _batched(messages, each)]
 
 
@@ -99,7 +98,6 @@ def _send_all(outbox: HalfOutbox, drafts: Iterable[Draft], incarnation: str) -> 
 def _send(
     outbox: HalfOutbox, partition: int, drafts: Sequence[Draft], incarnation: str
 ) -> Iterator[tuple[Draft, int, int]]:
-    """Each draft with the offsets of its first and last half."""
     for some in _batched(drafts, AT_ONCE):
         service, topic = outbox.settings.service, outbox.settings.channel.half_topic
         halves = [half for draft in some for _, half in draft.take_unsent(service, incarnation, topic, partition)]

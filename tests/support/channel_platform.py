@@ -64,13 +64,11 @@ class Platform:
         return run_outbox(words, {**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500", **variables})
 
     def wait_ready(self, site: Site) -> None:
-        """Wait until the relay is ready for the channel of a site."""
         wait_until(lambda: metric(self.port, "outbox_ready", channel=site.name) == 1, explain=self.sites[0].logs)
 
 
 @contextmanager
 def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator[Platform]:
-    """Open a platform; its sites are not created yet."""
     with ExitStack() as stack:
         sites = [stack.enter_context(Site(servers.bootstrap_servers, servers.postgres_url)) for _ in range(channels)]
         yield Platform(sites, folder)
@@ -88,14 +86,12 @@ def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str
 
 
 def orphan(site: Site, service: str = "orders") -> str:
-    """Send a half that nobody commits; return its transaction id."""
     with site.half_outbox(service, publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
         return entry.transaction_id
 
 
 def assert_exactly(site: Site, ids: Sequence[str]) -> None:
-    """Nothing of a site is lost, doubled or invented."""
     found = site.read("orders")
     assert not doubled(found)
     assert Counter(record.message_id for record in found) == Counter(ids)

@@ -108,8 +108,6 @@ ROWS: list[dict[str, str]] = [
 
 @dataclass(frozen=True)
 class Case:
-    """How a connector is set, and how a source."""
-
     name: str
     key: str = "k_varchar"
     payload: str = "p_text"
@@ -163,7 +161,6 @@ class Case:
         }
 
     def topics(self, site: Site) -> tuple[str, str]:
-        """Return the topic of Debezium, and that of the relay."""
         return f"{site.name}.dbz.{self.name}.shop", f"{site.name}.rly.{self.name}.shop"
 
     def create(self, site: Site) -> None:
@@ -183,7 +180,6 @@ class Case:
         site.create_named_topics(*self.topics(site))
 
     def insert(self, site: Site) -> list[str]:
-        """Insert `ROWS`; return their ids."""
         ids = []
         with site.connect() as connection:
             for row in ROWS:
@@ -226,8 +222,6 @@ CASES = [
 
 
 class Example(NamedTuple):
-    """What both sides write of one value."""
-
     case: str
     row: int  # number of the row; 1 has NULL in each column
     part: str  # `key`, `value`, or the name of a header
@@ -357,12 +351,10 @@ class Form(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
     def part(self, name: str) -> bytes | None:
-        """Return the key, the value, or a header."""
         return {"key": self.key, "value": self.value, **dict(self.headers)}[name]
 
 
 def forms(records: list[VisibleRecord]) -> dict[str, Form]:
-    """Return what consumers get of each row, by the row's id."""
     found = {}
     for record in records:
         own = tuple(one for one in record.headers if not one[0].startswith(("__debezium", "outbox-")))

@@ -32,8 +32,6 @@ _IDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of foreign table."""
-
     layout: str
     id: str
     after: str

@@ -121,7 +121,6 @@ def _server() -> _Server:
 
 
 def _serve() -> None:
-    """Fork a keeper for each line of standard input."""
     for command in entry_points(group="outbox.commands"):
         if command.name not in OTHERS:
             command.load()

@@ -80,7 +80,6 @@ def half(
     truth: Truth = Truth.ROW,
     time: int = 1_000,
 ) -> Half:
-    """A half message of transaction `number`."""
     control = HalfControl("real", -1, transaction_id(number), position, service, truth, options)
     return Half(offset, time, key, b"value", tuple(control.encode()), control)
 
@@ -101,7 +100,6 @@ def entry(
     topic_id: str = TOPIC_ID,
     partition: int = PARTITION,
 ) -> OpEntry:
-    """An op entry on transaction `number`."""
     return OpEntry(
         kind, transaction_id(number), topic_id, partition, Positions.parse(positions), first, last, checks, reason
     )
@@ -151,12 +149,10 @@ OPEN.update(TOPICS, TOPICS, ())
 
 
 def taken_ready(ledger: Ledger, messages: int, size: int = sys.maxsize) -> list[Transaction]:
-    """Hand out what is ready, to any topic."""
     return take_ready(ledger, OPEN, messages, size)
 
 
 def waited_for(ledger: Ledger, names: Collection[str]) -> set[str]:
-    """Those of some topics for which a transaction waits."""
     return ledger.deliveries.queue.topics(names)
 
 
@@ -226,8 +222,6 @@ class Local:
 
 
 class World:
-    """Everything around one ledger."""
-
     def __init__(
         self,
         *,
@@ -287,7 +281,6 @@ class World:
         self.first_seen.setdefault(local.id, offset)
 
     def copy(self, offset: int) -> None:
-        """A mirror copies a half to the end of the partition."""
         original = self.halves[offset]
         new = len(self.halves)
         self.halves.append(
@@ -426,7 +419,6 @@ class World:
         self.inbox.clear()
 
     def read_halves(self, count: int) -> None:
-        """Read the next halves, as many at a time as may be read then."""
         end = min(self.next_half + count, len(self.halves))
         while self.next_half < (limit := min(end, self.ledger.read_limit(self.next_half))):
             self.ledger.read_halves(self.halves[self.next_half : limit])
@@ -442,7 +434,6 @@ class World:
         self._read_ops(self.ops[self.next_ops[False] :][:count])
 
     def read_verdicts(self, count: int) -> None:
-        """Read the next verdicts, one at a time."""
         self._read_ops(self.verdicts[self.next_ops[True] :][:count])
 
     def _read_ops(self, records: list[OpRecord]) -> None:
@@ -648,7 +639,6 @@ class World:
         self.check_all_is_settled()
 
     def check_all_is_settled(self) -> None:
-        """Nothing pends, and exactly what committed was delivered."""
         assert len(self.ledger.pending) == 0, "something is never settled"
         reasons = {manifest.reason for manifest in self.discarded().values()}
         assert reasons <= {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED}, "something stays in the discard topic"

@@ -71,7 +71,6 @@ def publish(
 
 
 def insert(site: Site, *keys: str, topic: str = "orders") -> None:
-    """Publish the next number of each key in one transaction."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, topic, keys)
 
@@ -112,7 +111,6 @@ class Writers:
                     connection.commit()
 
     def join(self) -> None:
-        """Stop, and wait for the threads."""
         self.stop.set()
         for thread in self._threads:
             thread.join()
@@ -120,7 +118,6 @@ class Writers:
     @classmethod
     @contextmanager
     def running(cls, site: Site, topic: str, insert: Insert = insert_message) -> Iterator[Writers]:
-        """Start writers, and stop them at the end."""
         writers = cls(site, topic, insert=insert)
         for thread in writers._threads:
             thread.start()

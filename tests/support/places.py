@@ -79,13 +79,10 @@ class Place(ABC):
         """
 
     def halves(self) -> int:
-        """How many halves are in Kafka."""
         return 0
 
 
 class MemoryPlace(Place):
-    """On an outbox in memory."""
-
     def __init__(
         self, kind: type[InMemoryOutbox | InMemoryHalfOutbox], engine: Engine, async_url: str, url: str | None
     ) -> None:
@@ -125,8 +122,6 @@ class MemoryPlace(Place):
 
 
 class RealPlace(Place):
-    """On the real one, with relay and checker."""
-
     def __init__(self, shop: Shop) -> None:
         super().__init__(shop.engine, shop.outbox, shop.table)
         self._shop = shop

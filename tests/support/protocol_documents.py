@@ -45,12 +45,10 @@ JAVA_MURMUR2 = {
 
 
 def text(data: bytes | None) -> str | None:
-    """Bytes as base64, or None."""
     return None if data is None else base64.b64encode(data).decode()
 
 
 def data(value: str | None) -> bytes | None:
-    """Base64 as bytes, or None."""
     return None if value is None else base64.b64decode(value)
 
 
@@ -310,7 +308,6 @@ def _half_partitions() -> list[dict[str, Any]]:
 
 
 def vectors() -> dict[str, Any]:
-    """Every vector, as `docs/vectors.json` holds it."""
     return {
         "format": FORMAT_VERSION,
         "half": {name: _half(*found) for name, found in HALVES.items()},

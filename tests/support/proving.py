@@ -257,7 +257,6 @@ class History:
 
 
 def op_topic(source: OpSource) -> str:
-    """Return the topic to which a source writes its decisions."""
     return "outbox.verdict" if source in RANKED else "outbox.op"
 
 

@@ -59,7 +59,6 @@ class RawLog:
         return id_
 
     def flush(self) -> None:
-        """Wait until all halves are stored, then write the commits."""
         assert self._producer.flush(30) == 0
         for entries in _cut(self._entries):
             value, headers = encode_op(entries, OpSource.PRODUCER)

@@ -50,7 +50,6 @@ def merged(spark: SparkSession, space: dict[str, Any], folder: Path) -> list[str
 
 
 def main(servers: str, topic: str, folder: Path) -> None:
-    """Run both recipes."""
     jars = [*fetch(SPARK_LOCK), *fetch(DELTA_LOCK)]
     spark = local_session("recipes", jars, {**SETTINGS, **DELTA_SETTINGS})
     first, second = recipes(servers, topic, folder)

@@ -14,7 +14,6 @@ CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
 
 
 def say_since_now() -> Callable[[str], None]:
-    """Return what prints a line, with the seconds since now."""
     began = time.monotonic()
 
     def say(text: str) -> None:

@@ -35,8 +35,6 @@ _QUICK = {
 
 
 class Step(NamedTuple):
-    """One step of a rolling restart."""
-
     node: int
     away_seconds: float  # from its end until it is started again
 
@@ -45,8 +43,6 @@ class Step(NamedTuple):
 
 
 class Restarts:
-    """Restarts nodes, beside plain records."""
-
     def __init__(self, kafka: Kafka, site: Site) -> None:
         self._kafka, self._admin = kafka, site.admin
         self.plain = PlainRecords(site)
@@ -67,8 +63,6 @@ class Restarts:
 
 
 class Seen(NamedTuple):
-    """A message that is visible."""
-
     owner: str
     committed: float
     visible: float
@@ -79,8 +73,6 @@ class Seen(NamedTuple):
 
 
 class Visibility:
-    """When each message was committed, and when a reader got it."""
-
     def __init__(self, site: Site, topics: Sequence[str]) -> None:
         self.committed: dict[str, float] = {}
         self.found: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)

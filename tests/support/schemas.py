@@ -27,7 +27,6 @@ ORDER = {"id": 42, "name": "Zoë"}
 
 
 def _protobuf_class() -> Any:
-    """The class of the message, as `protoc` would make it."""
     file = FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Order")
     message.field.add(name="id", number=1, type=FieldDescriptorProto.TYPE_INT64, label=1)

@@ -132,11 +132,9 @@ def printed(site: Site, name: str, *roles: Role, **names: Iterable[str]) -> list
 
 
 def named(rule: Rule) -> str:
-    """A right as errors name it: its operation and its resource."""
     return f"{rule['operation']} on {resource(rule)}"
 
 
 def resource(rule: Rule) -> str:
-    """What a right is on, as the doctor names it."""
     kind = rule["resource_type"].lower().replace("_", " ")
     return f"{kind} {rule['name']}{'*' if rule['pattern'] == 'PREFIXED' else ''}"

@@ -17,8 +17,6 @@ from tests.support.harness import Site
 
 
 class Shop:
-    """An application on a site."""
-
     def __init__(self, site: Site, publish_timeout_seconds: float = 5.0, **options: Any) -> None:
         self.site = site
         self.table = f"{site.name}_stock"

@@ -58,7 +58,6 @@ class TableHistory(History):
     def leave(
         self, rows: Sequence[Row], *, settled: bool = True, after: timedelta = TOLD_AFTER, source: str = SOURCE
     ) -> None:
-        """The evidence of rows that were delivered, a run for each."""
         for row in rows:
             self._tell(row, source, time_of(row) + after, None, settled=settled)
 

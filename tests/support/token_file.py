@@ -6,7 +6,6 @@ from pathlib import Path
 
 
 def provide(config: str) -> tuple[str, float]:
-    """Return the token and when it expires."""
     token = Path(config).read_text()
     claims = token.split(".")[1]
     expires = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))["exp"]

@@ -37,7 +37,6 @@ class Coordinator:
     _late: tuple[int, int] | None = None  # epoch of the delayed EndTxn, and requests until it arrives
 
     def monotonic(self) -> float:
-        """The time of everybody, s."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -136,7 +135,6 @@ class Producer:
         """Nothing is ever waited for."""
 
     def flush(self, _timeout: float) -> int:
-        """Send what is in the local queue, a request for each message."""
         queue, self._queue = self._queue, []
         try:
             for message in queue:
@@ -166,13 +164,11 @@ class Producer:
         self._coordinator.commit_offset(self._epoch, offsets[0].offset)
 
     def commit_transaction(self, _timeout: float) -> None:
-        """Flush, then end."""
         self.flush(-1)
         self._require_abort()
         self._coordinator.end(self._epoch)
 
     def abort_transaction(self, _timeout: float) -> None:
-        """Forget the local queue, then end."""
         self.purge()
         self._coordinator.abort(self._epoch)
 

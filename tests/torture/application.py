@@ -59,8 +59,6 @@ class _Changed(Exception):  # noqa: N818 - it is no error, it is what rolls back
 
 
 class Application:
-    """One process of it."""
-
     def __init__(
         self,
         name: str,

@@ -58,8 +58,6 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the tables at one moment."""
-
     delivered: int
     waiting: int
     table_bytes: int  # the message table with its TOAST table, bytes
@@ -69,8 +67,6 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one part of the run did."""
-
     name: str
     rows: int
     seconds: float  # from its first insert until the table was empty
@@ -83,8 +79,6 @@ class Phase:
 
 @dataclass(slots=True)
 class BloatResult:
-    """What came of the run."""
-
     rows: int
     naptime: str
     phases: list[Phase] = field(default_factory=list)
@@ -92,7 +86,6 @@ class BloatResult:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def judge(self) -> None:
-        """Compare the end of the second phase with the end of the first."""
         first, second = self.phases[0].end, self.phases[1].end
         for what in ("table_bytes", "index_bytes"):
             before, after = getattr(first, what), getattr(second, what)

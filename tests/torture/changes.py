@@ -72,7 +72,6 @@ class TableChanges(Lasting):
             connection.execute(_STRANGER)
 
     def change(self) -> None:
-        """Change a table, and take that back after a while."""
         name = self._chance.choice(sorted(CHANGES))
         make, take_back = CHANGES[name]
         with self._source.without_operator() as is_well:

@@ -117,7 +117,6 @@ class CopyCruelty(Lasting):
         self._owed |= (own | self._kept) - waiting
 
     def _insert(self, url: str) -> set[str]:
-        """Write rows that only the copy has; return their message ids."""
         return {message_id for (message_id,) in self._rows(url, _OWN_ROWS)}
 
     def _restore(self) -> str:

@@ -226,7 +226,6 @@ class Cruelty:
             each.heal()
 
     def operate(self) -> None:
-        """Do what an operator does, after healing too."""
         self._source.operate()
 
     def deliver_refused(self) -> None:
@@ -244,7 +243,6 @@ class Cruelty:
         return [*self._source.take_found(), *self._copies.take_found()]
 
     def all_faults(self) -> Counter[str]:
-        """Everything that was done so far, by name."""
         lasting = sum((each.faults for each in self._lasting), Counter[str]())
         return self.faults + lasting + self._processes.faults + self._world.armed.hits
 

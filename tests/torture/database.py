@@ -42,7 +42,6 @@ class DatabaseCruelty(Lasting):
         self._outbox = HalfOutbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
 
     def close(self) -> None:
-        """Let go of everything, for good."""
         self.heal()
         self._outbox.close()
 

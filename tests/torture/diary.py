@@ -15,8 +15,6 @@ ANSWERED = "answered"
 
 
 class Entry(NamedTuple):
-    """A line."""
-
     kind: str
     mode: str
     told: str  # its own id of the transaction; empty if it did not get so far
@@ -37,7 +35,6 @@ class Diary:
             file.write(json.dumps(entry) + "\n")
 
     def read(self) -> list[Entry]:
-        """All lines since the last `take()`."""
         if not self.path.exists():
             return []
         # A line that was cut off is of a process that died while it wrote: its COMMIT is as good as unanswered.

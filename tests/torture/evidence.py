@@ -27,8 +27,6 @@ class Told(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record on a real topic, as a read_committed reader found it."""
-
     id: str  # the application's own id, in its header, or an empty text
     message_id: str
     topic: str
@@ -51,8 +49,6 @@ class Seen(NamedTuple):
 
 
 class HalfSeen(NamedTuple):
-    """A half in the half topic."""
-
     partition: int
     offset: int
     transaction_id: str  # its transaction; empty if it cannot be parsed

@@ -93,7 +93,6 @@ class Observers:
                 self.resources.saw(kind, figures)
 
     def found(self) -> list[tuple[str, str]]:
-        """What contradicts an invariant, by its name."""
         if self.failure is not None:
             raise RuntimeError("an observer has failed") from self.failure
         return [*self.checkpoints.found, *self.stalls.found, *self.resources.found]

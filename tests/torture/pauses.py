@@ -10,8 +10,6 @@ from tests.torture.evidence import SHORT
 
 
 class Step(NamedTuple):
-    """What happens until the next step begins."""
-
     name: str
     began: float
     longest: float  # so much slower than in the first step a message may be, in seconds
@@ -25,8 +23,6 @@ class Arrival(NamedTuple):
 
 
 class Pauses:
-    """The slowest messages of all steps."""
-
     def __init__(self) -> None:
         self.slowest: dict[str, float] = {}  # seconds, by step, mode, and whether the topic was short
         self.transactions: Counter[str] = Counter()  # how many were measured, likewise

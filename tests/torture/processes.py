@@ -232,7 +232,6 @@ class Processes:
         process.service.process.kill()
 
     def end_one(self) -> None:
-        """Ask any of them that is awake to end, as an operator does."""
         if awake := self._awake():
             process = self._chance.choice(awake)
             process.asked = True
@@ -287,7 +286,6 @@ class Processes:
         return sum(running, Counter(self._hurts))
 
     def services(self) -> Sequence[tuple[str, int]]:
-        """The relays and checkers that run: kind and process id."""
         return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind not in APPLICATIONS]
 
 
@@ -297,7 +295,6 @@ def halts_of(service: Service) -> frozenset[str]:
 
 
 def hurts_of(service: Service) -> Counter[str]:
-    """How often the hostile channel halted or stopped in a process."""
     return Counter(
         _HURTS[event]
         for line in _lines(service)

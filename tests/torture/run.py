@@ -85,7 +85,6 @@ class Result:
     ended_early: str = ""
 
     def report(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         found = {name: dict(sorted(of.items())) if isinstance(of, dict) else of for name, of in found.items()}
         hostile = {"attacks": found.pop("attacks"), "hurts": found.pop("hurts")}

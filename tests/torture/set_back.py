@@ -32,7 +32,6 @@ class SetBack(Expected):
         return max(0, self.proven - self.batch)
 
     def halts(self, logged: Collection[str]) -> bool:
-        """Return whether a relay has halted because of it."""
         batch = re.compile(rf"database (is )?at batch {self.batch}\b")
         return any(batch.search(line) for line in set(logged) - set(self.before))
 

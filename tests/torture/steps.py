@@ -24,8 +24,6 @@ AFTER_SECONDS = 8.0
 
 
 class Kind(NamedTuple):
-    """A kind of round."""
-
     name: str
     ways: tuple[str, ...]  # how brokers leave, one after the other; the order is chosen
     away: tuple[float, float]
@@ -52,7 +50,6 @@ class Steps:
         self._steps: list[Step] = []
 
     def run(self, kind: Kind) -> None:
-        """Let brokers leave and come back, one at a time."""
         self._steps = [Step(f"before a {kind.name}", time.time(), math.inf)]
         self._let_pass(QUIET_SECONDS)
         nodes = self._chance.sample(range(BROKERS), len(kind.ways))

@@ -40,8 +40,6 @@ _PARKED_AFTER_MS = 8_000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything but the tortured processes."""
-
     stack: Stack
     site: Site  # channel, tables and topics; its own clients go past the proxies
     channel: ChannelDescription
@@ -83,7 +81,6 @@ def as_relay(site: Site, url: str) -> str:
 
 
 def _create_short(site: Site) -> None:
-    """Create the topic of two replicas, of which none may be away."""
     brokers = range(1, BROKERS + 1)
     replicas = [[brokers[number % BROKERS], brokers[(number + 1) % BROKERS]] for number in range(REAL_PARTITIONS)]
     name, enough = site.topic(SHORT), {"min.insync.replicas": "2"}

@@ -71,7 +71,6 @@ def _verdicts(checker: Service) -> Counter[str]:
 
 
 def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: str | None = None) -> str:
-    """A half sent by hand; its transaction id."""
     id_ = str(uuid.uuid4())
     options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
     headers: Mapping[str, str] = {

@@ -59,7 +59,6 @@ QUICK = {
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """A channel of one half partition, with two real topics."""
     return site.create("orders", "gone", partitions=1)
 
 

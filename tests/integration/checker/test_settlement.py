@@ -25,7 +25,6 @@ AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_UPKEEP_INTERVAL_MS": "20
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """A channel of two half partitions, with one real topic."""
     return site.create("orders", partitions=2)
 
 

@@ -71,7 +71,6 @@ def own() -> Iterator[Stack]:
 
 @pytest.fixture
 def pair(own: Stack) -> Iterator[Pair]:
-    """Both servers run, and their address leads to the primary."""
     with LoopThread() as loop, closing(Pair(own, loop)) as made:
         yield made
 

@@ -267,7 +267,6 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
 
 @contextmanager
 def _outbox(shop: Shop, service: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[HalfOutbox]:
-    """An outbox of the shop's site with properties of its own."""
     properties = {**shop.site.kafka(), **(kafka or {})}
     with HalfOutbox(service, properties, channel=shop.site.name, tables=shop.site.tables, **options) as outbox:
         yield outbox

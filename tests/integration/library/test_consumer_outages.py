@@ -51,7 +51,6 @@ class Orders(threading.Thread):
             self.sent.append(order)
 
     def stop(self) -> list[str]:
-        """Stop, and return what was written."""
         self._stopping.set()
         self.join()
         assert self._producer.flush(60) == 0

@@ -35,7 +35,6 @@ from tests.support.shop import Shop
 
 @pytest.fixture
 def inbox(site: Site) -> Inbox:
-    """The inbox of a group, its table made."""
     with site.connect() as connection:
         InboxTable(site.tables).create(connection)
     return Inbox("billing", site.tables)

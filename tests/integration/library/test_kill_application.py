@@ -10,7 +10,6 @@ from tests.support.shop import Shop
 
 
 def _die(shop: Shop, topic: str, number: int, failpoint: str) -> str:
-    """Let a buyer die; the id of its transaction."""
     with shop.buyer(topic, number, failpoint) as (process, transaction_id):
         assert process.wait(60) == -signal.SIGKILL
     return transaction_id

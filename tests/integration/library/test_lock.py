@@ -54,7 +54,6 @@ def _is_locked(shop: Shop, transaction_id: str) -> bool:
 
 
 def _places_with_lock(shop: Shop, engine: Engine, messages: list[Message], monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """At which failpoints of a transaction its lock is held."""
     found: set[str] = set()
 
     def look(name: str) -> None:

@@ -69,7 +69,6 @@ def _crash(server: Postgres, outbox: Outbox, die: Callable[[Postgres, int], None
 
 
 def _take_xid(url: str, xid: int) -> None:
-    """Let another transaction have an xid, and commit."""
     taken = -1
     while taken < xid:
         with _connected(url) as connection:
@@ -80,7 +79,6 @@ def _take_xid(url: str, xid: int) -> None:
 
 @contextmanager
 def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection, as soon as the server takes one again."""
     made: list[psycopg.Connection[Any]] = []
 
     def connect() -> bool:

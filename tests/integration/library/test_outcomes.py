@@ -28,8 +28,6 @@ from tests.support.shop import Shop
 
 
 class Order(NamedTuple):
-    """What a buyer buys."""
-
     shop: Shop
     url: str
     topic: str
@@ -39,7 +37,6 @@ class Order(NamedTuple):
 
     @property
     def insert(self) -> str:
-        """The business row, as SQL."""
         return f"INSERT INTO {self.shop.table} VALUES ({self.number}, {self.stock})"
 
     @property

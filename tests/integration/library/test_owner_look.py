@@ -49,7 +49,6 @@ class Place:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Own the table, as a relay does."""
         with self.site.connect() as connection:
             source = source_name(self.site.tables.schema, self.site.tables.source)
             assert connection.execute(TRY_OWN, (source,)).fetchone() == (True,)
@@ -68,7 +67,6 @@ def place(servers: Servers) -> Iterator[Place]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Looks:
-    """What looks find, of which one is due at each publication."""
     monkeypatch.setattr(row_writer, "LOOK_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "outbox")
     return Looks()

@@ -17,8 +17,6 @@ from tests.support.shop import Shop
 
 
 class Heard:
-    """An outbox of a shop's site, and what its recorder counted."""
-
     def __init__(self, shop: Shop) -> None:
         self._registry = CollectorRegistry()
         self.outbox: HalfOutbox = shop.site.half_outbox("heard", recorder=PrometheusRecorder(self._registry))
@@ -27,7 +25,6 @@ class Heard:
         return self._registry.get_sample_value(f"outbox_{name}", {"service": "heard", **labels}) or 0.0
 
     def ended(self) -> dict[str, float]:
-        """Transactions by outcome, those that happened."""
         outcomes = ("committed", "rolled_back", "unknown", "fenced")
         counts = {outcome: self.count("transactions_total", outcome=outcome) for outcome in outcomes}
         return {outcome: count for outcome, count in counts.items() if count}

@@ -43,13 +43,11 @@ def other(shop: Shop) -> Engine:
 
 @pytest.fixture(scope="module")
 def follower(shop: Shop) -> Engine:
-    """Another engine on the same database, which only reads."""
     return shop.site.engine(execution_options=READ_ONLY)
 
 
 @pytest.fixture(scope="module")
 def table(shop: Shop) -> Iterator[Table]:
-    """The shop's table, mapped."""
     mapping = registry()
     found = Table(shop.table, MetaData(), autoload_with=shop.engine)
     mapping.map_imperatively(Stock, found)

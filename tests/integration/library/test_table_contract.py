@@ -44,7 +44,6 @@ class Made:
 
 @pytest.fixture
 def made(site: Site) -> Iterator[Made]:
-    """The tables, for a test that breaks one and rolls that back."""
     with site.connect() as connection:
         yield Made(site, connection)
 

@@ -24,8 +24,6 @@ MANY = [Message("orders", str(number), str(number % 7), {"n": str(number)}) for 
 
 
 class Place:
-    """A message table, and an outbox in table mode."""
-
     def __init__(self, site: Site) -> None:
         self.url = site.postgres_url
         self.tables = site.tables
@@ -64,7 +62,6 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def expected(receipts: list[Receipt]) -> list[tuple[int, bytes]]:
-    """Return what the receipts of `MANY` say of the rows."""
     return [(receipt.position, message.value_bytes() or b"") for receipt, message in zip(receipts, MANY, strict=True)]
 
 

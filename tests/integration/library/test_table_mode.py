@@ -50,8 +50,6 @@ ODD = [
 
 @dataclass(frozen=True)
 class Row:
-    """A committed row, and the id that its message carries."""
-
     message_id: str
     service: str
     topic: str
@@ -112,7 +110,6 @@ def opened(place: Place, request: pytest.FixtureRequest) -> Iterator[Opened]:
 
 
 def as_row(message: Message, receipt: Receipt) -> Row:
-    """What must be in the table."""
     return Row(
         receipt.message_id,
         "orders",
@@ -503,7 +500,6 @@ def test_outcome_refuses_what_is_no_transaction_id(place: Place) -> None:
 
 @pytest.fixture
 def engine(place: Place) -> Iterator[Engine]:
-    """An engine on psycopg, with no rows in the table."""
     place.rows()
     made = place.site.engine()
     yield made
@@ -980,7 +976,6 @@ def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
 
 @pytest.fixture
 def latin_1(servers: Servers) -> str:
-    """A message table in a database in LATIN1."""
     with psycopg.connect(servers.postgres_url, autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS latin_1")
         connection.execute("CREATE DATABASE latin_1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")

@@ -25,7 +25,6 @@ class _BodyError(Exception):
 
 @pytest.fixture(params=[True, False], ids=["autocommit", "no autocommit"])
 def connection(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Connection]:
-    """A connection of an application, as psycopg makes them."""
     with psycopg.connect(shop.site.postgres_url, autocommit=request.param) as made:
         yield made
         assert made.autocommit is request.param

@@ -54,8 +54,6 @@ OnSite = Callable[["World"], object]
 
 
 class World:
-    """A site with an outbox, and what the cases do with it."""
-
     def __init__(self, site: Site, outbox: HalfOutbox) -> None:
         self.site = site
         self.outbox = outbox
@@ -74,7 +72,6 @@ class World:
         return self.site.half_outbox()
 
     def publish_as_stranger(self) -> None:
-        """Publish as a role that has no right on the callback tables."""
         role = sql.Identifier(f"{self.site.name}_stranger")
         with self.site.connect() as owner:
             owner.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
@@ -86,11 +83,9 @@ class World:
                 owner.execute(sql.SQL("DROP ROLE {}").format(role))
 
     def create_table(self, *words: str) -> None:
-        """Run `outbox table create`."""
         self.run("table", "create", *words)
 
     def run(self, *words: str, **environ: str) -> None:
-        """Run `outbox …`, and raise what it says."""
         done = run_command(self.site, *words, environ=environ)
         if done.returncode:
             raise OutboxError(done.stderr + done.stdout)
@@ -699,7 +694,6 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
 
 @pytest.fixture(scope="module")
 def world(servers: Any) -> Iterator[World]:
-    """A site, shared by the cases."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create("orders")
         with site.half_outbox(publish_timeout_seconds=20.0) as outbox:

@@ -59,7 +59,6 @@ class Roles:
         return f"postgresql://{quote(self.name(role))}:secret-of-{role}@{place}"
 
     def environment(self, role: str) -> dict[str, str]:
-        """What a process of a role has beside the site's environment."""
         return {"OUTBOX_POSTGRES_URL": self.url(role), "OUTBOX_SCHEMA": self.schema}
 
     def command(self, *words: str, role: str = "") -> subprocess.CompletedProcess[str]:
@@ -73,7 +72,6 @@ class Roles:
         return found
 
     def rows(self) -> dict[str, str]:
-        """The states in the callback table, by transaction id."""
         with self.site.connect() as connection:
             query = CallbackTable(self.site.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
             return dict(connection.execute(query).fetchall())

@@ -9,7 +9,6 @@ from tests.support.harness import Site, wait_until
 
 
 def of(site: Site, service: str) -> tuple[int, dict[str, object]]:
-    """Return the doctor's exit code, and what it says of a service."""
     code, document = call_for_json(doctor.app, site)
     (found,) = [one for one in document["findings"] if one["what"] == service]
     return code, found

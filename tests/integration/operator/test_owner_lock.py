@@ -25,7 +25,6 @@ ROLES = {"outbox_relay": "relay", "outbox_operator": "operator", "outbox_checker
 
 @contextmanager
 def _holding(site: Site, dsn: str) -> Iterator[int]:
-    """Hold the lock of the source's owner; the pid of the session."""
     with psycopg.connect(dsn, autocommit=True) as session:
         place = source_name(site.tables.schema, site.tables.source)
         assert session.execute(TRY_OWN, (place,)).fetchone() == (True,)

@@ -56,7 +56,6 @@ def outbox(still: Site) -> HalfOutbox:
 
 
 def _undecided(site: Site, outbox: HalfOutbox) -> OpEntry:
-    """A transaction whose halves are stored, and nothing else."""
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", uuid.uuid4().hex)])
     return entry
 
@@ -88,7 +87,6 @@ def _incarnation(site: Site) -> str:
 
 @contextmanager
 def _restored(site: Site) -> Iterator[None]:
-    """Give the database another incarnation in the block."""
     query = f"UPDATE {site.tables.meta} SET value = reverse(value) WHERE key = 'incarnation'"
     _execute(site, query)
     try:

@@ -27,7 +27,6 @@ ORDERS = "orders"
 
 @pytest.fixture
 def site(secured: Stack, request: pytest.FixtureRequest) -> Iterator[SecuredSite]:
-    """A site on them, whose clients log in as the test says."""
     login: Login = request.param
     with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured, login=login) as made:
         yield made

@@ -85,7 +85,6 @@ def test_a_broken_channel_does_not_stop_the_other(platform: Platform) -> None:
 
 
 def assert_exactly_after(site: Site, ids: list[str]) -> None:
-    """All is delivered, and nothing doubled."""
     site.wait_settled()
     assert_exactly(site, ids)
 

@@ -12,8 +12,6 @@ from tests.support.harness import Site, wait_until
 
 
 class _NewOwner:
-    """Takes a partition over, as another relay does, and writes."""
-
     def __init__(self, site: Site, topic: str) -> None:
         self._topic = topic
         self._producer = Producer({**site.kafka(), "transactional.id": site.channel.transactional_id(0)})

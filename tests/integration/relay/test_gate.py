@@ -126,7 +126,6 @@ def _make_topics(site: Site) -> str:
 
 
 def _check_order(site: Site, topic: str) -> None:
-    """Every good message is there once, in the order of its key."""
     by_key: dict[bytes | None, list[int]] = defaultdict(list)
     records = site.read(topic)
     for record in records:

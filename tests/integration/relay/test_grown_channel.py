@@ -52,7 +52,6 @@ class Application(threading.Thread):
                 self.committed.append(value.encode())
 
     def stop(self) -> list[bytes]:
-        """Stop, and return what was committed."""
         self._stopping.set()
         self.join()
         if self.failure is not None:
@@ -62,7 +61,6 @@ class Application(threading.Thread):
 
 @pytest.fixture
 def grown(site: Site) -> Site:
-    """A channel of two partitions with a real topic and a checker."""
     site.create("orders", partitions=2)
     site.checker()
     return site

@@ -40,7 +40,6 @@ def _nodes(site: Site) -> list[int]:
 
 
 def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
-    """Return whether the offsets of a group are on a node."""
     topics = site.admin.list_topics(timeout=20.0).topics
     partitions = topics["__consumer_offsets"].partitions
     return bool(partitions[partition_of(group, len(partitions))].leader == node)
@@ -48,7 +47,6 @@ def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
 
 @pytest.fixture
 def site(own: Stack, owner: Owner) -> Iterator[Site]:
-    """A site on which the owner's checkpoint is on the last node."""
     with Site(own.bootstrap_servers, own.postgres_url, replication=3) as first:
         node = _nodes(first)[LAST]
         committed_checkpoints(first.kafka(), "any", [("any", 0)])  # Kafka makes the topic of offsets
@@ -62,7 +60,6 @@ def site(own: Stack, owner: Owner) -> Iterator[Site]:
 
 
 def _create_orders(site: Site, node: int) -> None:
-    """Create the real topic, on one node only."""
     topic, place = site.topic("orders"), [[_nodes(site)[node]]]
     site.admin.create_topics([NewTopic(topic, 1, replica_assignment=place)])[topic].result(20.0)
 

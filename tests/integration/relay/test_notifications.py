@@ -35,7 +35,6 @@ def shop(site: Site) -> Site:
 
 
 def place(site: Site) -> str:
-    """Return the message table as `regclass` takes it."""
     return source_name(site.tables.schema, site.tables.message)
 
 

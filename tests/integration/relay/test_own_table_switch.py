@@ -24,7 +24,6 @@ KEYS = 3
 
 
 def program(site: Site, name: str) -> str:
-    """A program of the page, for a site."""
     found: str
     (found,) = re.findall(rf"<!-- program: {name} -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     for table in ("outbox_events", "outbox_switch"):

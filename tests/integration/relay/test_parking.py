@@ -36,7 +36,6 @@ BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """A channel of one partition, with one real topic."""
     return site.create("orders", partitions=1)
 
 

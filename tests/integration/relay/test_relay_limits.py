@@ -103,7 +103,6 @@ SMALL, RAISED = 2_000, 200_000
 
 
 def _limit(site: Site, size: int) -> None:
-    """Set `max.message.bytes`."""
     site.set_topic(site.topic("orders"), "max.message.bytes", str(size))
 
 

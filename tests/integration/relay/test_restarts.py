@@ -40,7 +40,6 @@ def own() -> Iterator[Stack]:
 
 @pytest.fixture
 def site(own: Stack) -> Iterator[Site]:
-    """A site on those servers, with one real topic."""
     with Site(own.bootstrap_servers, own.postgres_url) as made:
         made.create("orders")
         yield made

@@ -33,7 +33,6 @@ LOOPS = "OUTBOX_TEST_LOOPS"
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers of which any broker may be ended."""
     with Stack(brokers=BROKERS, kafka_settings=USUAL_SESSION) as running:
         yield running
 

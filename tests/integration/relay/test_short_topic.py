@@ -36,7 +36,6 @@ USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers of which a broker may be killed."""
     with Stack(brokers=3, kafka_settings=USUAL_SESSION) as running:
         yield running
 

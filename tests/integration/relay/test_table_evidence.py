@@ -20,7 +20,6 @@ def relay(site: Site, failpoint: str = "", **table: object) -> Service:
 
 
 def evidence(site: Site) -> list[str]:
-    """Return the message ids of which there is evidence, sorted."""
     query = (
         f"SELECT CAST(CAST(xid AS text) AS bigint), {STARTED_US}, id FROM {site.tables.delivered}, unnest(ids) AS run,"
         " generate_series(lower(run), upper(run) - 1) AS id"
@@ -30,7 +29,6 @@ def evidence(site: Site) -> list[str]:
 
 
 def visible(site: Site) -> list[str]:
-    """Return the ids of visible messages, sorted."""
     return sorted(record.message_id for record in site.read("orders"))
 
 

@@ -114,7 +114,6 @@ class _FirstOrSecond:
         self._again(self.producer.init_transactions)
 
     def write(self, number: int, *topics: str) -> None:
-        """Write one record to each topic, and the number."""
         self.producer.begin_transaction()
         for topic in topics:
             self.producer.produce(topic, str(number))

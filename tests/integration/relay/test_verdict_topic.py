@@ -18,7 +18,6 @@ FORGERS = (OpSource.CHECKER, OpSource.OPERATOR)
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """One half partition, and a real topic."""
     return site.create("orders", partitions=1)
 
 

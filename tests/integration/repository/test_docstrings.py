@@ -159,7 +159,6 @@ async def _run_async(site: Site, code: str, names: dict[str, Any]) -> None:
 
 
 def _one_in_memory(site: Site) -> InMemoryHalfOutbox:
-    """An outbox in memory through which one message was published."""
     made = InMemoryHalfOutbox()
     with Session(site.engine()) as session, session.begin():
         made.publish(session, outbox.Message("orders", '{"id": 42}', "42", {"type": "created"}))

@@ -29,8 +29,6 @@ names = count()
 
 
 class Proxied(NamedTuple):
-    """A broker whose clients come through a proxy."""
-
     stack: Stack
     proxies: KafkaProxies
     armed: Armed

@@ -308,7 +308,6 @@ def publish(stack: Stack, topic: str, value: bytes, *, commit: bool = True) -> N
 
 
 def records(stack: Stack, topic: str, count: int) -> list[bytes | None]:
-    """So many committed records of a topic, from its beginning."""
     consumer = Consumer({"bootstrap.servers": stack.bootstrap_servers, "group.id": topic, "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0)])
     deadline = time.monotonic() + 30
@@ -322,7 +321,6 @@ def records(stack: Stack, topic: str, count: int) -> list[bytes | None]:
 
 
 def query(url: str, statement: str) -> object:
-    """The first column of the first row of the last result."""
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement)
         while cursor.nextset():
@@ -426,7 +424,6 @@ def wait_until(condition: Callable[[], bool], complaint: str) -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that every account may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="outbox-test-") as made:
         Path(made).chmod(0o755)
         yield Path(made)

@@ -13,7 +13,6 @@ FOLDER = Path("build/torture")
 
 @pytest.fixture(autouse=True)
 def _no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of its processes is watched."""
     monkeypatch.setattr(forked, "enabled", False)
 
 

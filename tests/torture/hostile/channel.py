@@ -74,13 +74,11 @@ class HostileChannel:
         return {**dict.fromkeys(_OF_ONE_CHANNEL), "OUTBOX_CONFIG": str(self.file)}
 
     def renew(self) -> None:
-        """Make another channel, and leave the former one behind."""
         former = self.site
         self.site, self.description = self._make()
         former.__exit__()
 
     def follow(self) -> None:
-        """Use the new primary, after a failover."""
         self.site.postgres_url = _in_own_database(self.victim.postgres_url)
         self.loop.run(self.proxy.follow(self.victim.postgres_url))
 
@@ -101,7 +99,6 @@ class HostileChannel:
         return reasons + Counter({"transactions fenced by the checker": count})
 
     def close(self) -> None:
-        """End the proxy, and the clients."""
         self.loop.run(self.proxy.stop())
         self.site.__exit__()
 

@@ -47,8 +47,6 @@ class Connection(LocalConnection):
 
 
 class Part:
-    """What an outbox is told of the end of its part."""
-
     transaction_id = "0190b8c2-0000-7000-8000-000000000001"
 
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values

@@ -54,7 +54,6 @@ def _rows(engine: Engine) -> int:
 
 
 def _commit_one(engine: Engine, outbox: InMemoryHalfOutbox, message: Message = MESSAGE) -> str:
-    """Insert a row and publish; the transaction's id."""
     with Session(engine) as session:
         session.execute(text("INSERT INTO things VALUES (1)"))
         receipt = outbox.publish(session, message)

@@ -34,7 +34,6 @@ class Cluster:
         self.meanwhile: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
-        """Return the time, in seconds."""
         return self.now
 
     def describe(

@@ -96,7 +96,6 @@ def test_many_threads_make_and_use_recorders_at_once() -> None:
 
 class Broken:
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Fail, whatever is told."""
         raise RuntimeError(name)
 
 

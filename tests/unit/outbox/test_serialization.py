@@ -217,7 +217,6 @@ def registry() -> SchemaRegistryClient:
 
 @pytest.fixture(params=SCHEMAS, ids=[schema.name for schema in SCHEMAS])
 def schema(request: pytest.FixtureRequest) -> Schema:
-    """One of Avro, JSON Schema and Protobuf."""
     found: Schema = request.param
     return found
 

@@ -300,7 +300,6 @@ linger.ms = 2
 
 
 def from_file(folder: Path, text: str, **environ: str) -> HalfSettings:
-    """Settings from a TOML file, under an environment."""
     file = folder / "outbox.toml"
     file.write_text(text)
     return HalfSettings.from_env({"OUTBOX_CONFIG": str(file), **environ})

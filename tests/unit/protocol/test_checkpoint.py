@@ -37,7 +37,6 @@ def window(offset: int, span: int, unsettled: set[int]) -> HalfCheckpoint:
 
 @st.composite
 def windows(draw: st.DrawFn) -> HalfCheckpoint:
-    """Windows of every width and pattern that a relay may meet."""
     offset = draw(st.integers(0, 1_000) | st.integers(0, LARGEST))
     span = draw(st.integers(0, 100) | st.integers(0, WINDOW) | st.just(WINDOW))
     share = draw(st.sampled_from([0.0, 0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.999, 1.0]))

@@ -72,7 +72,6 @@ class Cluster:
         return {TOPIC: (self.stable.pop(0) if len(self.stable) > 1 else self.stable[0], *empty)}
 
     def find(self, offsets: Iterator[int]) -> dict[int, Half]:
-        """Stands in for `HalfReader.find`."""
         return {offset: self._half(offset) for offset in offsets if offset in self.halves}
 
     def _half(self, offset: int) -> Half:
@@ -80,7 +79,6 @@ class Cluster:
         return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, SERVICE, Truth.ROW))
 
     def reader(self, *_: object, isolation: str) -> Cluster:
-        """Stands in for an `OffsetReader`."""
         assert isolation == "read_uncommitted"
         return self
 

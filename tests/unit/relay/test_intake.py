@@ -15,8 +15,6 @@ HALF, OP, VERDICT = "outbox.half", "outbox.op", "outbox.verdict"
 
 
 class _Record:
-    """As `confluent_kafka.Message`."""
-
     def __init__(self, topic: str, offset: int, error: KafkaError | None = None) -> None:
         self.place, self._error = (topic, offset), error
 

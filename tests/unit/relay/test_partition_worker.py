@@ -60,8 +60,6 @@ REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"
 
 @dataclass
 class Clock:
-    """Stands in for the module `time`."""
-
     now: float = 1_000.0
 
     def monotonic(self) -> float:

@@ -270,7 +270,6 @@ def test_records_have_order_of_positions_without_struck_ones() -> None:
 
 
 def discarded(transaction: Transaction, found: Finding) -> list[Record]:
-    """The records of a transaction that goes to the discard topic."""
     halves = [half for _, half in sorted(transaction.halves.items())]
     return list(
         discard(ParkedHalves(transaction, halves), to_manifest(transaction, found, TOPIC_ID, 3), "outbox.discard")

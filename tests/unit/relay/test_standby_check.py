@@ -21,7 +21,6 @@ SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
 
 @pytest.fixture
 def table() -> Any:
-    """A table that another relay owns."""
     made = MagicMock()
     made.try_own.return_value = False
     made.intruder.return_value = ""

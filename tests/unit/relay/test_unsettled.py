@@ -13,7 +13,6 @@ from tests.support.protocol_documents import TOPIC
 
 
 def read(count: int) -> Unsettled:
-    """So many offsets, all of them unsettled."""
     unsettled = Unsettled((), 0)
     for offset in range(count):
         unsettled.read(offset)

@@ -94,12 +94,10 @@ CLEAN, WITH_ROWS = clean(), with_rows()
 
 
 def logged(records: Sequence[Seen], evidence: Evidence = CLEAN) -> Evidence:
-    """Evidence with other records in its log and its reader."""
     return replace(evidence, log=records, reader=records)
 
 
 def other(place: int, evidence: Evidence = CLEAN, **changes: object) -> Evidence:
-    """Evidence in whose log and reader one record is another."""
     records = list(evidence.log)
     records[place] = records[place]._replace(**changes)  # type: ignore[arg-type]  # each case names its fields
     return logged(records, evidence)

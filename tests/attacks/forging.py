@@ -63,20 +63,10 @@ def half(
     return HalfControl(topic, partition, transaction_id or new_id(), 0, service or teams.a.service, Truth.ROW, options)
 
 
-def send_half(
-    teams: Teams,
-    topic: str,
-    *,
-    service: str = "",
-    partition: int = ANY_PARTITION,
-    transaction_id: str = "",
-    value: bytes = b"forged",
-    headers: Headers = (),
-    incarnation: str = "",
-) -> OpEntry:
+def send_half(teams: Teams, topic: str, *, value: bytes = b"forged", headers: Headers = (), **how: Any) -> OpEntry:
     """Write a half into team-a's own channel, and return the COMMIT that its application may claim."""
-    id_ = transaction_id or new_id()
-    control = half(teams, topic, service=service, partition=partition, transaction_id=id_, incarnation=incarnation)
+    control = half(teams, topic, **how)
+    id_ = control.transaction_id
     half_topic = teams.a.site.channel.half_topic
     offset = send(teams.a.kafka(), half_topic, value, id_.encode(), [*control.encode(), *headers])
     return OpEntry(OpKind.COMMIT, id_, teams.a.description.half.id, 0, Positions.first(1), offset, offset)

@@ -2,7 +2,7 @@
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -10,6 +10,12 @@ from typer.testing import CliRunner
 
 from tests.support.forked import run_outbox
 from tests.support.harness import Site
+
+
+def ran(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program for a minute at most, unless the options of `subprocess.run()` say otherwise; keep its output."""
+    options = {"capture_output": True, "timeout": 60, "check": False, **options}
+    return subprocess.run([str(word) for word in command], text=True, **options)  # noqa: PLW1510 - it is an option
 
 
 def run_command(

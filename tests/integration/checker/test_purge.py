@@ -383,9 +383,8 @@ def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
     site: Site, channel: ChannelDescription
 ) -> None:
     row = Made(str(uuid.uuid4()), 3)
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')", f"purged/{channel.half.id}/0")
     with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
-        connection.execute(query, (f"purged/{channel.half.id}/0",))
         asked: list[str] = []
         fence = Fence(CallbackTable(site.tables), site.name, _Once(asked), lambda ids: ids)
         answers = fence.check(connection, [_request(site, channel, row)])
@@ -429,9 +428,8 @@ def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(
     site: Site, channel: ChannelDescription
 ) -> None:
     row = Made(str(uuid.uuid4()), 3)
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')", f"purged/{channel.half.id}/0")
     with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
-        connection.execute(query, (f"purged/{channel.half.id}/0",))
         looks = iter([{row.transaction_id}, set[str]()])
         fence = Fence(CallbackTable(site.tables), site.name, in_discard_topic=lambda _ids: next(looks))
         answers = fence.check(connection, [_request(site, channel, row)])

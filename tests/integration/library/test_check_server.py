@@ -23,6 +23,7 @@ from outbox.recorder import NoRecorder
 from outbox.testing import read_committed
 from outbox.transactional_producer import TransactionalProducer
 from stack import Stack
+from tests.support.commands import ran
 from tests.support.harness import Site, wait_until
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Scripted
 from tests.support.shop import Shop
@@ -184,14 +185,8 @@ def _instances(shop: Shop, count: int) -> Iterator[list[Instance]]:
 def _die(shop: Shop, topic: str, number: int, failpoint: str) -> str:
     """Let an application die in a listener transaction; its id, or nothing if it never came so far."""
     command = [sys.executable, "-m", "tests.support.listener_application", "send", shop.table]
-    found = subprocess.run(
-        [*command, str(number), shop.site.topic(topic)],
-        env={**shop.site.environment(), FAILPOINT: failpoint},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    words = [*command, number, shop.site.topic(topic)]
+    found = ran(words, env={**shop.site.environment(), FAILPOINT: failpoint})
     assert found.returncode == -signal.SIGKILL
     return found.stdout.strip()
 
@@ -205,7 +200,7 @@ def test_other_instance_answers_check_of_dead_application(shop: Shop) -> None:
         shop.site.wait_settled()
     assert shop.has(number)
     assert shop.delivered(1, topic) == [str(number)]
-    assert {source for source, entry in shop.site.ops() if entry.transaction_id == transaction_id} == {"listener"}
+    assert {source for source, _ in shop.ops(transaction_id)} == {"listener"}
 
 
 def test_an_application_that_dies_before_its_local_transaction_is_rolled_back(shop: Shop) -> None:

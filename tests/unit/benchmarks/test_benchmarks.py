@@ -19,14 +19,9 @@ from benchmarks.results_file import read_results, write_results
 from benchmarks.run import Run
 from benchmarks.spread import Spread, percentile
 from checker.upkeep import walk
+from tests.support.reports import PLACE
 
-ENVIRONMENT = {
-    "date": "2026-01-01T00:00:00+00:00",
-    "command": "python -m benchmarks.library",
-    "commit": "abc",
-    "machine": {"system": "S", "processor": "P", "cores": 2, "memory_gib": 3.5, "load_before": 0.1},
-    "versions": {"Python": "3.11"},
-}
+ENVIRONMENT = {**PLACE, "command": "python -m benchmarks.library", "versions": {"Python": "3.11"}}
 SERIES = {
     "memory": {"transactions": [0, 50], "resident_mib": [80.5, 81.0], "seconds": 12.0},
     "kept": {"before": {"a": 1, "b": 2}, "after": {"a": 1, "b": 5}},

@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Iterator
@@ -32,6 +34,15 @@ def root_logger() -> Iterator[logging.Logger]:
     yield root
     root.handlers[:], root.filters[:], root.level = before
     structlog.reset_defaults()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

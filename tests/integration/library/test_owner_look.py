@@ -1,6 +1,5 @@
 """Who publishes is heard where no relay delivers the message table (R82)."""
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,23 +101,20 @@ def test_a_table_without_an_owner_is_told_through_each_driver(
     outbox.close()
 
 
-def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, looks: Looks) -> None:
-    async def publish() -> None:
-        outbox = AsyncOutbox("orders", tables=place.site.tables, recorder=looks)
-        engine = create_async_engine(sqlalchemy_url(place.site.postgres_url, "asyncpg"))
-        async with AsyncSession(engine) as session, session.begin():
-            await outbox.publish(session, Message("orders", b"v"))
-            await outbox.publish(session, Message("orders", b"v"))
-        connection = await asyncpg.connect(place.site.postgres_url)
-        async with connection.transaction():
-            await outbox.publish(connection, Message("orders", b"v"))
-        await connection.close()
-        async with await psycopg.AsyncConnection.connect(place.site.postgres_url) as other:
-            await outbox.publish_many(other, [Message("orders", b"v")] * 200)
-        await engine.dispose()
-        await outbox.close()
-
-    asyncio.run(publish())
+async def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, looks: Looks) -> None:
+    outbox = AsyncOutbox("orders", tables=place.site.tables, recorder=looks)
+    engine = create_async_engine(sqlalchemy_url(place.site.postgres_url, "asyncpg"))
+    async with AsyncSession(engine) as session, session.begin():
+        await outbox.publish(session, Message("orders", b"v"))
+        await outbox.publish(session, Message("orders", b"v"))
+    connection = await asyncpg.connect(place.site.postgres_url)
+    async with connection.transaction():
+        await outbox.publish(connection, Message("orders", b"v"))
+    await connection.close()
+    async with await psycopg.AsyncConnection.connect(place.site.postgres_url) as other:
+        await outbox.publish_many(other, [Message("orders", b"v")] * 200)
+    await engine.dispose()
+    await outbox.close()
     assert (looks.found[0], min(looks.found[1:]) >= 600, len(looks.found)) == (0, True, 3)
 
 

@@ -41,13 +41,6 @@ def test_request_age_behind_newest_record_ignores_it() -> None:
     assert not ages.is_stale(0, 12, APPENDED + 5, 5)
 
 
-def test_request_age_begins_again_when_append_times_go_back() -> None:
-    ages = RequestAges()
-    ages.is_stale(0, 0, APPENDED + 3_600_000, 0)
-    assert not ages.is_stale(0, 1, APPENDED, 10)
-    assert not ages.is_stale(0, 2, APPENDED + 20, 30)
-
-
 @some.relaxed
 @given(st.lists(st.tuples(st.integers(0, STALE_MS // 30), st.integers(-3_600_000, 3_600_000)), max_size=30))
 def test_request_read_as_it_is_appended_is_never_stale(steps: list[tuple[int, int]]) -> None:

@@ -31,9 +31,6 @@ INLINE = re.compile(r"(?<!`)`(outbox [a-z][^`\n]*)`(?!`)")
 WORD = re.compile(r"[a-z][a-z-]*")
 
 
-# --- paths
-
-
 @every_document
 def test_paths_in_documents_exist(document: Path) -> None:
     assert [path for path in PATH.findall(document.read_text()) if not (ROOT / path).exists()] == []
@@ -62,9 +59,6 @@ def test_a_file_for_spark_submit_is_the_job(path: str) -> None:
     command, wide = [sys.executable, str(ROOT / path), "--help"], {**os.environ, "COLUMNS": "200"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=wide)
     assert (done.returncode, "--bootstrap-servers" in done.stdout) == (0, True), done.stdout + done.stderr
-
-
-# --- commands
 
 
 def _written(text: str) -> Iterator[str]:

@@ -66,16 +66,8 @@ class Kind:
         }
         if self.layout == "debezium":
             return {**common, "columns": {"order": "place"}, "additional_placement": "type:header:eventType"}
-        columns = {
-            "id": "event_id",
-            "topic": "destination",
-            "key": "about",
-            "value": "body",
-            "headers": "extra",
-            "partition": "shard",
-            "timestamp": "happened_at",
-            "service": "owner",
-        }
+        columns = {"id": "event_id", "topic": "destination", "key": "about", "value": "body", "headers": "extra"}
+        columns |= {"partition": "shard", "timestamp": "happened_at", "service": "owner"}
         return {**common, "columns": columns if self.id == "bigint" else {**columns, "order": "written_at"}}
 
     def insert(self, connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:

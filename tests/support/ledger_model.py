@@ -252,8 +252,6 @@ class World:
         self.committed = Checkpoints(HalfCheckpoint(0, 0), OpCheckpoint(0, 0), OpCheckpoint(0, 0))
         self.restore()
 
-    # --- producers ----------------------------------------------------------------------------------------------
-
     def begin(self, size: int, key: bytes | None, service: str = SERVICE) -> Local:
         local = Local(len(self.locals), service, key, size)
         self.locals.append(local)
@@ -311,12 +309,8 @@ class World:
             found = (OpKind.COMMIT, row.positions, row.first_offset, row.last_offset)
         else:
             offsets = local.offsets.values()
-            found = (
-                OpKind.ROLLBACK,
-                Positions.of(local.offsets),
-                min(offsets, default=NO_OFFSET),
-                max(offsets, default=NO_OFFSET),
-            )
+            ends = (min(offsets, default=NO_OFFSET), max(offsets, default=NO_OFFSET))
+            found = (OpKind.ROLLBACK, Positions.of(local.offsets), *ends)
         kind, positions, first, last = found
         self._append_op(OpSource.PRODUCER, OpEntry(kind, local.id, TOPIC_ID, PARTITION, positions, first, last))
 
@@ -324,8 +318,6 @@ class World:
         is_verdict = source in RANKED
         records = self.verdicts if is_verdict else self.ops
         records.append(OpRecord(len(records), self.now, source, entries, "", is_verdict))
-
-    # --- the checker --------------------------------------------------------------------------------------------
 
     def answer(self, *requests: CheckRequest) -> None:
         """Answer requests as the callback table does, in one op record; open local transactions are in flight."""
@@ -344,22 +336,13 @@ class World:
     def answer_unknown(self, *requests: CheckRequest) -> None:
         entries = [
             OpEntry(
-                OpKind.UNKNOWN,
-                request.transaction_id,
-                TOPIC_ID,
-                PARTITION,
-                request.positions,
-                request.first_offset,
-                request.last_offset,
-                request.check,
-                "who knows",
+                *(OpKind.UNKNOWN, request.transaction_id, TOPIC_ID, PARTITION, request.positions),
+                *(request.first_offset, request.last_offset, request.check, "who knows"),
             )
             for request in requests
         ]
         if entries:
             self._append_op(OpSource.LISTENER, *entries)
-
-    # --- an operator --------------------------------------------------------------------------------------------
 
     def order_deliveries(self) -> None:
         for manifest in self.discarded().values():
@@ -367,8 +350,6 @@ class World:
                 offsets = [offset for _, offset in manifest.offsets]
                 place = (TOPIC_ID, PARTITION, manifest.positions, min(offsets), max(offsets))
                 self._append_op(OpSource.OPERATOR, OpEntry(OpKind.DELIVER, manifest.transaction_id, *place))
-
-    # --- the discard topic --------------------------------------------------------------------------------------
 
     def alive(self) -> dict[bytes, bytes]:
         """What the discard topic holds once it is compacted, by key."""
@@ -395,8 +376,6 @@ class World:
             )
             for found in envelopes
         }
-
-    # --- the relay ----------------------------------------------------------------------------------------------
 
     def restore(self) -> None:
         """A relay takes over: a new ledger from the committed checkpoints, by way of their strings."""
@@ -528,8 +507,6 @@ class World:
         for verdict, records in enumerate((self.ops, self.verdicts)):
             if self.next_ops[verdict] == len(records):
                 self.ledger.overdue.ops_read_until(self.now, verdict=bool(verdict))
-
-    # --- what must hold -----------------------------------------------------------------------------------------
 
     def check_checkpoints(self) -> None:
         """What the ledger would commit now goes forward, and holds for settled only what is."""

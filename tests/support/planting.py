@@ -67,8 +67,6 @@ class Planter:
     def _send(self, entry: OpEntry) -> None:
         self._shop.outbox._sender.send_op(entry)
 
-    # --- with the services
-
     def _roll_back(self) -> None:
         """Four messages that are rolled back; three of them get a row by hand later."""
         names = ("rolled back", "lost", "elsewhere", "changed")
@@ -124,8 +122,6 @@ class Planter:
         wait_until(lambda: len(self._site.halves()) > before)
         return receipt
 
-    # --- by hand
-
     def _commit_what_was_rolled_back(self, halves: dict[str, VisibleRecord]) -> None:
         for name, verdict in (
             ("lost", Verdict.LOST),
@@ -142,10 +138,7 @@ class Planter:
         entry = self._gone["lost"]
         self._insert(
             replace(
-                entry,
-                transaction_id=self._torn,
-                partition=last.partition,
-                positions=positions,
+                replace(entry, transaction_id=self._torn, partition=last.partition, positions=positions),
                 first_offset=first,
                 last_offset=last.offset,
             )

@@ -215,37 +215,16 @@ CHECKS = {
     ),
 }
 
+AT_MS = 1_751_000_000_123
+TORN = ("1 of its messages are not in the half topic", OpKind.COMMIT, Positions.first(3), ((0, 100), (2, 104)), AT_MS)
+UNDECIDED = ("no answer in 15 checks", None, Positions.first(1), ((0, 100),), AT_MS, 15, "OSError: Kreditkarte prüfen")
 MANIFESTS = {
     "incomplete": Manifest(
-        TRANSACTION,
-        "shop",
-        Truth.ROW,
-        TOPIC,
-        3,
-        DiscardReason.INCOMPLETE,
-        "1 of its messages are not in the half topic",
-        OpKind.COMMIT,
-        Positions.first(3),
-        ((0, 100), (2, 104)),
-        1_751_000_000_123,
+        *(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, DiscardReason.INCOMPLETE, *TORN),
         ordering="Gr%C3%B6%C3%9Fe",
         incarnation=INCARNATION,
     ),
-    "undecided": Manifest(
-        TRANSACTION,
-        "shop",
-        Truth.LISTENER,
-        TOPIC,
-        3,
-        DiscardReason.UNDECIDED,
-        "no answer in 15 checks",
-        None,
-        Positions.first(1),
-        ((0, 100),),
-        1_751_000_000_123,
-        15,
-        "OSError: Kreditkarte prüfen",
-    ),
+    "undecided": Manifest(TRANSACTION, "shop", Truth.LISTENER, TOPIC, 3, DiscardReason.UNDECIDED, *UNDECIDED),
 }
 
 HALF_CHECKPOINTS = {
@@ -262,16 +241,8 @@ ROW = CallbackRow(TRANSACTION, "shop", "outbox", TOPIC, 3, 100, 110, Positions.o
 
 
 def _row(row: CallbackRow) -> dict[str, Any]:
-    names = (
-        "transaction_id",
-        "service",
-        "channel",
-        "half_topic_id",
-        "half_partition",
-        "first_offset",
-        "last_offset",
-        "positions",
-    )
+    place = ("half_topic_id", "half_partition", "first_offset", "last_offset")
+    names = ("transaction_id", "service", "channel", *place, "positions")
     return {"state": "C", **dict(zip(names, row.values(), strict=True))}
 
 

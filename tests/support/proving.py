@@ -104,8 +104,6 @@ class History:
         self._offsets = itertools.count(START)
         self._numbers = itertools.count(1)
 
-    # --- a message's way, step by step
-
     def tell(
         self,
         messages: int = 1,
@@ -203,8 +201,6 @@ class History:
             at = len(self.discards)
             self.discards.append(Record("outbox.discard", 0, at, manifest_key(told.id), value, [], BEGIN))
 
-    # --- whole transactions
-
     def delivered(self, messages: int = 1, **options: Any) -> Told:
         told = self.tell(messages, **options)
         if told.control[0].truth is Truth.ROW:
@@ -227,8 +223,6 @@ class History:
             self.row(told, "R")
         self.op(told, OpKind.ROLLBACK, OpSource.CHECKER if by_checker else OpSource.PRODUCER)
         return told
-
-    # --- the audit
 
     def judged(
         self,

@@ -70,8 +70,6 @@ class RowProof:
             threading.Thread(target=self._write, args=(random.Random(f"{seed}/{n}"),)) for n in range(threads)
         ]
 
-    # --- writing
-
     def let_write(self, rows: int) -> None:
         """Let the writers commit at least so many rows more; return at once."""
         with self._change:
@@ -129,8 +127,6 @@ class RowProof:
             _KEEP.format(name=self.site.name).encode(), (ids, [made[id_] for id_ in ids], topics, digests)
         )
 
-    # --- proving
-
     def visible(self) -> int:
         return len(self.reader.seen_from(0))
 
@@ -173,8 +169,6 @@ class RowProof:
     def _rows_of(self, query: LiteralString) -> list[Any]:
         with self.site.connect() as connection:
             return connection.execute(self.table.compose(query)).fetchall()
-
-    # --- life
 
     @classmethod
     @contextmanager

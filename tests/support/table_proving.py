@@ -38,22 +38,8 @@ class TableHistory(History):
         own = b"row-%d" % number if key is None else key
         self.inserted.append(table_transaction_id(number, started_us))
         topics = [self.topics[(number + place) % len(self.topics)] for place in range(messages)]
-        return [
-            Row(
-                number,
-                next(self._offsets),
-                started_us - EPOCH_US,
-                service,
-                topic,
-                partition,
-                None,
-                own,
-                b"v",
-                ["trace"],
-                [b"x"],
-            )
-            for topic in topics
-        ]
+        began, rest = started_us - EPOCH_US, (partition, None, own, b"v", ["trace"], [b"x"])
+        return [Row(number, next(self._offsets), began, service, topic, *rest) for topic in topics]
 
     def leave(
         self, rows: Sequence[Row], *, settled: bool = True, after: timedelta = TOLD_AFTER, source: str = SOURCE

@@ -101,8 +101,6 @@ class Cruelty:
         self._hurt_server("operator", self._source.operate)
         self._chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
-    # --- requests -----------------------------------------------------------------------------------------------
-
     def _hurt_request(self) -> None:
         name = self._chance.choice(sorted(REQUESTS))
         self._world.armed.arm(name, Fault(self._chance.choice(REQUESTS[name]), self._chance.uniform(0.1, 4)))
@@ -121,8 +119,6 @@ class Cruelty:
 
     def _a_proxy(self) -> Proxy[Any]:
         return self._chance.choice([*self._world.kafka.nodes, self._world.postgres])
-
-    # --- servers ------------------------------------------------------------------------------------------------
 
     def _hurt_server(self, name: str, what: Callable[[], None]) -> None:
         if name not in self._hurt or self._hurt[name].done():
@@ -206,8 +202,6 @@ class Cruelty:
     def _set_line(self, bytes_per_second: float) -> None:
         for node in self._world.kafka.nodes:
             node.bytes_per_second = bytes_per_second
-
-    # --- healing ------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """Let nothing more happen, and wait until all servers are there again."""

@@ -45,8 +45,6 @@ class DatabaseCruelty(Lasting):
         self.heal()
         self._outbox.close()
 
-    # --- the server ---------------------------------------------------------------------------------------------
-
     def kill(self) -> None:
         """Kill it while COMMITs are under way; it comes back at once, and may give out xids once more."""
         self._hold_commits()
@@ -91,8 +89,6 @@ class DatabaseCruelty(Lasting):
             send_halves(self._world.site, self._outbox, messages)
         except OutboxError:  # a broker is away, too: some of them wait
             return
-
-    # --- strangers ----------------------------------------------------------------------------------------------
 
     def use_up_connections(self) -> None:
         self._let("connections used up", lambda: connections_used_up(self._world.stack.postgres_url))

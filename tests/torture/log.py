@@ -80,19 +80,10 @@ def seen(message: Message) -> Seen:
     pairs: list[Any] = list(message.headers() or ())  # the stub also allows text, which consumed ones never have
     headers = {name: (value or b"").decode() for name, value in pairs}
     origin, _, offset = headers.get(ORIGIN_HEADER, "-1/-1").partition("/")
-    return Seen(
-        headers.get(ID_HEADER, ""),
-        headers.get(MESSAGE_ID_HEADER, ""),
-        message.topic() or "",
-        message.partition() or 0,
-        message.offset() or 0,
-        message.key(),
-        digest(message.key(), message.value(), user_headers(pairs)),
-        _number(message.value()),
-        (origin, int(offset)),
-        LATE_HEADER in headers,
-        message.timestamp()[1],
-    )
+    place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
+    content = (message.key(), digest(message.key(), message.value(), user_headers(pairs)), _number(message.value()))
+    rest = ((origin, int(offset)), LATE_HEADER in headers, message.timestamp()[1])
+    return Seen(headers.get(ID_HEADER, ""), headers.get(MESSAGE_ID_HEADER, ""), *place, *content, *rest)
 
 
 def _number(value: bytes | None) -> int:

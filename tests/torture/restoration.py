@@ -79,8 +79,6 @@ class SourceCruelty(Lasting):
         """Whether an operator has done all that the faults so far ask for."""
         return not self._needs_operator
 
-    # --- faults
-
     @contextmanager
     def without_operator(self) -> Iterator[bool]:
         """Let the operator wait during a fault, and look after halts from then on; yields whether all is well now."""
@@ -174,8 +172,6 @@ class SourceCruelty(Lasting):
         except KafkaException:  # a broker is down; it may be deleted all the same
             return
         self.faults["progress of the table source deleted in Kafka"] += 1
-
-    # --- the operator
 
     def operate(self) -> None:
         """Resume the source if a fault or a relay's halt asks for it; if that is refused now, it is tried again.

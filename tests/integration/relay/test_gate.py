@@ -303,9 +303,6 @@ def _move_checkpoint(site: Site) -> None:
         consumer.close()
 
 
-# --- Topics with names such as `orders.check` on a real Kafka: refused only where such a channel exists.
-
-
 def _prepare(site: Site) -> tuple[str, Channel, str]:
     """Return a topic whose name no channel has, another channel, and a topic whose half topic is hidden."""
     free, hidden, other = f"{site.name}-free.check", f"{site.name}-hidden.check", Channel(f"{site.name}-other")
@@ -349,9 +346,6 @@ def test_publish_refuses_only_topics_of_a_channel(own: Site) -> None:
         with shop.session() as session, pytest.raises(ConfigurationError, match="AUTHORIZATION") as refused:
             shop.outbox.publish(session, Message(hidden, b"refused"))
         assert f"{own.name}-hidden.half" in str(refused.value)
-
-
-# --- Rights that are taken away while a relay runs: each is named, and the channel is not ready.
 
 
 def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,9 +139,6 @@ def test_the_command_creates_keeps_and_drops_the_trigger(shop: Site) -> None:
     assert "outbox_notify" not in call_command(app, shop, "create", "--print-sql")[1]
 
 
-# --- the relay
-
-
 def relay(site: Site, port: int) -> Service:
     return site.relay(extra=relay_settings(site, OUTBOX_HTTP_PORT=str(port)))
 

@@ -156,9 +156,6 @@ def test_a_policy_that_appears_brings_nothing_twice(store: Site) -> None:
     assert_exactly(store, "orders")
 
 
-# --- upkeep
-
-
 @pytest.fixture
 def own_database(servers: Servers) -> Iterator[Site]:
     with Site(servers.bootstrap_servers, servers.postgres_url) as outside:

@@ -77,9 +77,6 @@ def test_old_evidence_is_purged_and_its_time_is_kept(store: Site) -> None:
     assert row == (True, 1)
 
 
-# --- What a row of a message table unpacks to is bounded, and counts in the relay's memory (R68).
-
-
 MEGABYTE = 1_000_000
 HEADERS = 900_000
 """Bytes of the headers of one row, which Postgres keeps in about ten thousand."""

@@ -68,8 +68,6 @@ class _Fight:
             assert owner is not None
             connection.execute("SELECT pg_terminate_backend(%s, 10000)", (owner[0],))
 
-    # --- rounds
-
     def cut(self) -> None:
         """End the session of an owner that runs; any of the two takes over."""
         self.wait_owner()

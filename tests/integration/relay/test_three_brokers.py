@@ -97,8 +97,6 @@ def _answers_again(client: AdminClient, topic: str) -> bool:
     return True
 
 
-# --- Why an owner does not go on under a second transactional id: docs/reliability.md, "Limits", has the conclusion.
-
 SERVICE, PLACE = "source", "progress"
 SECONDS = 30.0
 

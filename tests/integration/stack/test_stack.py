@@ -247,7 +247,6 @@ def test_a_folder_that_the_account_may_not_enter_is_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_the_command_creates_topics_and_prints_where_the_servers_are() -> None:
     command = [sys.executable, "-m", "outbox", "stack", "up", "--topic", "orders", "--topic", "stock"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

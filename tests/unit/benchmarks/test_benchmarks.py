@@ -123,11 +123,8 @@ def test_results_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "library.json"
     write_results(path, ENVIRONMENT, {"rounds": 3}, [figure([1, 2, 3.00004], [2, 2, 2])], SERIES)
     results = read_results(path)
-    assert (results["command"], results["settings"], results["series"]) == (
-        ENVIRONMENT["command"],
-        {"rounds": 3},
-        SERIES,
-    )
+    assert (results["command"], results["settings"]) == (ENVIRONMENT["command"], {"rounds": 3})
+    assert results["series"] == SERIES
     [record] = results["figures"]
     assert (record["ours"], record["baseline_value"], record["ratio"], record["runs"]) == (2, 2, 1, 3)
     assert record["spread"]["ours"] == {"minimum": 1, "median": 2, "maximum": 3}

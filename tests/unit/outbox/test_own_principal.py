@@ -23,13 +23,8 @@ from outbox.operator.settings import SkipSettings
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
 KINDS = [
-    NameOID.COMMON_NAME,
-    NameOID.ORGANIZATION_NAME,
-    NameOID.ORGANIZATIONAL_UNIT_NAME,
-    NameOID.LOCALITY_NAME,
-    NameOID.STATE_OR_PROVINCE_NAME,
-    NameOID.DOMAIN_COMPONENT,
-    NameOID.USER_ID,
+    *(NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.LOCALITY_NAME),
+    *(NameOID.STATE_OR_PROVINCE_NAME, NameOID.DOMAIN_COMPONENT, NameOID.USER_ID),
 ]
 
 

@@ -48,15 +48,13 @@ def topic(name: str, limit: int, **settings: str) -> TopicDescription:
 
 
 def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discard: int = AMPLE) -> Sender:
-    channel = ChannelDescription(
-        CHANNEL,
+    halves, ops, verdicts = (
         topic(CHANNEL.half_topic, half),
         topic(CHANNEL.op_topic, AMPLE),
         topic(CHANNEL.verdict_topic, AMPLE),
-        topic(CHANNEL.check_topic, check),
-        topic(CHANNEL.discard_topic, discard),
-        4,
     )
+    checks, discards = topic(CHANNEL.check_topic, check), topic(CHANNEL.discard_topic, discard)
+    channel = ChannelDescription(CHANNEL, halves, ops, verdicts, checks, discards, 4)
     made: Sender = Mock(
         spec=Sender,
         rejects=False,

@@ -14,23 +14,12 @@ from outbox.protocol.names import Channel
 CHANNEL = Channel("shop")
 SCOPE = Scope(CHANNEL, ("orders",), ("billing",), ("stock",))
 RELAY = (
-    "READ on topic shop.half",
-    "DESCRIBE_CONFIGS on topic shop.half",
-    "READ on topic shop.op",
-    "DESCRIBE_CONFIGS on topic shop.op",
-    "READ on topic shop.verdict",
-    "DESCRIBE_CONFIGS on topic shop.verdict",
-    "WRITE on topic shop.check",
-    "DESCRIBE_CONFIGS on topic shop.check",
-    "READ on topic shop.discard",
-    "WRITE on topic shop.discard",
-    "DESCRIBE_CONFIGS on topic shop.discard",
-    "WRITE on topic orders",
-    "DESCRIBE_CONFIGS on topic orders",
-    "READ on group shop-relay",
-    "WRITE on transactional id shop-relay-*",
-    "READ on group shop-table.stock",
-    "WRITE on transactional id shop-table.stock",
+    *(f"{right} on topic shop.{kind}" for kind in ("half", "op", "verdict") for right in ("READ", "DESCRIBE_CONFIGS")),
+    *(f"{right} on topic shop.check" for right in ("WRITE", "DESCRIBE_CONFIGS")),
+    *(f"{right} on topic shop.discard" for right in ("READ", "WRITE", "DESCRIBE_CONFIGS")),
+    *(f"{right} on topic orders" for right in ("WRITE", "DESCRIBE_CONFIGS")),
+    *("READ on group shop-relay", "WRITE on transactional id shop-relay-*"),
+    *("READ on group shop-table.stock", "WRITE on transactional id shop-table.stock"),
 )
 
 

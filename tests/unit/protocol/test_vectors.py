@@ -78,15 +78,9 @@ def test_half_is_read_as_the_vector_says(vector: dict[str, Any]) -> None:
 def entries_of(vector: dict[str, Any]) -> list[OpEntry]:
     return [
         OpEntry(
-            OpKind(fields["kind"]),
-            fields["transaction"],
-            fields["topic_id"],
-            fields["partition"],
-            Positions.parse(fields["positions"]),
-            fields["first_offset"],
-            fields["last_offset"],
-            fields["checks"],
-            fields["reason"],
+            *(OpKind(fields["kind"]), fields["transaction"], fields["topic_id"], fields["partition"]),
+            *(Positions.parse(fields["positions"]), fields["first_offset"], fields["last_offset"]),
+            *(fields["checks"], fields["reason"]),
         )
         for fields in vector["entries"]
     ]

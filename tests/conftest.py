@@ -1,7 +1,7 @@
 """What all tests share."""
 
-from __future__ import annotations
-
+import asyncio
+import inspect
 import logging
 import os
 import re
@@ -35,6 +35,15 @@ def root_logger() -> Iterator[logging.Logger]:
     yield root
     root.handlers[:], root.filters[:], root.level = before
     structlog.reset_defaults()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

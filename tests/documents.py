@@ -1,7 +1,5 @@
 """The tables of the documents that the code gives: settings, metrics, rights, licences. `make tables` writes them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The licences of what the relay and the checker install, for docs/reference/licences.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from email.message import Message

@@ -3,8 +3,6 @@
 What held once on a quiet machine is not mended. A test hands a figure over with `record_property`.
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys
@@ -38,7 +36,6 @@ def rows(report: Path, number: int) -> Iterator[str]:
 
 
 def run(tests: Sequence[str], number: int) -> list[str]:
-    """Run the tests once; the rows of the table."""
     report = FOLDER / "report.xml"
     report.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-o", "junit_family=xunit1", f"--junitxml={report}", *tests]
@@ -48,7 +45,6 @@ def run(tests: Sequence[str], number: int) -> list[str]:
 
 
 def main() -> int:
-    """Run, and write the table; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.repeat", description=__doc__)
     parser.add_argument("tests", nargs="+", help="ids of tests, or options of pytest")
     parser.add_argument("--times", type=int, default=20)

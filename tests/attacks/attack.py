@@ -24,15 +24,9 @@ class By(enum.StrEnum):
 
 
 class Attack(NamedTuple):
-    """An attack.
-
-    Args:
-        code: With which code, as Kafka, Postgres or the discard topic name it.
-    """
-
     what: str
     by: By
-    code: str
+    code: str  # with which code, as Kafka, Postgres or the discard topic name it
     run: Callable[[Teams], str]
     effect: str = ""
 

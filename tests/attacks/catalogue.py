@@ -1,7 +1,5 @@
 """All attacks, and the table of them in the documents."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.attacks.attack import Attack

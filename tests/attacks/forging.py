@@ -1,7 +1,5 @@
 """Halves, op markers and rows as an application can write them that is not held back by the library."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,11 +29,7 @@ def send(
     partition: int = 0,
     **properties: Any,
 ) -> int:
-    """Write one record, and return its offset.
-
-    Args:
-        properties: More librdkafka properties, with `_` in place of `.`.
-    """
+    """Write one record, and return its offset. `properties`: more librdkafka properties, with `_` in place of `.`."""
     reports: list[tuple[Any, int]] = []
 
     def report(error: Any, message: Message) -> None:
@@ -69,20 +63,10 @@ def half(
     return HalfControl(topic, partition, transaction_id or new_id(), 0, service or teams.a.service, Truth.ROW, options)
 
 
-def send_half(
-    teams: Teams,
-    topic: str,
-    *,
-    service: str = "",
-    partition: int = ANY_PARTITION,
-    transaction_id: str = "",
-    value: bytes = b"forged",
-    headers: Headers = (),
-    incarnation: str = "",
-) -> OpEntry:
+def send_half(teams: Teams, topic: str, *, value: bytes = b"forged", headers: Headers = (), **how: Any) -> OpEntry:
     """Write a half into team-a's own channel, and return the COMMIT that its application may claim."""
-    id_ = transaction_id or new_id()
-    control = half(teams, topic, service=service, partition=partition, transaction_id=id_, incarnation=incarnation)
+    control = half(teams, topic, **how)
+    id_ = control.transaction_id
     half_topic = teams.a.site.channel.half_topic
     offset = send(teams.a.kafka(), half_topic, value, id_.encode(), [*control.encode(), *headers])
     return OpEntry(OpKind.COMMIT, id_, teams.a.description.half.id, 0, Positions.first(1), offset, offset)
@@ -127,7 +111,6 @@ def discard_at(teams: Teams, offset: int) -> str:
 
 
 def is_visible(teams: Teams, transaction_id: str) -> bool:
-    """Return whether a message of a transaction is on a real topic."""
     return any(record.message_id.startswith(transaction_id) for _, record in list(teams.observer.records))
 
 
@@ -165,8 +148,7 @@ def deliver_row(teams: Teams, **columns: Any) -> str:
 def rows(teams: Teams, statement: str) -> list[Any]:
     """Run a statement as team-a's application, in one transaction; its rows.
 
-    Args:
-        statement: With `{a}` and `{b}` for the teams' names, which are prefixes of tables, roles and topics.
+    `statement`: with `{a}` and `{b}` for the teams' names, which are prefixes of tables, roles and topics.
     """
     with psycopg.connect(teams.a.url("application")) as connection:
         cursor = connection.execute(statement.format(a=teams.a.name, b=teams.b.name).encode())
@@ -174,5 +156,4 @@ def rows(teams: Teams, statement: str) -> list[Any]:
 
 
 def sql(teams: Teams, statement: str) -> Callable[[], object]:
-    """Return a call that runs a statement, see `rows()`."""
     return lambda: rows(teams, statement)

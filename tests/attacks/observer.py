@@ -15,8 +15,6 @@ from outbox.testing import VisibleRecord
 
 
 class Observer:
-    """Reads what becomes visible, as an administrator."""
-
     def __init__(self, kafka: Mapping[str, str], topics: Sequence[str]) -> None:
         self._consumer = Consumer(
             {

@@ -1,7 +1,5 @@
 """Attacks on consumer groups, transactional ids, users and rights in Kafka."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Attacks in the database that both teams share, with the role of team-a's application."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

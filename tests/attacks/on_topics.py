@@ -1,7 +1,5 @@
 """Attacks on topics: with the Kafka client and the credentials of team-a's application."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

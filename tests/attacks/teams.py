@@ -71,7 +71,6 @@ class Team:
 
     @cached_property
     def incarnation(self) -> str:
-        """The id of its database, which its application may read."""
         with psycopg.connect(self.url("application")) as connection:
             found = CallbackTable(self.site.tables).incarnation(connection)
         assert found is not None
@@ -132,7 +131,6 @@ class Teams:
     @classmethod
     @contextmanager
     def working(cls, stack: Stack) -> Iterator[Teams]:
-        """Start both teams, with a witness that publishes for team-b."""
         a, b = Team(stack, "team_a"), Team(stack, "team_b")
         a.site.create_named_topics(*PLATFORM_TOPICS)
         watched = [*a.topics, *b.topics, a.site.channel.discard_topic, b.site.channel.discard_topic, *PLATFORM_TOPICS]

@@ -1,7 +1,5 @@
 """Attacks by halves and op markers in team-a's own channel: the relay must not do what its application may not do."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +27,6 @@ def _delivers(topic: str, **how: Any) -> Callable[[Teams], str]:
 
 
 def _spoiled(name: str, value: bytes) -> Callable[[Teams], str]:
-    """Send a half with one control header that cannot be read."""
 
     def run(teams: Teams) -> str:
         headers = {**dict(half(teams, teams.a.topics[0]).encode()), name: value}
@@ -161,18 +158,10 @@ THROUGH_RELAY = (
             _delivers(topic, service=CARELESS),
         )
         for topic, reason in {
-            "_schemas": PLATFORM,
-            "connect-configs": PLATFORM,
-            "x-changelog": PLATFORM,
-            "__consumer_offsets": INTERNAL,
-            "__transaction_state": INTERNAL,
-            "team_a.half": INTERNAL,
-            "team_a.op": INTERNAL,
-            "team_a.verdict": INTERNAL,
-            "team_a.check": INTERNAL,
-            "team_a.discard": INTERNAL,
-            "team_b.half": REFUSED,
-            "team_b.verdict": REFUSED,
+            **dict.fromkeys(("_schemas", "connect-configs", "x-changelog"), PLATFORM),
+            **dict.fromkeys(("__consumer_offsets", "__transaction_state"), INTERNAL),
+            **{f"team_a.{own}": INTERNAL for own in ("half", "op", "verdict", "check", "discard")},
+            **dict.fromkeys(("team_b.half", "team_b.verdict"), REFUSED),
         }.items()
     ),
     Attack(

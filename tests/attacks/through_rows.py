@@ -1,7 +1,5 @@
 """Attacks by rows of team-a's own message table: the relay must not do what its application may not do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -57,9 +57,8 @@ class Witness:
     def publish(self, value: str, meanwhile: Callable[[str], object], *, eager: bool = False) -> None:
         """Publish one more message in half mode, and do something before COMMIT.
 
-        Args:
-            value: Its value, a number that no other message has.
-            eager: Whether the half is sent, and the transaction's lock taken, before that.
+        `value`: its value, a number that no other message has; `eager`: whether the half is sent, and the transaction's
+        lock taken, before that.
         """
         (topic, usual), *_ = self._outboxes.items()
         outbox = self._eager if eager else usual
@@ -100,8 +99,7 @@ class Witness:
     def delays_ms(self, arrivals: list[tuple[float, VisibleRecord]], begin: float, end: float) -> list[float]:
         """Return how long messages took from COMMIT to a reader, ms in ascending order.
 
-        Args:
-            begin: Of the span in which the messages were committed, monotonic seconds.
+        `begin`: of the span in which the messages were committed, monotonic seconds.
         """
         return sorted(
             1e3 * (arrived - committed)

@@ -4,8 +4,6 @@ Installs an engine if there is none, makes every image on this machine, runs the
 brings the compose file up until the demo is reconciled, and takes everything down. docs/containers.md tells more.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import signal
@@ -28,7 +26,6 @@ ROWS = 3_000
 
 
 def main() -> int:
-    """Run it; 0 if all passed."""
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _end)
     steps = Steps(_empty(FOLDER / "logs"))

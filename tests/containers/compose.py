@@ -1,7 +1,5 @@
 """The compose file: built, brought up until the demo is reconciled, taken down."""
 
-from __future__ import annotations
-
 import json
 import socket
 from collections.abc import Iterator, Mapping
@@ -113,7 +111,6 @@ class _Project:
                 self.down()
 
     def down(self) -> None:
-        """Remove containers, networks and volumes."""
         self.compose("down", "--volumes", "--timeout", "30")
 
     def container(self, service: str) -> str:
@@ -124,7 +121,6 @@ class _Project:
         return self.engine.output("logs", self.container(service)).rstrip()
 
     def ended(self, service: str) -> str:
-        """How a service that ends did end, and how long it ran."""
         state = self._state(service)
         with suppress(KeyError, ValueError):
             began, finished = (datetime.fromisoformat(state[name][:19]) for name in ("StartedAt", "FinishedAt"))

@@ -1,7 +1,5 @@
 """A Docker engine: the one that answers, else one of its own, started by hand and stopped by its process id."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -21,11 +19,7 @@ BRIDGE = "docker0"
 TESTCONTAINERS_LABEL = "org.testcontainers=true"
 
 # Program -> Debian packages that may bring it; the first that exists is installed.
-_ENGINE_PROGRAMS = {
-    "dockerd": ("docker.io",),
-    "iptables": ("iptables",),
-    "docker": ("docker-cli", "docker.io"),
-}
+_ENGINE_PROGRAMS = {"dockerd": ("docker.io",), "iptables": ("iptables",), "docker": ("docker-cli", "docker.io")}
 _PROGRAMS = {"debootstrap": ("debootstrap",), "docker": ("docker-cli", "docker.io")}
 _COMPOSE_PACKAGES = ("docker-compose",)
 
@@ -39,11 +33,9 @@ class Engine:
     compose: tuple[str, ...]
 
     def output(self, *arguments: str) -> str:
-        """What `docker ...` prints; empty if it fails."""
         return _output(["docker", *arguments], self.environ)
 
     def logs(self, container: str, lines: int) -> str:
-        """The last lines that a container has written, on either output."""
         command = ["docker", "logs", "--tail", str(lines), container]
         done = subprocess.run(
             command, env=self.environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -1,7 +1,5 @@
 """Images made on this machine, from the distribution's packages and from jars: no registry is asked."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -33,8 +31,7 @@ def site_certificates() -> str:
 def build_images(engine: Engine, steps: Steps, base_image: str | None) -> None:
     """Make the base image, Python's, Postgres' and Kafka's; what did not change is not made again.
 
-    Args:
-        base_image: A Debian image to begin with; None: one is made by debootstrap.
+    `base_image`: a Debian image to begin with; None: one is made by debootstrap.
     """
     base = base_image or _base(engine, steps)
     with steps.step("image: Python"):

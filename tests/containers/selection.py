@@ -1,7 +1,5 @@
 """A pytest plugin: of the tests that were found, only those that run on the shared servers."""
 
-from __future__ import annotations
-
 import pytest
 
 

@@ -1,7 +1,5 @@
 """Kafka and Postgres in containers, by testcontainers, for tests with OUTBOX_TEST_STACK=containers."""
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Steps of a long run: a line when one begins and ends, and a table of all at the end."""
 
-from __future__ import annotations
-
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence

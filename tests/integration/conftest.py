@@ -1,7 +1,5 @@
 """Real servers for the integration tests: `stack` by default, containers when OUTBOX_TEST_STACK=containers."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -65,7 +63,6 @@ def outbox(site: Site, channel: ChannelDescription) -> Iterator[HalfOutbox]:
 
 @pytest.fixture
 def reader(site: Site, channel: ChannelDescription) -> Iterator[DeliveryReader]:
-    """Reads how far the channel is delivered."""
     with closing(DeliveryReader(site.kafka(), site.admin, channel)) as made:
         yield made
 

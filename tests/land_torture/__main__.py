@@ -1,7 +1,5 @@
 """`python -m tests.land_torture --kills 200`: kill, check, report."""
 
-from __future__ import annotations
-
 import enum
 import shutil
 import time

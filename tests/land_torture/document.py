@@ -3,8 +3,6 @@
 A report is kept with `--keep build/land-torture/report.json`. No figure in the document is typed by hand.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -59,9 +57,7 @@ def written(text: str, reports: Sequence[Mapping[str, Any]]) -> str:
     return filled_place(text, PLACE, described(reports))
 
 
-def main(
-    report: Annotated[Path | None, typer.Option("--keep", help="A report to keep first.")] = None,
-) -> None:
+def main(report: Annotated[Path | None, typer.Option("--keep", help="A report to keep first.")] = None) -> None:
     """Write the table of docs/spark/land.md from the reports that are kept."""
     if report is not None:
         content = json.loads(report.read_text())

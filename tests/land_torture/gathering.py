@@ -1,7 +1,5 @@
 """What the topics and the table have, in the form that the invariants compare."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What must hold of a table, whatever was killed. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,11 +29,7 @@ class Violation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found.
-
-    Args:
-        commits: What the commits carry, and how many rows they have, in the order of batches.
-    """
+    """What was found. `commits`: what the commits carry, and how many rows they have, in the order of batches."""
 
     visible: Sequence[Row]
     committed: int

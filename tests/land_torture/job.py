@@ -1,7 +1,5 @@
 """The job under torture: it is started, killed at a point, and run to its end."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -42,16 +40,11 @@ class UnexpectedEndError(AssertionError):
 
 
 class Job:
-    """A job that lands topics into a folder of its own.
-
-    Args:
-        site: Kafka; its name marks the job's Java process.
-        folder: For table, checkpoint and log; it must not exist yet.
-    """
+    """A job that lands topics into a folder of its own. `site`: Kafka; its name marks the job's Java process."""
 
     def __init__(self, site: Site, topics: Sequence[str], sink: str, folder: Path) -> None:
         folder.mkdir(parents=True)
-        self.folder = folder
+        self.folder = folder  # for table, checkpoint and log; it must not exist yet
         self.table = folder / TABLE
         self.log = folder / "land.log"
         self._mark = f"{_MARK}={site.name}"

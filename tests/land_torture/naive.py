@@ -3,8 +3,6 @@
 `python -m tests.land_torture.naive`, with the settings of `outbox land` in the environment.
 """
 
-from __future__ import annotations
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery

@@ -1,7 +1,5 @@
 """Where a job is killed: at failpoints, at the sight of a file, at the end of its Java process, or at any moment."""
 
-from __future__ import annotations
-
 import enum
 import random
 import re
@@ -25,15 +23,11 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where to kill.
-
-    Args:
-        place: The failpoint, or the folder to look into, below the folder of the job.
-    """
+    """Where to kill."""
 
     name: str
     kind: Kind
-    place: str = ""
+    place: str = ""  # the failpoint, or the folder to look into, below the folder of the job
     pattern: str = ""
 
     def names(self, folder: Path) -> set[str]:

@@ -1,7 +1,5 @@
 """A run: the job is killed again and again while records come; then it runs to its end, and the table is checked."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter
@@ -35,19 +33,14 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Result:
-    """What came of a run.
-
-    Args:
-        commits_deleted: How often the last file of `commits` was.
-        replayed: Batches that Spark handed over again after they were landed.
-    """
+    """What came of a run."""
 
     sink: str
     seed: int
     kills: Counter[str] = field(default_factory=Counter)
-    commits_deleted: int = 0
+    commits_deleted: int = 0  # how often the last file of `commits` was
     partitions_added: int = 0
-    replayed: int = 0
+    replayed: int = 0  # batches that Spark handed over again after they were landed
     batches: int = 0
     committed: int = 0
     aborted: int = 0
@@ -79,11 +72,7 @@ class Result:
 
 
 class Run:
-    """One run with one sink.
-
-    Args:
-        folder: For table, checkpoint and log; it must not exist yet.
-    """
+    """One run with one sink. `folder`: for table, checkpoint and log; it must not exist yet."""
 
     def __init__(self, site: Site, sink: str, seed: int, folder: Path, say: Say) -> None:
         self.result = Result(sink, seed)
@@ -99,8 +88,7 @@ class Run:
     def run(self, kills: int, stopped: Callable[[], bool] = lambda: False) -> Result:
         """Rounds until the job was killed so many times, or something is found.
 
-        Args:
-            stopped: Whether to end sooner; what was killed until then is checked.
+        `stopped`: whether to end sooner; what was killed until then is checked.
         """
         began = time.monotonic()
         try:

@@ -1,7 +1,5 @@
 """Records that go on coming while the job is killed: transactions of all sizes, aborted ones, ones that stay open."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time
@@ -23,19 +21,11 @@ _OPEN_SECONDS = (0.5, 4.0)
 
 
 class Traffic:
-    """Writes to topics while it is on.
-
-    Args:
-        topics: Their full names.
-
-    Attributes:
-        committed: Records of transactions that committed.
-        aborted: Records of those that were aborted.
-    """
+    """Writes to topics while it is on. `topics`: their full names."""
 
     def __init__(self, site: Site, topics: Sequence[str], seed: int) -> None:
-        self.committed = 0
-        self.aborted = 0
+        self.committed = 0  # records of transactions that committed
+        self.aborted = 0  # records of those that were aborted
         self.lingering = 0
         self._site = site
         self._topics = topics

@@ -1,7 +1,5 @@
 """`python -m tests.mutants`: each rule's tests, with the rule taken out; the report is kept in build/mutants."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

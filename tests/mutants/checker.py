@@ -1,7 +1,5 @@
 """The checker: the fence, verdicts, the purge and the audit."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Sequence

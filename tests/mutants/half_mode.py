@@ -1,7 +1,5 @@
 """Half mode: what the relay knows of halves and decisions, and from where it goes on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator
 

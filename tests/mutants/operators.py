@@ -1,7 +1,5 @@
 """Operators: what they see and decide, and how commands end."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """What an application publishes with: its half messages, its row, its marker, its process."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The relay: its batches, its Kafka transactions, its partitions and its process."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

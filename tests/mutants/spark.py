@@ -1,7 +1,5 @@
 """The sink for Spark: which batches it publishes, and what it compares."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +14,7 @@ from tests.mutants.runner.mutant import Harm
 @mutant(Sink._move, "R86", Harm.LOST)
 @fails("integration/spark/test_sink.py::test_a_batch_of_which_staged_rows_are_gone_fails_and_its_retry_succeeds")
 def r86_count_of_staged_rows(
-    self: Sink,
-    connection: psycopg.Connection[Any],
-    given: Mapping[str, Any],
-    attempts: list[str],
-    rows: dict[int, int],
+    self: Sink, connection: psycopg.Connection[Any], given: Mapping[str, Any], attempts: list[str], rows: dict[int, int]
 ) -> None:
     """What tasks have staged is counted before the batch is committed. Rows that a crash of Postgres or a clean-up took
     would be missing in the message table, while Spark counts the batch as written: lost."""
@@ -30,11 +24,7 @@ def r86_count_of_staged_rows(
 @mutant(Sink._publish, "R86", Harm.DOUBLED)
 @fails("integration/spark/test_sink.py::test_a_batch_that_was_committed_is_not_published_again")
 def r86_batch_that_comes_again(
-    self: Sink,
-    connection: psycopg.Connection[Any],
-    given: Mapping[str, Any],
-    attempts: list[str],
-    rows: dict[int, int],
+    self: Sink, connection: psycopg.Connection[Any], given: Mapping[str, Any], attempts: list[str], rows: dict[int, int]
 ) -> None:
     """A batch that was committed is passed over when Spark hands it over again. A driver that is killed between the
     commit in Postgres and the one in the checkpoint would have its rows published twice."""

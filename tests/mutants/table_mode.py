@@ -1,7 +1,5 @@
 """Table mode: the message table, and the table sources of the relay."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections import defaultdict
@@ -142,11 +140,7 @@ _ALONE = source_table._MOVE.replace("{evidence}", "recorded AS (SELECT count(*) 
 @mutant(SourceTable.move, "R61", Harm.PHANTOM)
 @fails("integration/relay/test_table_evidence.py::test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence")
 def r61_evidence_apart(
-    self: SourceTable,
-    before: Progress,
-    after: Progress,
-    ready: Sequence[Row] = (),
-    refused: Sequence[Refusal] = (),
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Sequence[Refusal] = ()
 ) -> Progress:
     """The statement that deletes delivered rows also inserts their evidence. With a statement of its own for the
     evidence, a relay that dies between the two leaves none, and an audit takes their messages for made up."""
@@ -215,11 +209,7 @@ _UNCOUNTED = source_table._MOVE.replace("{counted}", "SELECT batch FROM moved")
 @mutant(SourceTable.move, "R71", Harm.DOUBLED)
 @fails("integration/relay/test_table_counts.py::test_a_trigger_that_suppresses_what_is_settled_halts_the_source")
 def r71_rows_that_stay(
-    self: SourceTable,
-    before: Progress,
-    after: Progress,
-    ready: Sequence[Row] = (),
-    refused: Sequence[Refusal] = (),
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Sequence[Refusal] = ()
 ) -> Progress:
     """The statement that settles a batch counts what it has done, and fails unless that is all of it. Without it a
     trigger that suppresses a DELETE brings the same messages again and again: the batch is settled, its rows stay."""

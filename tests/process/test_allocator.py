@@ -1,7 +1,5 @@
 """The allocator of the services."""
 
-from __future__ import annotations
-
 import gc
 import platform
 import subprocess

@@ -1,7 +1,5 @@
 """The peers of the benchmarks: their locks and settings, how drains are counted, and what becomes of one that fails."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -15,16 +13,10 @@ from benchmarks.peers.debezium_settings import (
     DEFAULT,
     TUNED,
     connector_properties,
-    drop_statements,
-    properties,
-    table_statements,
-    worker_properties,
 )
 from benchmarks.peers.jars import CONNECT_LOCK, DEBEZIUM_LOCK, ROCKETMQ_LOCK, peer_versions
 from benchmarks.peers.jvm import PeerError
 from benchmarks.peers.latency import _unless_too_slow
-from benchmarks.peers.rocketmq import _jdbc
-from benchmarks.peers.rocketmq_settings import broker_conf, name_server_conf
 from benchmarks.reading import Arrival, Reading, first_new, first_times
 from benchmarks.steady import Steady
 from outbox._jars.ivy import read_lock
@@ -63,26 +55,6 @@ def test_debezium_as_it_comes_is_not_tuned_and_tuned_is() -> None:
     assert not [name for name in default if name.startswith("producer.override")]
     assert (tuned["slot.name"], tuned["table.include.list"]) == ("debezium_tuned", "public.debezium_tuned")
     assert (default["database.port"], default["database.password"]) == ("20001", "secret")
-
-
-def test_a_worker_is_of_its_variant() -> None:
-    made = worker_properties(TUNED, "127.0.0.1:1", Path("/plugins"), Path("/offsets"), 20_002)
-    assert "listeners=http://127.0.0.1:20002\n" in properties(made)
-    assert made["offset.flush.interval.ms"] == 1_000
-    assert "offset.flush.interval.ms" not in worker_properties(DEFAULT, "b", Path("/p"), Path("/o"), 1)
-
-
-def test_what_a_variant_makes_is_dropped() -> None:
-    assert len(table_statements(DEFAULT)) == len(drop_statements(DEFAULT))
-    assert all("debezium_default" in said for said in (*table_statements(DEFAULT), *drop_statements(DEFAULT)))
-
-
-def test_rocketmq_listens_here_only_and_checks_as_it_is_told() -> None:
-    said = broker_conf(Path("/data"), "127.0.0.1:1", 20_004, 20_005, 6_000, 30_000).splitlines()
-    assert {"bindAddress=127.0.0.1", "listenPort=20004", "transactionTimeOut=6000"} <= set(said)
-    assert "transactionCheckInterval=30000" in said
-    assert name_server_conf(20_003) == "bindAddress=127.0.0.1\nlistenPort=20003\n"
-    assert _jdbc(POSTGRES) == "jdbc:postgresql://127.0.0.1:20001/outbox?user=outbox&password=secret"
 
 
 def test_a_drain_is_counted_from_the_first_look_without_control_records() -> None:

@@ -1,7 +1,5 @@
 """A whole run of the benchmarks: its plan, its one file of results, the report of it, and what became slower since."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import signal
@@ -37,12 +35,8 @@ from benchmarks.whole.plan import (
 )
 from benchmarks.whole.processes import run_step
 from tests.support.harness import wait_until
+from tests.support.reports import PLACE
 
-PLACE = {
-    "date": "2026-01-01T00:00:00+00:00",
-    "commit": "abc",
-    "machine": {"system": "S", "processor": "P", "cores": 2, "memory_gib": 3.5, "load_before": 0.1},
-}
 DEMANDED_FIELDS = {"name", "ours", "unit", "baseline", "baseline_value", "ratio", "target", "met", "runs", "spread"}
 
 

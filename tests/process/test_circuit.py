@@ -1,7 +1,5 @@
 """The circuit: what opens it, what it refuses, and that it closes by a probe only."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
@@ -134,20 +132,16 @@ class _NoExecutor(ThreadPoolExecutor):
         raise AssertionError("the default executor was used")
 
 
-def test_asyncio_callers_wait_together_and_without_executor(silent: str) -> None:
+async def test_asyncio_callers_wait_together_and_without_executor(silent: str) -> None:
     """Each has spent its own budget, or was refused by the circuit that another one opened."""
-
-    async def body() -> None:
-        asyncio.get_running_loop().set_default_executor(_NoExecutor())
-        outbox = AsyncHalfOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5)
-        sender = outbox.sync._sender
-        budgets = [sender.budget(EVENT_LOOP) for _ in range(20)]
-        asked = [greenlet_spawn(sender.real_topic, f"t{number}", each) for number, each in enumerate(budgets)]
-        results = await asyncio.gather(*asked, return_exceptions=True)
-        assert {type(result) for result in results} == {PublishFailed}
-        assert all(each.is_spent or "circuit" in str(result) for each, result in zip(budgets, results, strict=True))
-        with pytest.raises(PublishFailed, match="circuit is open"):
-            await outbox.ping()
-        await outbox.close()
-
-    asyncio.run(body())
+    asyncio.get_running_loop().set_default_executor(_NoExecutor())
+    outbox = AsyncHalfOutbox("orders", {"bootstrap.servers": silent}, publish_timeout_seconds=0.5)
+    sender = outbox.sync._sender
+    budgets = [sender.budget(EVENT_LOOP) for _ in range(20)]
+    asked = [greenlet_spawn(sender.real_topic, f"t{number}", each) for number, each in enumerate(budgets)]
+    results = await asyncio.gather(*asked, return_exceptions=True)
+    assert {type(result) for result in results} == {PublishFailed}
+    assert all(each.is_spent or "circuit" in str(result) for each, result in zip(budgets, results, strict=True))
+    with pytest.raises(PublishFailed, match="circuit is open"):
+        await outbox.ping()
+    await outbox.close()

@@ -1,7 +1,5 @@
 """Lines of librdkafka: in the logger `outbox`, never on standard error, and not twenty a second."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
@@ -18,7 +16,6 @@ _FORM = "%s [%s] %s"
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time in seconds, which tests set."""
     now = [1_000.0]
     monkeypatch.setattr("outbox._kafka.client_log.time.monotonic", lambda: now[0])
     return now

@@ -1,7 +1,5 @@
 """CloudEvents in Kafka's binary mode: the headers that the binding names, and the SDK reads them back."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math

@@ -1,7 +1,5 @@
 """A request that Kafka does not answer says why: the login, the certificate, the name or the port."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A producer that could not take over leaves no threads behind, however often a relay tries again."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A forked child starts afresh (R46): it neither hangs, nor ends what is the parent's, nor decides about it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

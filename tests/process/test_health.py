@@ -1,7 +1,5 @@
 """The HTTP server of a service's health: no client keeps a probe out."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Iterator

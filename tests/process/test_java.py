@@ -1,7 +1,5 @@
 """Which Java is chosen, what it is told to trust, and the folder that Spark is started with."""
 
-from __future__ import annotations
-
 import ssl
 import subprocess
 from pathlib import Path

@@ -4,8 +4,6 @@ The real Ivy is run where its behaviour counts, against a small server on this m
 repository; elsewhere a stand-in writes the files.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import socket

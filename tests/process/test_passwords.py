@@ -1,7 +1,5 @@
 """No slip in a connection string prints the password: not in messages, logs, settings errors or tracebacks."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

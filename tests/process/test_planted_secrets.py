@@ -1,11 +1,8 @@
 """A secret in every setting that holds one, and nothing answers or fits: no command and no service prints it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,30 +21,16 @@ from outbox._settings.setting import Secret, Setting, SettingsTable, plain, sett
 from outbox.operator.settings import DoctorSettings, ResolveSettings
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
+from tests.support.commands import ran
 from tests.support.planting_secrets import MARK, Planted, dsn, secret
 
 ID = "01937b5e-0000-7000-8000-000000000000"
 COMMANDS = [
-    "channel create",
-    "table create",
-    "inbox create",
-    "inbox purge --keep-days 30",
-    "doctor",
-    "doctor --role checker",
-    "discarded list",
-    f"discarded show {ID}",
-    f"discarded deliver {ID} --yes",
-    f"discarded drop {ID} --yes",
-    "skip half/0 --offset 0 --reason x",
-    "resume --dry-run",
-    "resume --source shop --dry-run",
-    "pending",
-    f"trace {ID}",
-    f"resolve {ID} --commit --yes --reason x",
-    "relay",
-    "relay --check",
-    "checker",
-    "checker --check",
+    *("channel create", "table create", "inbox create", "inbox purge --keep-days 30"),
+    *("doctor", "doctor --role checker", "relay", "relay --check", "checker", "checker --check"),
+    *("discarded list", f"discarded show {ID}", f"discarded deliver {ID} --yes", f"discarded drop {ID} --yes"),
+    *("skip half/0 --offset 0 --reason x", "resume --dry-run", "resume --source shop --dry-run", "pending"),
+    *(f"trace {ID}", f"resolve {ID} --commit --yes --reason x"),
 ]
 HELP = ["relay", "checker", "land", "audit", "doctor", "resolve", "skip", "pending", "trace"]
 
@@ -79,19 +62,12 @@ def _file(planted: Planted, kafka: Mapping[str, str], **changed: str) -> Path:
 
 def _run(file: Path, command: str) -> tuple[str, int, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "outbox", *command.split()],
-        env={**environment, "OUTBOX_CONFIG": str(file), "COLUMNS": "300"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environment |= {"OUTBOX_CONFIG": str(file), "COLUMNS": "300"}
+    done = ran([sys.executable, "-m", "outbox", *command.split()], env=environment, timeout=120)
     return command, done.returncode, done.stdout + done.stderr
 
 
 def _settings_in(table: type[SettingsTable]) -> Iterator[Setting]:
-    """Yield the settings of a table, and those of the tables in it."""
     for one in settings_of(table).values():
         yield one
         for inner in getattr(one.kind, "__args__", ()):
@@ -127,7 +103,6 @@ SERVERS = {"audit", "land", "stack"}
 
 
 def _commands() -> Iterator[str]:
-    """Yield the names of all commands, such as `channel create`."""
     for entry in entry_points(group=GROUP):
         if entry.name not in SERVERS:
             found = typer.main.get_command(_application(entry.load()))

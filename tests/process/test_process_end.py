@@ -1,7 +1,5 @@
 """A command ends with its exit code, whether or not its threads have ended and its output can be written (R64)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -108,12 +106,9 @@ def test_an_unexpected_error_is_printed_while_threads_work() -> None:
     assert ended.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
 
 
-def test_the_text_of_an_exit_is_printed() -> None:
+def test_exit_text_is_printed_and_early_ctrl_c_is_no_error() -> None:
     ended = _run(f"{_END}import sys\nrun_and_end(lambda: sys.exit('no such command'))")
     assert (ended.returncode, ended.stderr) == (Exit.FAILED, "no such command\n")
-
-
-def test_ctrl_c_before_a_command_began_is_no_error() -> None:
     ended = _run(f"{_END}def press(): raise KeyboardInterrupt\nrun_and_end(press)")
     assert (ended.returncode, ended.stderr) == (130, "")
 

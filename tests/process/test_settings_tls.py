@@ -1,7 +1,5 @@
 """Certificates that pass through the settings are those that the network sees: a handshake that both sides verify."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import socket

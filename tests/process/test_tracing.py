@@ -1,7 +1,5 @@
 """The trace of whoever publishes travels in the headers of the message, and in no other way touches it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

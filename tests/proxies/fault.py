@@ -1,7 +1,5 @@
 """What can happen to a request on its way, and which request it happens to next."""
 
-from __future__ import annotations
-
 import enum
 import threading
 from collections import Counter
@@ -23,25 +21,15 @@ class FaultKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault.
-
-    Args:
-        seconds: How long a delay takes; how long the client of a late request keeps its connection.
-    """
-
     kind: FaultKind
-    seconds: float = 0.0
+    seconds: float = 0.0  # how long a delay takes; how long the client of a late request keeps its connection
 
 
 class Armed:
-    """Faults that wait for the next request of their name. Threads may share it.
-
-    Attributes:
-        hits: How many requests met a fault, by `<name> <kind>`.
-    """
+    """Faults that wait for the next request of their name. Threads may share it."""
 
     def __init__(self) -> None:
-        self.hits: Counter[str] = Counter()
+        self.hits: Counter[str] = Counter()  # how many requests met a fault, by `<name> <kind>`
         self._faults: dict[str, Fault] = {}
         self._lock = threading.Lock()
 

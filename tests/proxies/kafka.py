@@ -24,13 +24,7 @@ RELAYS_ONLY = {"Produce"}
 
 
 class KafkaLink(Link):
-    """A link to a broker.
-
-    Attributes:
-        cut_at: Number of the request before whose reply the link ends.
-    """
-
-    cut_at: int | None = None
+    cut_at: int | None = None  # number of the request before whose reply the link ends
     kept: Kept | None = None
 
     def close(self) -> None:
@@ -41,15 +35,11 @@ class KafkaLink(Link):
 
 
 class Kept:
-    """A request that its sender holds for lost.
-
-    Args:
-        moment: Before which request of its producer it is let go.
-    """
+    """A request that its sender holds for lost."""
 
     def __init__(self, message: bytes, correlation: int, link: KafkaLink, moment: str) -> None:
         self.correlation = correlation
-        self.moment = moment
+        self.moment = moment  # before which request of its producer it is let go
         self._message = message
         self._link = link
         self.answered: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -68,19 +58,14 @@ class Kept:
 class KafkaProxies:
     """One proxy for each node; clients that come through one are told of the others only.
 
-    Args:
-        ports: For each node: where to listen, and the node's port, as `Kafka.proxy_ports` gives them.
-        choose: What a request meets, by the name of its API.
-
-    Attributes:
-        moment: Before which request of the next transaction a kept EndTxn is let go: `Produce`, `AddOffsetsToTxn`
-            (after its last produce, before its offsets) or `TxnOffsetCommit`.
-        late: What became of kept requests: `refused`, `accepted` or `lost`.
+    `ports`: for each node: where to listen, and the node's port, as `Kafka.proxy_ports` gives them; `choose`: what a
+    request meets, by the name of its API; `moment`: before which request of the next transaction a kept EndTxn is let
+    go: `Produce`, `AddOffsetsToTxn` (after its last produce, before its offsets) or `TxnOffsetCommit`.
     """
 
     def __init__(self, ports: Sequence[tuple[int, int]], choose: Choose) -> None:
         self.moment = "AddOffsetsToTxn"
-        self.late: Counter[str] = Counter()
+        self.late: Counter[str] = Counter()  # what became of kept requests: `refused`, `accepted` or `lost`
         self.nodes = [KafkaProxy(self, target, port, choose) for port, target in ports]
         self._kept: dict[str, Kept] = {}
 
@@ -93,7 +78,6 @@ class KafkaProxies:
             await node.start()
 
     async def stop(self) -> None:
-        """Listen no more, and end all links."""
         for node in self.nodes:
             await node.stop()
 
@@ -111,8 +95,6 @@ class KafkaProxies:
 
 
 class KafkaProxy(Proxy[KafkaLink]):
-    """The proxy before one node."""
-
     link = KafkaLink
 
     def __init__(self, cluster: KafkaProxies, target: int, port: int, choose: Choose) -> None:

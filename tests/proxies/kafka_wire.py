@@ -1,7 +1,5 @@
 """As much of Kafka's protocol as a proxy must know to tell one request from another. Pure."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 SIZE_BYTES = 4
@@ -28,8 +26,6 @@ and tagged fields (apache/kafka, clients/src/main/resources/common/message)."""
 
 
 class KafkaRequest(NamedTuple):
-    """What the beginning of a request says."""
-
     name: str
     correlation: int
     transactional_id: str | None
@@ -52,7 +48,6 @@ def parse_request(frame: bytes) -> KafkaRequest:
 
 
 def reply_correlation(frame: bytes) -> int:
-    """The number that says which request a reply answers."""
     return int.from_bytes(frame[:4], "big", signed=True)
 
 

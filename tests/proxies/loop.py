@@ -1,7 +1,5 @@
 """An event loop in a thread of its own, for proxies beside blocking tests."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Coroutine
@@ -13,18 +11,14 @@ _SECONDS = 30.0
 
 
 class LoopThread:
-    """Runs coroutines until the end of its `with` block."""
-
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end; what it returns."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_SECONDS)
 
     def start(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Start a coroutine, and do not wait for it."""
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def __enter__(self) -> Self:

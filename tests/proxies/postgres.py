@@ -1,7 +1,5 @@
 """A proxy before Postgres that knows a COMMIT when it sees one; and the lossy one, which lets none of them be heard."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from contextlib import ExitStack
@@ -18,11 +16,7 @@ _PORT = 5432
 
 
 class PostgresLink(Link):
-    """A link to Postgres.
-
-    Attributes:
-        committed: Whether it ends before the next thing that the server says.
-    """
+    """A link to Postgres. `committed`: whether it ends before the next thing that the server says."""
 
     committed = False
 
@@ -93,8 +87,7 @@ async def _read(reader: asyncio.StreamReader, kind: bytes) -> bytes:
 class LossyProxy:
     """Passes everything between clients and Postgres, but for the reply of COMMIT: then the connection is cut.
 
-    Args:
-        arrives: Whether COMMIT itself arrives; if not, the connection is cut before it.
+    `arrives`: whether COMMIT itself arrives; if not, the connection is cut before it.
     """
 
     def __init__(self, url: str, *, arrives: bool = True) -> None:

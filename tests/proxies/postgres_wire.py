@@ -1,7 +1,5 @@
 """As much of Postgres' protocol as a proxy must know to see a COMMIT. Pure."""
 
-from __future__ import annotations
-
 import struct
 
 LENGTH_BYTES = 4

@@ -1,7 +1,5 @@
 """A proxy before one server: links of two connections each, passed on message by message."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -36,7 +34,6 @@ class Link:
         await self.to_server.drain()
 
     async def pass_down(self, message: bytes) -> None:
-        """Give a message to the client, if it is still there."""
         if not self.to_client.is_closing():
             self.to_client.write(message)
             await self.to_client.drain()
@@ -63,8 +60,6 @@ LinkT = TypeVar("LinkT", bound=Link)
 
 
 class Proxy(ABC, Generic[LinkT]):
-    """Passes everything between its clients and one server."""
-
     link: type[LinkT]
 
     def __init__(self, target: tuple[str, int], port: int, choose: Choose) -> None:
@@ -81,7 +76,6 @@ class Proxy(ABC, Generic[LinkT]):
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more, and end all links."""
         self._server.close()
         while self._serving:
             await self.cut_all()

@@ -1,7 +1,5 @@
 """Each alert rule fires where it must and is silent where it must be, as Prometheus itself evaluates it."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands and paths in the documents: a path is there, a program does something, a command line can be parsed."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -31,9 +29,6 @@ SUBMITTED = re.compile(r"is the file `(spark_jobs/\S+\.py)`")
 BLOCK = re.compile(r"^ *```console\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"(?<!`)`(outbox [a-z][^`\n]*)`(?!`)")
 WORD = re.compile(r"[a-z][a-z-]*")
-
-
-# --- paths
 
 
 @every_document
@@ -66,11 +61,7 @@ def test_a_file_for_spark_submit_is_the_job(path: str) -> None:
     assert (done.returncode, "--bootstrap-servers" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
-# --- commands
-
-
 def _written(text: str) -> Iterator[str]:
-    """The command lines of `outbox` in a document."""
     for block in BLOCK.findall(text):
         for line in block.replace("\\\n", " ").splitlines():
             command = re.search(

@@ -1,7 +1,5 @@
 """The documents say what is there: the README's example runs as it stands, links lead somewhere."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -38,7 +36,6 @@ def test_the_makefile_has_what_the_readme_names() -> None:
 
 
 def _anchors(document: Path) -> set[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
     return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -3,8 +3,6 @@
 The glossary (docs/glossary.md) has the words that are used instead.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re
@@ -41,8 +39,7 @@ def _modules() -> Iterator[tuple[Path, str]]:
 def _texts(source: str, *, docstrings: bool) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each string of a module; one word alone is a name, not prose.
 
-    Args:
-        docstrings: Whether docstrings are wanted, and strings behind constants, or all other strings.
+    `docstrings`: whether docstrings are wanted, and strings behind constants, or all other strings.
     """
     tree = ast.parse(source)
     documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

@@ -1,7 +1,5 @@
 """Who may import whom; that the pure core is pure; that a bare `import outbox` needs no extra."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
@@ -26,25 +24,21 @@ def _pure_folders() -> list[str]:
 
 PURE = sorted(path.relative_to(ROOT) for folder in _pure_folders() for path in (ROOT / folder).glob("*.py"))
 ALLOWED = {
-    "__future__",
-    "base64",
-    "bisect",
-    "collections",
-    "collections.abc",
-    "dataclasses",
-    "enum",
-    "functools",
-    "hashlib",
-    "heapq",
-    "itertools",
-    "json",
-    "re",
-    "shlex",
-    "sys",
-    "typing",
-    "urllib.parse",
-    "uuid",
-    "zlib",
+    *("__future__", "base64", "bisect", "collections", "collections.abc", "dataclasses", "enum"),
+    *(
+        "functools",
+        "hashlib",
+        "heapq",
+        "itertools",
+        "json",
+        "re",
+        "shlex",
+        "sys",
+        "typing",
+        "urllib.parse",
+        "uuid",
+        "zlib",
+    ),
 }
 """What the pure core may import: without the names below it does no I/O, reads no clock and draws no number."""
 
@@ -55,17 +49,8 @@ IMPURE_NAMES = {
 }
 
 EXTRAS = [
-    "cloudevents",
-    "greenlet",
-    "opentelemetry",
-    "prometheus_client",
-    "psycopg_pool",
-    "pydantic",
-    "pyspark",
-    "pytest",
-    "rich",
-    "structlog",
-    "typer",
+    *("cloudevents", "greenlet", "opentelemetry", "prometheus_client", "psycopg_pool", "pydantic"),
+    *("pyspark", "pytest", "rich", "structlog", "typer"),
 ]
 
 

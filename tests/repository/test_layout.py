@@ -1,7 +1,5 @@
 """The floor plan: small folders, one role for a file name, no circle, small classes and functions."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Every rule has a mutant that fits, and those that unit tests catch are caught; `make mutants` runs the others too."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """What operators read is what the code does: exit codes, settings, metrics, alerts, runbooks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The specification in `docs/protocol.md` says what the code does."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Every rule and hole that the code names stands in docs/reliability.md."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -10,7 +8,6 @@ PACKAGES = ("outbox", "relay", "checker", "spark_jobs", "stack")
 
 
 def _named(pattern: str) -> dict[str, str]:
-    """Rule numbers named in the packages, with a place."""
     files = (file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
     return {number: str(file.relative_to(ROOT)) for file in files for number in re.findall(pattern, file.read_text())}
 

@@ -1,7 +1,5 @@
 """The site of the documents: it builds without a warning, and every public name and every error has its place."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

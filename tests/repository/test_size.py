@@ -1,7 +1,5 @@
 """The product stays as small as it is: each figure has a bound, and a bound may only fall."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
@@ -67,7 +65,7 @@ def _metrics() -> int:
 # A bound may only fall: who makes something smaller lowers it.
 FIGURES: dict[str, tuple[Callable[[], int], int]] = {
     "lines of the product": (lambda: _lines(*PRODUCT), 47_964),
-    "lines of tests": (lambda: _lines("tests"), 68_728),  # the target is 66,000
+    "lines of tests": (lambda: _lines("tests"), 65_896),
     "words of documents": (
         lambda: sum(len(text.split()) for text in _files("docs/*.md", "README.md", "CHANGELOG.md")),
         60_000,

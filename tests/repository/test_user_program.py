@@ -1,7 +1,5 @@
 """A user's program is typed as strictly as the user likes: the package brings its types along."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The small application of the tests, written for asyncio."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A window on a site, and audits of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -66,7 +64,6 @@ class Audited:
         return [*window, "--grace-ms", str(GRACE_MS), "--output", str(self.folder / output), *more]
 
     def run(self, output: str, *more: str, code: Exit, **variables: str | None) -> Path:
-        """Run `outbox audit`; where its report is."""
         command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]
         return self.finish(command, output, code, **variables)
 
@@ -77,7 +74,6 @@ class Audited:
         return report
 
     def refused(self, output: str, code: Exit, **variables: str | None) -> str:
-        """Run `outbox audit`, which makes no report; what it printed."""
         return self._printed([sys.executable, "-m", "outbox", "audit", *self.arguments(output)], code, **variables)
 
     def _printed(self, command: Sequence[str], code: Exit, **variables: str | None) -> str:
@@ -90,12 +86,10 @@ class Audited:
         return result.stdout + result.stderr
 
     def clean(self) -> Path:
-        """The report of the window as it was when all had gone right."""
         output = self.folder / "clean"
         return next(output.iterdir()) if output.exists() else self.run("clean", code=Exit.OK)
 
     def records(self) -> dict[str, VisibleRecord]:
-        """What is visible, by message id."""
         return {record.message_id: record for record in self.site.read("orders", "stock")}
 
     def produce(

@@ -1,7 +1,5 @@
 """The example consumers as processes, with a table of invoices and an inbox of their own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +15,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 class Billing:
-    """An example consumer."""
-
     def __init__(self, site: Site, topic: str, program: str) -> None:
         self.site, self._program = site, EXAMPLES / program
         self.topic = site.topic(topic)

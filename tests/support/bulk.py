@@ -1,7 +1,5 @@
 """Many transactions at once, by the library's own parts: halves with their acknowledgements, rows, op markers."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid
@@ -35,12 +33,8 @@ def publish_bulk(
 ) -> list[str]:
     """Commit messages in their order, so many of them in a transaction.
 
-    Args:
-        ops: Whether the op markers are sent; else the checker must decide.
-        each: Messages in a transaction.
-
-    Returns:
-        The ids of the messages.
+    `ops`: whether the op markers are sent; else the checker must decide; `each`: messages in a transaction. Returns the
+    ids of the messages.
     """
     ids: list[str] = []
     for some in _batched(messages, AT_ONCE * each):
@@ -77,7 +71,6 @@ def _incarnation(connection: psycopg.Connection[Any], site: Site) -> str:
 
 
 def _drafts(messages: Iterable[Message], each: int) -> list[Draft]:
-    """Return transactions of `each` messages."""
     return [_draft(some) for some in _batched(messages, each)]
 
 
@@ -105,7 +98,6 @@ def _send_all(outbox: HalfOutbox, drafts: Iterable[Draft], incarnation: str) -> 
 def _send(
     outbox: HalfOutbox, partition: int, drafts: Sequence[Draft], incarnation: str
 ) -> Iterator[tuple[Draft, int, int]]:
-    """Each draft with the offsets of its first and last half."""
     for some in _batched(drafts, AT_ONCE):
         service, topic = outbox.settings.service, outbox.settings.channel.half_topic
         halves = [half for draft in some for _, half in draft.take_unsent(service, incarnation, topic, partition)]

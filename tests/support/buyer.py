@@ -5,8 +5,6 @@
 It dies or stops where OUTBOX_FAILPOINT says.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """Cancels a task at a chosen suspension: what asyncio may do at any moment, done at every one of them in turn."""
 
-from __future__ import annotations
-
 import asyncio
 import enum
 from collections.abc import Collection, Coroutine, Generator
@@ -18,8 +16,7 @@ class When(enum.Enum):
 class Cancelling:
     """An awaitable that runs a coroutine and cancels its task whenever it suspends for one of the chosen times.
 
-    Args:
-        suspensions: Which suspensions of the task are cancelled, counted from 1.
+    `suspensions`: which suspensions of the task are cancelled, counted from 1.
     """
 
     def __init__(

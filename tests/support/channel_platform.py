@@ -1,7 +1,5 @@
 """A platform with several channels: one configuration file, one relay and one checker for all of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -33,24 +31,16 @@ batch_messages = 100
 
 
 class Platform:
-    """Sites with a channel, tables and topics each, and processes that serve all of them.
-
-    Args:
-        sites: The sites; the first one keeps the logs.
-    """
+    """Sites with a channel, tables and topics each, and processes that serve all of them."""
 
     def __init__(self, sites: Sequence[Site], folder: Path) -> None:
-        self.sites = sites
+        self.sites = sites  # the sites; the first one keeps the logs
         self.file = folder / "platform.toml"
         self.port, self.checker_port = free_port(), free_port()
         self.write()
 
     def write(self, more: Mapping[str, str] | None = None) -> None:
-        """Write the file.
-
-        Args:
-            more: Lines to append to the tables of channels, by the channel's name.
-        """
+        """Write the file. `more`: lines to append to the tables of channels, by the channel's name."""
         parts = [TOP.format(servers=self.sites[0].bootstrap_servers)]
         for site in self.sites:
             tables = f'postgres_url = "{site.postgres_url}"\ntable_prefix = "{site.name}"'
@@ -74,13 +64,11 @@ class Platform:
         return run_outbox(words, {**environ, "OUTBOX_CONFIG": str(self.file), "COLUMNS": "500", **variables})
 
     def wait_ready(self, site: Site) -> None:
-        """Wait until the relay is ready for the channel of a site."""
         wait_until(lambda: metric(self.port, "outbox_ready", channel=site.name) == 1, explain=self.sites[0].logs)
 
 
 @contextmanager
 def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator[Platform]:
-    """Open a platform; its sites are not created yet."""
     with ExitStack() as stack:
         sites = [stack.enter_context(Site(servers.bootstrap_servers, servers.postgres_url)) for _ in range(channels)]
         yield Platform(sites, folder)
@@ -89,8 +77,7 @@ def open_platform(servers: Servers, folder: Path, channels: int = 2) -> Iterator
 def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str]:
     """Commit numbered messages of a site; return their ids.
 
-    Args:
-        ops: Whether op markers are sent; else the checker must decide.
+    `ops`: whether op markers are sent; else the checker must decide.
     """
     with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
         numbers = range(first, first + count)
@@ -99,14 +86,12 @@ def publish(site: Site, first: int, count: int, *, ops: bool = True) -> list[str
 
 
 def orphan(site: Site, service: str = "orders") -> str:
-    """Send a half that nobody commits; return its transaction id."""
     with site.half_outbox(service, publish_timeout_seconds=20.0) as outbox:
         (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
         return entry.transaction_id
 
 
 def assert_exactly(site: Site, ids: Sequence[str]) -> None:
-    """Nothing of a site is lost, doubled or invented."""
     found = site.read("orders")
     assert not doubled(found)
     assert Counter(record.message_id for record in found) == Counter(ids)

@@ -1,10 +1,8 @@
 """The command `outbox` as a user calls it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -12,6 +10,12 @@ from typer.testing import CliRunner
 
 from tests.support.forked import run_outbox
 from tests.support.harness import Site
+
+
+def ran(command: Sequence[Any], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program for a minute at most, unless the options of `subprocess.run()` say otherwise; keep its output."""
+    options = {"capture_output": True, "timeout": 60, "check": False, **options}
+    return subprocess.run([str(word) for word in command], text=True, **options)  # noqa: PLW1510 - it is an option
 
 
 def run_command(
@@ -28,11 +32,7 @@ def call_command(
 ) -> tuple[int, str]:
     """Run a subcommand in this process, which is much faster.
 
-    Args:
-        environ: Variables over the site's; None: not set.
-
-    Returns:
-        Exit code, and what it printed.
+    `environ`: variables over the site's; None: not set. Returns exit code, and what it printed.
     """
     variables = {**site.environment(), "COLUMNS": "250", **(environ or {})}
     result = CliRunner().invoke(app, list(words), input=typed, env=variables)

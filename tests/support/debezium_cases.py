@@ -3,8 +3,6 @@
 docs/migrate/debezium.md has the table that is made of `EXAMPLES`, each of which the long test sees on both sides.
 """
 
-from __future__ import annotations
-
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -110,22 +108,15 @@ ROWS: list[dict[str, str]] = [
 
 @dataclass(frozen=True)
 class Case:
-    """How a connector is set, and how a source.
-
-    Args:
-        header_converter: Of the connector; empty: Connect's own, which is SimpleHeaderConverter.
-        source_columns: Of the source, over those of the connector.
-    """
-
     name: str
     key: str = "k_varchar"
     payload: str = "p_text"
     key_converter: str = STRING
     value_converter: str = STRING
-    header_converter: str = ""
+    header_converter: str = ""  # of the connector; empty: Connect's own, which is SimpleHeaderConverter
     placed: tuple[str, ...] = ()
     expand: bool = False
-    source_columns: tuple[tuple[str, str], ...] = ()
+    source_columns: tuple[tuple[str, str], ...] = ()  # of the source, over those of the connector
     differs: tuple[str, ...] = ()
 
     def connector(self, site: Site) -> dict[str, object]:
@@ -170,7 +161,6 @@ class Case:
         }
 
     def topics(self, site: Site) -> tuple[str, str]:
-        """Return the topic of Debezium, and that of the relay."""
         return f"{site.name}.dbz.{self.name}.shop", f"{site.name}.rly.{self.name}.shop"
 
     def create(self, site: Site) -> None:
@@ -190,7 +180,6 @@ class Case:
         site.create_named_topics(*self.topics(site))
 
     def insert(self, site: Site) -> list[str]:
-        """Insert `ROWS`; return their ids."""
         ids = []
         with site.connect() as connection:
             for row in ROWS:
@@ -233,16 +222,9 @@ CASES = [
 
 
 class Example(NamedTuple):
-    """What both sides write of one value.
-
-    Args:
-        row: Number of the row; 1 has NULL in each column.
-        part: `key`, `value`, or the name of a header.
-    """
-
     case: str
-    row: int
-    part: str
+    row: int  # number of the row; 1 has NULL in each column
+    part: str  # `key`, `value`, or the name of a header
     converter: str
     column: str
     debezium: bytes | None
@@ -370,12 +352,10 @@ class Form(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...]
 
     def part(self, name: str) -> bytes | None:
-        """Return the key, the value, or a header."""
         return {"key": self.key, "value": self.value, **dict(self.headers)}[name]
 
 
 def forms(records: list[VisibleRecord]) -> dict[str, Form]:
-    """Return what consumers get of each row, by the row's id."""
     found = {}
     for record in records:
         own = tuple(one for one in record.headers if not one[0].startswith(("__debezium", "outbox-")))

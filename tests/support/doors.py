@@ -1,7 +1,5 @@
 """The ways in which an application may have a connection to Postgres, sync, for table mode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -35,7 +33,6 @@ def sqlalchemy_url(url: str, driver: str) -> str:
 
 
 def pg8000_arguments(url: str) -> dict[str, Any]:
-    """The arguments of `pg8000.dbapi.connect()`."""
     parts = urlsplit(url)
     return {
         "user": parts.username,
@@ -47,7 +44,6 @@ def pg8000_arguments(url: str) -> dict[str, Any]:
 
 
 def django_connection(url: str) -> Any:
-    """A connection of Django, as `django.db.connection` is one."""
     if not django_settings.configured:
         django_settings.configure()
         django.setup()

@@ -1,7 +1,5 @@
 """How many examples hypothesis draws: all of them, or fewer where somebody waits for the answer (`make unit`)."""
 
-from __future__ import annotations
-
 import os
 
 _PERCENT = int(os.environ.get("OUTBOX_TEST_EXAMPLES_PERCENT", "100"))

@@ -1,7 +1,5 @@
 """Tables that an application made for itself, in each layout, with each type of id, deleted from or marked."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -34,8 +32,6 @@ _IDS = {
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of foreign table."""
-
     layout: str
     id: str
     after: str
@@ -70,16 +66,8 @@ class Kind:
         }
         if self.layout == "debezium":
             return {**common, "columns": {"order": "place"}, "additional_placement": "type:header:eventType"}
-        columns = {
-            "id": "event_id",
-            "topic": "destination",
-            "key": "about",
-            "value": "body",
-            "headers": "extra",
-            "partition": "shard",
-            "timestamp": "happened_at",
-            "service": "owner",
-        }
+        columns = {"id": "event_id", "topic": "destination", "key": "about", "value": "body", "headers": "extra"}
+        columns |= {"partition": "shard", "timestamp": "happened_at", "service": "owner"}
         return {**common, "columns": columns if self.id == "bigint" else {**columns, "order": "written_at"}}
 
     def insert(self, connection: psycopg.Connection, site: Site, topic: str, key: str, value: str) -> None:

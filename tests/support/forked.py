@@ -4,8 +4,6 @@ What the fork runs is the command's own `main()`, in a process of its own. Only 
 those of this process: others are read while Python starts, or by modules that are imported already.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib
@@ -123,7 +121,6 @@ def _server() -> _Server:
 
 
 def _serve() -> None:
-    """Fork a keeper for each line of standard input."""
     for command in entry_points(group="outbox.commands"):
         if command.name not in OTHERS:
             command.load()

@@ -1,7 +1,5 @@
 """What the integration tests share: a site with its own channel, tables and topics, and its services as processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -127,12 +125,10 @@ class Site:
             future.result(20)
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Delete the records of a partition before an offset."""
         (future,) = self.admin.delete_records([TopicPartition(topic, partition, before)]).values()
         future.result(20)
 
     def set_topic(self, topic: str, name: str, value: str) -> None:
-        """Change a setting of a topic."""
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         self.admin.incremental_alter_configs([resource])[resource].result(20)
@@ -169,14 +165,12 @@ class Site:
         return make_conninfo(self.postgres_url, user=role, password=ROLE_PASSWORD)
 
     def engine(self, **options: Any) -> Engine:
-        """A SQLAlchemy engine, disposed with the site."""
         url = self.postgres_url.replace("postgresql://", "postgresql+psycopg://", 1)
         engine = create_engine(url, **options)
         self._engines.append(engine)
         return engine
 
     def outbox(self, service: str = "orders", **options: Any) -> Outbox:
-        """An outbox of this site, closed with it."""
         made = Outbox(service, channel=self.name, tables=self.tables, **options)
         self._outboxes.append(made)
         return made
@@ -252,7 +246,6 @@ class Site:
         return read_committed(self.kafka(), [self.channel.half_topic])
 
     def ops(self) -> list[tuple[OpSource, OpEntry]]:
-        """Every entry in op and verdict topic, with who wrote it."""
         verdict = self.channel.verdict_topic
         records = read_committed(self.kafka(), [self.channel.op_topic, verdict])
         parsed = [parse_op(record.value, record.headers, verdict=record.topic == verdict) for record in records]
@@ -263,7 +256,6 @@ class Site:
         self.produce(self.channel.verdict_topic, value, None, entry.partition, headers=list(headers))
 
     def rows(self) -> dict[str, str]:
-        """The states in the callback table, by transaction id."""
         with self.connect() as connection:
             query = f"SELECT transaction_id::text, state FROM {self.tables.transaction}"
             return dict(connection.execute(query.encode()).fetchall())
@@ -285,7 +277,6 @@ class Site:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the services, close what was opened."""
         for service in self.services:
             if service.running:
                 service.process.send_signal(signal.SIGKILL)

@@ -1,7 +1,5 @@
 """A job `land` of one topic, run as the command that it is."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -45,11 +43,9 @@ class Land:
         return start([sys.executable, "-m", "outbox", "land", *self.arguments(*more)], extra or {}, group=group)
 
     def run(self, *more: str, extra: Mapping[str, str] | None = None, code: int = Exit.OK) -> str:
-        """Run `outbox land --available-now`; what it said."""
         return finish(self.start("--available-now", *more, extra=extra), code)
 
     def landed(self) -> list[Landed]:
-        """The table's rows, in order."""
         output = Output(session(), str(self.table))
         rows = output.read().select(*_COLUMNS).toArrow().to_pylist() if output.has(RECORDS) else []
         return sorted(
@@ -63,7 +59,6 @@ class Land:
         )
 
     def batches(self) -> list[Progress]:
-        """What the commits of the table carry, in the order of batches."""
         return [progress for progress, _ in landed_batches(self.table)]
 
     def cut(self) -> dict[int, int]:
@@ -92,7 +87,6 @@ def landed_batches(table: Path) -> list[tuple[Progress, int]]:
 
 
 def start(command: Sequence[str], extra: Mapping[str, str], *, group: bool = False) -> subprocess.Popen[str]:
-    """Start a command, in a process group of its own if asked for."""
     environment = {**os.environ, "OUTBOX_SPARK": json.dumps(SETTINGS), "OUTBOX_LOG_FORMAT": "json", **extra}
     return subprocess.Popen(
         command,

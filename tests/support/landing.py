@@ -1,7 +1,5 @@
 """A table and a checkpoint whose batches a test hands over, as Spark would."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping
@@ -50,9 +48,7 @@ class Landing:
     def plan(self, batch_id: int, end: int, **others: int) -> None:
         """Spark plans a batch.
 
-        Args:
-            end: Where it ends in partition 0 of orders.
-            others: Where it ends in partition 0 of other topics.
+        `end`: where it ends in partition 0 of orders; `others`: where it ends in partition 0 of other topics.
         """
         ends = {topic: {"0": offset} for topic, offset in {"orders": end, **others}.items()}
         self._write(f"offsets/{batch_id}", f'v1\n{{"batchWatermarkMs":0}}\n{json.dumps(ends)}')

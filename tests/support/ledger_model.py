@@ -5,8 +5,6 @@ A delivery counts when its Kafka transaction commits; a crash throws the ledger 
 committed checkpoint, through the strings that a real relay would find, and from the discard topic as it would be read.
 """
 
-from __future__ import annotations
-
 import enum
 import sys
 import uuid
@@ -82,7 +80,6 @@ def half(
     truth: Truth = Truth.ROW,
     time: int = 1_000,
 ) -> Half:
-    """A half message of transaction `number`."""
     control = HalfControl("real", -1, transaction_id(number), position, service, truth, options)
     return Half(offset, time, key, b"value", tuple(control.encode()), control)
 
@@ -103,7 +100,6 @@ def entry(
     topic_id: str = TOPIC_ID,
     partition: int = PARTITION,
 ) -> OpEntry:
-    """An op entry on transaction `number`."""
     return OpEntry(
         kind, transaction_id(number), topic_id, partition, Positions.parse(positions), first, last, checks, reason
     )
@@ -120,14 +116,10 @@ def new_ledger(
     bodies: BodyPolicy = KEEP,
     *,
     verdict_checkpoint: OpCheckpoint | None = None,
-    halves: Iterable[Half] = (),
+    halves: Iterable[Half] = (),  # what it reads then, before ops
     ops: Iterable[OpRecord] = (),
 ) -> Ledger:
-    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come.
-
-    Args:
-        halves: What it reads then, before ops.
-    """
+    """A ledger from checkpoints, by default those of an empty partition; without a last one no verdict will come."""
     ledger = Ledger(
         TOPIC_ID,
         PARTITION,
@@ -157,12 +149,10 @@ OPEN.update(TOPICS, TOPICS, ())
 
 
 def taken_ready(ledger: Ledger, messages: int, size: int = sys.maxsize) -> list[Transaction]:
-    """Hand out what is ready, to any topic."""
     return take_ready(ledger, OPEN, messages, size)
 
 
 def waited_for(ledger: Ledger, names: Collection[str]) -> set[str]:
-    """Those of some topics for which a transaction waits."""
     return ledger.deliveries.queue.topics(names)
 
 
@@ -177,15 +167,12 @@ def hand_out(
     halves: Callable[[Iterable[int]], Mapping[int, Half]] = lambda _: {},
     discards: Callable[[Mapping[bytes, int]], Mapping[int, Half]] = lambda _: {},
     gate: Gate = OPEN,
-    topics: Mapping[str, RealTopic] = TOPICS,
+    topics: Mapping[str, RealTopic] = TOPICS,  # the real topics that there are
     limit: BatchPolicy = ENDLESS,
 ) -> HandOut:
     """The hand-out of a ledger, where Kafka answers at once.
 
-    Args:
-        halves: Returns bodies from the half topic.
-        discards: Returns bodies from the discard topic.
-        topics: The real topics that there are.
+    `halves`: returns bodies from the half topic; `discards`: returns bodies from the discard topic.
     """
 
     def describe_unknown(_in_hand: object) -> bool:
@@ -235,20 +222,13 @@ class Local:
 
 
 class World:
-    """Everything around one ledger.
-
-    Args:
-        patience: How long transactions wait for a missing topic, ms.
-        batch_bytes: What closes a batch, beside the number of messages.
-    """
-
     def __init__(
         self,
         *,
         parking: ParkingPolicy = DEFAULT,
-        patience: GatePolicy = PATIENT,
+        patience: GatePolicy = PATIENT,  # how long transactions wait for a missing topic, ms
         bodies: BodyPolicy = KEEP,
-        batch_bytes: int = sys.maxsize,
+        batch_bytes: int = sys.maxsize,  # what closes a batch, beside the number of messages
     ) -> None:
         self.parking = parking
         self.patience = patience
@@ -272,8 +252,6 @@ class World:
         self.committed = Checkpoints(HalfCheckpoint(0, 0), OpCheckpoint(0, 0), OpCheckpoint(0, 0))
         self.restore()
 
-    # --- producers ----------------------------------------------------------------------------------------------
-
     def begin(self, size: int, key: bytes | None, service: str = SERVICE) -> Local:
         local = Local(len(self.locals), service, key, size)
         self.locals.append(local)
@@ -282,9 +260,8 @@ class World:
     def send(self, local: Local, *, twice: bool = False, break_it: bool = False) -> None:
         """Send its next half.
 
-        Args:
-            local: An open transaction, or a finished one: then the half is a straggler.
-            twice: The half is stored twice, and the second one is acknowledged.
+        `local`: an open transaction, or a finished one: then the half is a straggler; `twice`: the half is stored
+        twice, and the second one is acknowledged.
         """
         position = max(local.offsets, default=-1) + 1
         if twice:
@@ -302,7 +279,6 @@ class World:
         self.first_seen.setdefault(local.id, offset)
 
     def copy(self, offset: int) -> None:
-        """A mirror copies a half to the end of the partition."""
         original = self.halves[offset]
         new = len(self.halves)
         self.halves.append(
@@ -333,12 +309,8 @@ class World:
             found = (OpKind.COMMIT, row.positions, row.first_offset, row.last_offset)
         else:
             offsets = local.offsets.values()
-            found = (
-                OpKind.ROLLBACK,
-                Positions.of(local.offsets),
-                min(offsets, default=NO_OFFSET),
-                max(offsets, default=NO_OFFSET),
-            )
+            ends = (min(offsets, default=NO_OFFSET), max(offsets, default=NO_OFFSET))
+            found = (OpKind.ROLLBACK, Positions.of(local.offsets), *ends)
         kind, positions, first, last = found
         self._append_op(OpSource.PRODUCER, OpEntry(kind, local.id, TOPIC_ID, PARTITION, positions, first, last))
 
@@ -346,8 +318,6 @@ class World:
         is_verdict = source in RANKED
         records = self.verdicts if is_verdict else self.ops
         records.append(OpRecord(len(records), self.now, source, entries, "", is_verdict))
-
-    # --- the checker --------------------------------------------------------------------------------------------
 
     def answer(self, *requests: CheckRequest) -> None:
         """Answer requests as the callback table does, in one op record; open local transactions are in flight."""
@@ -366,22 +336,13 @@ class World:
     def answer_unknown(self, *requests: CheckRequest) -> None:
         entries = [
             OpEntry(
-                OpKind.UNKNOWN,
-                request.transaction_id,
-                TOPIC_ID,
-                PARTITION,
-                request.positions,
-                request.first_offset,
-                request.last_offset,
-                request.check,
-                "who knows",
+                *(OpKind.UNKNOWN, request.transaction_id, TOPIC_ID, PARTITION, request.positions),
+                *(request.first_offset, request.last_offset, request.check, "who knows"),
             )
             for request in requests
         ]
         if entries:
             self._append_op(OpSource.LISTENER, *entries)
-
-    # --- an operator --------------------------------------------------------------------------------------------
 
     def order_deliveries(self) -> None:
         for manifest in self.discarded().values():
@@ -389,8 +350,6 @@ class World:
                 offsets = [offset for _, offset in manifest.offsets]
                 place = (TOPIC_ID, PARTITION, manifest.positions, min(offsets), max(offsets))
                 self._append_op(OpSource.OPERATOR, OpEntry(OpKind.DELIVER, manifest.transaction_id, *place))
-
-    # --- the discard topic --------------------------------------------------------------------------------------
 
     def alive(self) -> dict[bytes, bytes]:
         """What the discard topic holds once it is compacted, by key."""
@@ -418,8 +377,6 @@ class World:
             for found in envelopes
         }
 
-    # --- the relay ----------------------------------------------------------------------------------------------
-
     def restore(self) -> None:
         """A relay takes over: a new ledger from the committed checkpoints, by way of their strings."""
         half_checkpoint, op_checkpoint, verdict_checkpoint = self.committed
@@ -441,7 +398,6 @@ class World:
         self.inbox.clear()
 
     def read_halves(self, count: int) -> None:
-        """Read the next halves, as many at a time as may be read then."""
         end = min(self.next_half + count, len(self.halves))
         while self.next_half < (limit := min(end, self.ledger.read_limit(self.next_half))):
             self.ledger.read_halves(self.halves[self.next_half : limit])
@@ -457,7 +413,6 @@ class World:
         self._read_ops(self.ops[self.next_ops[False] :][:count])
 
     def read_verdicts(self, count: int) -> None:
-        """Read the next verdicts, one at a time."""
         self._read_ops(self.verdicts[self.next_ops[True] :][:count])
 
     def _read_ops(self, records: list[OpRecord]) -> None:
@@ -552,8 +507,6 @@ class World:
         for verdict, records in enumerate((self.ops, self.verdicts)):
             if self.next_ops[verdict] == len(records):
                 self.ledger.overdue.ops_read_until(self.now, verdict=bool(verdict))
-
-    # --- what must hold -----------------------------------------------------------------------------------------
 
     def check_checkpoints(self) -> None:
         """What the ledger would commit now goes forward, and holds for settled only what is."""
@@ -663,7 +616,6 @@ class World:
         self.check_all_is_settled()
 
     def check_all_is_settled(self) -> None:
-        """Nothing pends, and exactly what committed was delivered."""
         assert len(self.ledger.pending) == 0, "something is never settled"
         reasons = {manifest.reason for manifest in self.discarded().values()}
         assert reasons <= {DiscardReason.INCOMPLETE, DiscardReason.MALFORMED}, "something stays in the discard topic"

@@ -7,8 +7,6 @@
 `serve` answers checks until its input ends, and prints the number that each of them is about.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Listeners for the tests."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 
@@ -13,9 +11,8 @@ COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState.COMMIT, LocalTransactionState.
 class Scripted(TransactionListener):
     """Does as it is told, and remembers what it was given.
 
-    Args:
-        execute: What the local transaction returns, or a function of the message that runs it.
-        check: What a check returns, or a function of the check.
+    `execute`: what the local transaction returns, or a function of the message that runs it; `check`: what a check
+    returns, or a function of the check.
     """
 
     def __init__(self, execute: object = None, check: object = None) -> None:

@@ -59,8 +59,7 @@ def publish(
 ) -> None:
     """Publish the next number of each key, after its row is locked.
 
-    Args:
-        keys: The keys, ascending, so that two transactions never wait for each other.
+    `keys`: the keys, ascending, so that two transactions never wait for each other.
     """
     for key in keys:
         row = connection.execute(
@@ -72,7 +71,6 @@ def publish(
 
 
 def insert(site: Site, *keys: str, topic: str = "orders") -> None:
-    """Publish the next number of each key in one transaction."""
     with psycopg.connect(site.postgres_url) as connection:
         publish(connection, site, topic, keys)
 
@@ -113,7 +111,6 @@ class Writers:
                     connection.commit()
 
     def join(self) -> None:
-        """Stop, and wait for the threads."""
         self.stop.set()
         for thread in self._threads:
             thread.join()
@@ -121,7 +118,6 @@ class Writers:
     @classmethod
     @contextmanager
     def running(cls, site: Site, topic: str, insert: Insert = insert_message) -> Iterator[Writers]:
-        """Start writers, and stop them at the end."""
         writers = cls(site, topic, insert=insert)
         for thread in writers._threads:
             thread.start()
@@ -149,8 +145,7 @@ def assert_exactly(site: Site, topic: str) -> None:
 
     A row is deleted when Kafka has acknowledged its transaction; readers may see the end of that a moment later.
 
-    Args:
-        site: The site, with nothing left in its message table.
+    `site`: the site, with nothing left in its message table.
     """
     found = assert_numbers(site, topic)
     assert len({record.message_id for record in found}) == len(found)

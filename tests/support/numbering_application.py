@@ -7,8 +7,6 @@ the key is locked meanwhile, so the numbers of a key are published in their orde
 the open transactions. It prints the path of the library first, and ends with 1 after an error.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -37,8 +35,6 @@ class _RollbackError(Exception):
 
 
 class _Writers:
-    """Threads that write to one topic."""
-
     def __init__(self, engine: Engine, made: HalfOutbox, prefix: str, topic: str) -> None:
         self._engine, self._outbox, self._topic = engine, made, topic
         self._next, self._note = text(_NEXT.format(prefix=prefix)), text(_NOTE.format(prefix=prefix))
@@ -46,7 +42,6 @@ class _Writers:
         self.failed = False
 
     def run(self) -> None:
-        """Write until `stop` is set."""
         chance = random.Random()
         while not self.stop.wait(PAUSE_SECONDS):
             try:
@@ -69,7 +64,6 @@ class _Writers:
 
 
 def main(prefix: str, threads: str, topic: str) -> int:
-    """Write until SIGTERM; the exit code."""
     url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
     with HalfOutbox.from_env() as made:
         writers = _Writers(create_engine(url, pool_size=int(threads)), made, prefix, topic)

@@ -1,7 +1,5 @@
 """Two kinds of owners: of a half partition, and of a table source. One test runs with each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,20 +11,14 @@ from tests.support.message_rows import SOURCE, create, insert_rows, relay_settin
 
 
 class Owner(NamedTuple):
-    """One kind of owner.
-
-    Args:
-        publish: Publishes messages, each in a transaction of its own, that wait for the owner.
-        relay: Starts a relay, with a failpoint and variables.
-        first: Number of the first Kafka transaction with messages.
-    """
+    """One kind of owner. `publish`: publishes messages, each in a transaction of its own, that wait for the owner."""
 
     group: Callable[[Channel], str]
     transactional_id: Callable[[Channel], str]
     publish: Callable[[Site, Sequence[Message]], None]
-    relay: Callable[[Site, str, Mapping[str, str | None]], Service]
+    relay: Callable[[Site, str, Mapping[str, str | None]], Service]  # starts a relay, with a failpoint and variables
     wait: Callable[[Site], None]
-    first: int
+    first: int  # number of the first Kafka transaction with messages
 
 
 def _publish_halves(site: Site, messages: Sequence[Message]) -> None:

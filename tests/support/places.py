@@ -1,7 +1,5 @@
 """Applications for the contract suite: the same on an outbox in memory and on the real one."""
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from abc import ABC, abstractmethod
@@ -77,18 +75,14 @@ class Place(ABC):
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         """The values of all that is published on a topic, in its order, once nothing more can come.
 
-        Args:
-            outbox: Through which it was published; None: the application's.
+        `outbox`: through which it was published; None: the application's.
         """
 
     def halves(self) -> int:
-        """How many halves are in Kafka."""
         return 0
 
 
 class MemoryPlace(Place):
-    """On an outbox in memory."""
-
     def __init__(
         self, kind: type[InMemoryOutbox | InMemoryHalfOutbox], engine: Engine, async_url: str, url: str | None
     ) -> None:
@@ -128,8 +122,6 @@ class MemoryPlace(Place):
 
 
 class RealPlace(Place):
-    """On the real one, with relay and checker."""
-
     def __init__(self, shop: Shop) -> None:
         super().__init__(shop.engine, shop.outbox, shop.table)
         self._shop = shop

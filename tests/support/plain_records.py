@@ -1,7 +1,5 @@
 """When Kafka itself took no records: a plain producer waited for an acknowledgement."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

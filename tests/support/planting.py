@@ -1,7 +1,5 @@
 """Faults of every kind, planted on a real site by hand, with the verdicts that an audit must find."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Sequence
@@ -26,14 +24,10 @@ NO_PARTITION = 99
 
 
 class Planter:
-    """Plants at least one message of each verdict but DELIVERED_ONCE.
-
-    Attributes:
-        expected: Verdicts by message id.
-    """
+    """Plants at least one message of each verdict but DELIVERED_ONCE."""
 
     def __init__(self, audited: Audited, shop: Shop) -> None:
-        self.expected: dict[str, Verdict] = {}
+        self.expected: dict[str, Verdict] = {}  # verdicts by message id
         self._audited = audited
         self._site = audited.site
         self._shop = shop
@@ -52,8 +46,7 @@ class Planter:
     def finish(self, delivered: Sequence[str]) -> None:
         """What is changed behind the back of the services, once all is settled.
 
-        Args:
-            delivered: Ids of five messages at least that are right so far.
+        `delivered`: ids of five messages at least that are right so far.
         """
         halves = {parse_half(half.headers).transaction_id: half for half in self._site.halves()}
         self._commit_what_was_rolled_back(halves)
@@ -73,8 +66,6 @@ class Planter:
 
     def _send(self, entry: OpEntry) -> None:
         self._shop.outbox._sender.send_op(entry)
-
-    # --- with the services
 
     def _roll_back(self) -> None:
         """Four messages that are rolled back; three of them get a row by hand later."""
@@ -131,8 +122,6 @@ class Planter:
         wait_until(lambda: len(self._site.halves()) > before)
         return receipt
 
-    # --- by hand
-
     def _commit_what_was_rolled_back(self, halves: dict[str, VisibleRecord]) -> None:
         for name, verdict in (
             ("lost", Verdict.LOST),
@@ -149,10 +138,7 @@ class Planter:
         entry = self._gone["lost"]
         self._insert(
             replace(
-                entry,
-                transaction_id=self._torn,
-                partition=last.partition,
-                positions=positions,
+                replace(entry, transaction_id=self._torn, partition=last.partition, positions=positions),
                 first_offset=first,
                 last_offset=last.offset,
             )

@@ -1,7 +1,5 @@
 """A configuration file with a recognizable secret in every setting that holds one."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -24,8 +22,6 @@ def secret(name: str) -> str:
 
 
 class Planted:
-    """Secrets of all settings, and the files that hold them."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "x")])

@@ -1,7 +1,5 @@
 """What a service says of itself over HTTP."""
 
-from __future__ import annotations
-
 import socket
 import urllib.error
 import urllib.request
@@ -37,6 +35,5 @@ def metrics(port: int) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def metric(port: int, name: str, **labels: str) -> float:
-    """The sum of the samples of a name that have these labels."""
     wanted = set(labels.items())
     return sum(value for (found, has), value in metrics(port).items() if found == name and wanted <= has)

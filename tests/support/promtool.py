@@ -1,7 +1,5 @@
 """Prometheus's own tool, which checks alert rules and runs their tests."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

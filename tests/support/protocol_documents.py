@@ -3,8 +3,6 @@
 No test writes it: a change of a format shows as a failing test first, and then as a difference that somebody reads.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import uuid
@@ -47,12 +45,10 @@ JAVA_MURMUR2 = {
 
 
 def text(data: bytes | None) -> str | None:
-    """Bytes as base64, or None."""
     return None if data is None else base64.b64encode(data).decode()
 
 
 def data(value: str | None) -> bytes | None:
-    """Base64 as bytes, or None."""
     return None if value is None else base64.b64decode(value)
 
 
@@ -219,37 +215,16 @@ CHECKS = {
     ),
 }
 
+AT_MS = 1_751_000_000_123
+TORN = ("1 of its messages are not in the half topic", OpKind.COMMIT, Positions.first(3), ((0, 100), (2, 104)), AT_MS)
+UNDECIDED = ("no answer in 15 checks", None, Positions.first(1), ((0, 100),), AT_MS, 15, "OSError: Kreditkarte prüfen")
 MANIFESTS = {
     "incomplete": Manifest(
-        TRANSACTION,
-        "shop",
-        Truth.ROW,
-        TOPIC,
-        3,
-        DiscardReason.INCOMPLETE,
-        "1 of its messages are not in the half topic",
-        OpKind.COMMIT,
-        Positions.first(3),
-        ((0, 100), (2, 104)),
-        1_751_000_000_123,
+        *(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, DiscardReason.INCOMPLETE, *TORN),
         ordering="Gr%C3%B6%C3%9Fe",
         incarnation=INCARNATION,
     ),
-    "undecided": Manifest(
-        TRANSACTION,
-        "shop",
-        Truth.LISTENER,
-        TOPIC,
-        3,
-        DiscardReason.UNDECIDED,
-        "no answer in 15 checks",
-        None,
-        Positions.first(1),
-        ((0, 100),),
-        1_751_000_000_123,
-        15,
-        "OSError: Kreditkarte prüfen",
-    ),
+    "undecided": Manifest(TRANSACTION, "shop", Truth.LISTENER, TOPIC, 3, DiscardReason.UNDECIDED, *UNDECIDED),
 }
 
 HALF_CHECKPOINTS = {
@@ -266,16 +241,8 @@ ROW = CallbackRow(TRANSACTION, "shop", "outbox", TOPIC, 3, 100, 110, Positions.o
 
 
 def _row(row: CallbackRow) -> dict[str, Any]:
-    names = (
-        "transaction_id",
-        "service",
-        "channel",
-        "half_topic_id",
-        "half_partition",
-        "first_offset",
-        "last_offset",
-        "positions",
-    )
+    place = ("half_topic_id", "half_partition", "first_offset", "last_offset")
+    names = ("transaction_id", "service", "channel", *place, "positions")
     return {"state": "C", **dict(zip(names, row.values(), strict=True))}
 
 
@@ -312,7 +279,6 @@ def _half_partitions() -> list[dict[str, Any]]:
 
 
 def vectors() -> dict[str, Any]:
-    """Every vector, as `docs/vectors.json` holds it."""
     return {
         "format": FORMAT_VERSION,
         "half": {name: _half(*found) for name, found in HALVES.items()},

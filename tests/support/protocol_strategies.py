@@ -1,7 +1,5 @@
 """What the property tests of the protocol draw: valid values of every format, and junk."""
 
-from __future__ import annotations
-
 import uuid
 
 from hypothesis import HealthCheck, settings
@@ -76,14 +74,11 @@ def op_entries(draw: st.DrawFn) -> OpEntry:
     return OpEntry(kind, draw(uuids), draw(uuids), draw(partitions), found, first, last, checks, reason)
 
 
+_place = {"transaction_id": uuids, "service": services, "truth": truths, "topic_id": uuids}
+_place |= {"partition": partitions, "positions": positions}
 checks = st.builds(
     CheckRequest,
-    transaction_id=uuids,
-    service=services,
-    truth=truths,
-    topic_id=uuids,
-    partition=partitions,
-    positions=positions,
+    **_place,
     first_offset=offsets,
     last_offset=offsets,
     check=st.integers(1, 2**31 - 1),
@@ -92,15 +87,10 @@ checks = st.builds(
 )
 manifests = st.builds(
     Manifest,
-    transaction_id=uuids,
-    service=services,
-    truth=truths,
-    topic_id=uuids,
-    partition=partitions,
+    **_place,
     reason=st.sampled_from(DiscardReason),
     detail=texts,
     decision=st.none() | st.sampled_from(OpKind),
-    positions=positions,
     offsets=st.lists(st.tuples(st.integers(0, MAX_POSITION), offsets), max_size=4).map(tuple),
     first_append_time=st.integers(0, 2**63 - 1),
     checks=st.integers(0, 2**31 - 1),

@@ -1,7 +1,5 @@
 """Histories of messages as an audit reads them, made with the protocol's own encoders: correct ones, and faults."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -90,13 +88,9 @@ class Told:
 
 @dataclass
 class History:
-    """Topics and rows, filled transaction by transaction.
+    """Topics and rows, filled transaction by transaction."""
 
-    Args:
-        topics: Real topics; messages go to them by turns.
-    """
-
-    topics: Sequence[str] = ("orders", "stock")
+    topics: Sequence[str] = ("orders", "stock")  # real topics; messages go to them by turns
     halves: list[Record] = field(default_factory=list)
     ops: list[Record] = field(default_factory=list)
     reals: list[Record] = field(default_factory=list)
@@ -109,8 +103,6 @@ class History:
     def __post_init__(self) -> None:
         self._offsets = itertools.count(START)
         self._numbers = itertools.count(1)
-
-    # --- a message's way, step by step
 
     def tell(
         self,
@@ -209,8 +201,6 @@ class History:
             at = len(self.discards)
             self.discards.append(Record("outbox.discard", 0, at, manifest_key(told.id), value, [], BEGIN))
 
-    # --- whole transactions
-
     def delivered(self, messages: int = 1, **options: Any) -> Told:
         told = self.tell(messages, **options)
         if told.control[0].truth is Truth.ROW:
@@ -233,8 +223,6 @@ class History:
             self.row(told, "R")
         self.op(told, OpKind.ROLLBACK, OpSource.CHECKER if by_checker else OpSource.PRODUCER)
         return told
-
-    # --- the audit
 
     def judged(
         self,
@@ -263,7 +251,6 @@ class History:
 
 
 def op_topic(source: OpSource) -> str:
-    """Return the topic to which a source writes its decisions."""
     return "outbox.verdict" if source in RANKED else "outbox.op"
 
 

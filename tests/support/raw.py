@@ -1,7 +1,5 @@
 """Transactions as an application writes them that is not held back: what the library would refuse arrives, too."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -44,11 +42,7 @@ class RawLog:
     def commit(self, *messages: RawMessage, service: str = "orders", listed: int | None = None) -> str:
         """Write the halves of a transaction; `flush` commits it.
 
-        Args:
-            listed: How many messages its commit lists, if not all of these.
-
-        Returns:
-            Its id.
+        `listed`: how many messages its commit lists, if not all of these. Returns its id.
         """
         id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
         first = self._next
@@ -65,7 +59,6 @@ class RawLog:
         return id_
 
     def flush(self) -> None:
-        """Wait until all halves are stored, then write the commits."""
         assert self._producer.flush(30) == 0
         for entries in _cut(self._entries):
             value, headers = encode_op(entries, OpSource.PRODUCER)

@@ -3,8 +3,6 @@
 `python -m tests.support.recipes SERVERS TOPIC FOLDER` prints one line of JSON with the rows that each stream gave.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -52,7 +50,6 @@ def merged(spark: SparkSession, space: dict[str, Any], folder: Path) -> list[str
 
 
 def main(servers: str, topic: str, folder: Path) -> None:
-    """Run both recipes."""
     jars = [*fetch(SPARK_LOCK), *fetch(DELTA_LOCK)]
     spark = local_session("recipes", jars, {**SETTINGS, **DELTA_SETTINGS})
     first, second = recipes(servers, topic, folder)

@@ -1,7 +1,5 @@
 """Kafka transactions on real topics as the relay writes them, without a relay."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from itertools import count
@@ -17,9 +15,8 @@ from tests.support.harness import Site
 class RelayedTopics:
     """Real topics, and one transactional producer that writes to them.
 
-    Args:
-        topics: Their full names; records go to them by chance.
-        number: Of the producer; two with one number fence each other.
+    `topics`: their full names; records go to them by chance; `number`: of the producer; two with one number fence each
+    other.
     """
 
     def __init__(self, site: Site, topics: Sequence[str], number: int = 0, seed: int = 0) -> None:

@@ -1,7 +1,5 @@
 """What commands that torture do with their result: show it, keep it, and end with 2 if something is wrong."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time
@@ -13,10 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 CONSOLE = Console(width=None if sys.stdout.isatty() else 120)
+_MACHINE = {"system": "S", "processor": "P", "cores": 2, "memory_gib": 3.5, "load_before": 0.1}
+PLACE = {"date": "2026-01-01T00:00:00+00:00", "commit": "abc", "machine": _MACHINE}  # of reports that tests make up
 
 
 def say_since_now() -> Callable[[str], None]:
-    """Return what prints a line, with the seconds since now."""
     began = time.monotonic()
 
     def say(text: str) -> None:

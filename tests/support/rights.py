@@ -1,7 +1,5 @@
 """A Kafka where rights can be taken away from those who connect without a name, as all tests do."""
 
-from __future__ import annotations
-
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but not in its __all__
     AclBinding,
     AclBindingFilter,

@@ -1,7 +1,5 @@
 """Rolling restarts of brokers, and how long committed messages take to become visible meanwhile."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import defaultdict
@@ -37,22 +35,14 @@ _QUICK = {
 
 
 class Step(NamedTuple):
-    """One step of a rolling restart.
-
-    Args:
-        away_seconds: From its end until it is started again.
-    """
-
     node: int
-    away_seconds: float
+    away_seconds: float  # from its end until it is started again
 
     def __str__(self) -> str:
         return f"node {self.node} stopped"
 
 
 class Restarts:
-    """Restarts nodes, beside plain records."""
-
     def __init__(self, kafka: Kafka, site: Site) -> None:
         self._kafka, self._admin = kafka, site.admin
         self.plain = PlainRecords(site)
@@ -73,8 +63,6 @@ class Restarts:
 
 
 class Seen(NamedTuple):
-    """A message that is visible."""
-
     owner: str
     committed: float
     visible: float
@@ -85,8 +73,6 @@ class Seen(NamedTuple):
 
 
 class Visibility:
-    """When each message was committed, and when a reader got it."""
-
     def __init__(self, site: Site, topics: Sequence[str]) -> None:
         self.committed: dict[str, float] = {}
         self.found: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
@@ -193,9 +179,7 @@ def beyond_kafka(one: Seen, waits: Sequence[Span]) -> float:
 def table(steps: Sequence[tuple[Step, float, float]], visibility: Visibility, waits: Sequence[Span]) -> list[str]:
     """Return for people: the slowest message of each step, and the longest pause of each owner.
 
-    Args:
-        steps: Each with the times at which it began and ended.
-        waits: When plain records waited.
+    `steps`: each with the times at which it began and ended; `waits`: when plain records waited.
     """
     seen = visibility.seen()
     lines = []

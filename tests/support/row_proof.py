@@ -52,14 +52,10 @@ _SPLIT: LiteralString = "SELECT CAST(xid AS text) FROM {delivered} GROUP BY xid 
 
 
 class RowProof:
-    """Writers of two topics, a reader that is always there, and the reconciliation of the two.
-
-    Args:
-        site: Its channel, its message table and its topics are created here.
-    """
+    """Writers of two topics, a reader that is always there, and the reconciliation of the two."""
 
     def __init__(self, site: Site, seed: int, threads: int = 3) -> None:
-        self.site = site
+        self.site = site  # its channel, its message table and its topics are created here
         self.table = MessageTable(site.tables)
         self.topics = [site.topic(name) for name in TOPICS]
         self.places = [(topic, number) for topic in self.topics for number in range(PARTITIONS)]
@@ -73,8 +69,6 @@ class RowProof:
         self._threads = [
             threading.Thread(target=self._write, args=(random.Random(f"{seed}/{n}"),)) for n in range(threads)
         ]
-
-    # --- writing
 
     def let_write(self, rows: int) -> None:
         """Let the writers commit at least so many rows more; return at once."""
@@ -133,8 +127,6 @@ class RowProof:
             _KEEP.format(name=self.site.name).encode(), (ids, [made[id_] for id_ in ids], topics, digests)
         )
 
-    # --- proving
-
     def visible(self) -> int:
         return len(self.reader.seen_from(0))
 
@@ -177,8 +169,6 @@ class RowProof:
     def _rows_of(self, query: LiteralString) -> list[Any]:
         with self.site.connect() as connection:
             return connection.execute(self.table.compose(query)).fetchall()
-
-    # --- life
 
     @classmethod
     @contextmanager

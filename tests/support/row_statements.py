@@ -1,7 +1,5 @@
 """What a message table and its neighbours hold, as evidence: statements for `MessageTable.compose()`."""
 
-from __future__ import annotations
-
 from typing import LiteralString
 
 DELIVERED: LiteralString = (

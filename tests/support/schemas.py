@@ -1,7 +1,5 @@
 """An order in Avro, JSON Schema and Protobuf, with serializers and deserializers for a Schema Registry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,7 +27,6 @@ ORDER = {"id": 42, "name": "Zoë"}
 
 
 def _protobuf_class() -> Any:
-    """The class of the message, as `protoc` would make it."""
     file = FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Order")
     message.field.add(name="id", number=1, type=FieldDescriptorProto.TYPE_INT64, label=1)
@@ -55,18 +52,13 @@ def _json_deserializer(registry: SchemaRegistryClient) -> Any:
 
 
 class Schema(NamedTuple):
-    """An order in one format.
-
-    Args:
-        serializer: Makes a serializer, given a registry and its configuration.
-        wrong: Something that the schema does not allow; it holds the word "secret".
-    """
+    """An order in one format. `serializer`: makes a serializer, given a registry and its configuration."""
 
     name: str
     serializer: Callable[[SchemaRegistryClient, dict[str, Any]], Any]
     deserializer: Callable[[SchemaRegistryClient], Any]
     value: object
-    wrong: object
+    wrong: object  # something that the schema does not allow; it holds the word "secret"
 
     def read(self, registry: SchemaRegistryClient, topic: str, value: bytes | None, headers: Headers) -> object:
         context = SerializationContext(topic, MessageField.VALUE, list(headers))

@@ -1,7 +1,5 @@
 """A site on servers with TLS, where each client of Kafka has a name and only the rights that ACLs give it."""
 
-from __future__ import annotations
-
 import enum
 import json
 from collections.abc import Iterable, Iterator
@@ -93,8 +91,7 @@ class SecuredSite(Site):
     def user(self, *roles: Role, **names: Iterable[str]) -> str:
         """Make a user with the rights that `outbox acl print` prints for roles, and no others; its name.
 
-        Args:
-            names: Topics, services and sources: the options of the command, with several values each.
+        `names`: topics, services and sources: the options of the command, with several values each.
         """
         name = f"{self.name}-{'-'.join(roles)}"
         with self.acting(name):
@@ -135,11 +132,9 @@ def printed(site: Site, name: str, *roles: Role, **names: Iterable[str]) -> list
 
 
 def named(rule: Rule) -> str:
-    """A right as errors name it: its operation and its resource."""
     return f"{rule['operation']} on {resource(rule)}"
 
 
 def resource(rule: Rule) -> str:
-    """What a right is on, as the doctor names it."""
     kind = rule["resource_type"].lower().replace("_", " ")
     return f"{kind} {rule['name']}{'*' if rule['pattern'] == 'PREFIXED' else ''}"

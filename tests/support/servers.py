@@ -1,7 +1,5 @@
 """The servers of the integration tests: the project's own stack, or containers."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

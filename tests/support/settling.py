@@ -1,7 +1,5 @@
 """Callback rows, checkpoints and discard records made by hand: what a relay and an application would have left."""
 
-from __future__ import annotations
-
 import os
 import time
 import uuid
@@ -118,7 +116,6 @@ def database_of(site: Site) -> CheckerDatabase:
 def purge(
     site: Site, progress: ChannelProgress, keep_settled_ms: int = DAY_MS, keep_tombstones_ms: int = 30 * DAY_MS
 ) -> Purged:
-    """Purge once, as a checker would; what was deleted."""
     total = Purged()
     with connect(database_of(site), "upkeep", OPTIONS) as connection:
         ages = Ages(keep_settled_ms, keep_tombstones_ms, DAY_MS)

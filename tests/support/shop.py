@@ -1,7 +1,5 @@
 """A small application for the tests: one business table, and sessions that publish."""
 
-from __future__ import annotations
-
 import itertools
 import subprocess
 import sys
@@ -14,13 +12,12 @@ from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message, Receipt
 from outbox._failpoints import VARIABLE as FAILPOINT
+from outbox.protocol.op import OpEntry, OpKind, OpSource
 from outbox.testing import VisibleRecord
 from tests.support.harness import Site
 
 
 class Shop:
-    """An application on a site."""
-
     def __init__(self, site: Site, publish_timeout_seconds: float = 5.0, **options: Any) -> None:
         self.site = site
         self.table = f"{site.name}_stock"
@@ -76,6 +73,16 @@ class Shop:
         found = self.site.wait_visible(count, topic)
         assert len(found) == count
         return found
+
+    def ops(self, transaction_id: str) -> list[tuple[OpSource, OpEntry]]:
+        return [(source, entry) for source, entry in self.site.ops() if entry.transaction_id == transaction_id]
+
+    def kinds(self, transaction_id: str) -> set[OpKind]:
+        return {entry.kind for _, entry in self.ops(transaction_id)}
+
+    def marked(self, transaction_id: str) -> bool:
+        """Whether the application's own marker is there; the checker may have sent one, too."""
+        return any(source is OpSource.PRODUCER for source, _ in self.ops(transaction_id))
 
     def __enter__(self) -> Self:
         return self

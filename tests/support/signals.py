@@ -1,7 +1,5 @@
 """Long runs end in order when they are told to, so that nothing they started goes on without them."""
 
-from __future__ import annotations
-
 import signal
 from types import FrameType
 

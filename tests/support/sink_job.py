@@ -3,8 +3,6 @@
 python -m tests.support.sink_job FOLDER TOPIC URL TABLE_PREFIX
 """
 
-from __future__ import annotations
-
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +13,6 @@ from tests.support.spark import SETTINGS
 
 
 def run_stream(spark: SparkSession, folder: str, topic: str, **options: str) -> None:
-    """Publish what has come into the folder since the last run."""
     spark.dataSource.register(OutboxSink)
     lines = spark.readStream.format("text").option("maxFilesPerTrigger", 1).load(f"{folder}/in")
     query = messages(lines.repartition(3, "value"), topic).writeStream.format("outbox")

@@ -1,7 +1,5 @@
 """Spans of time, and how much of another span they cover. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 Span = tuple[float, float]

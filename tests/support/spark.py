@@ -1,7 +1,5 @@
 """What the Spark tests share: one session for the test process, and records as Spark's Kafka source gives them."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 from collections.abc import Sequence

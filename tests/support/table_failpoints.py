@@ -1,7 +1,5 @@
 """The failpoints that the owner of a table source passes, read from the code: a new one cannot be forgotten."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Histories of table mode as an audit reads them: rows as applications insert them, records as the relay makes them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -18,8 +16,7 @@ TOLD_AFTER = timedelta(milliseconds=30)
 class TableHistory(History):
     """A history that has messages of table mode too; rows get their ids in the order of their publication.
 
-    Attributes:
-        inserted: Ids of the local transactions.
+    `inserted`: ids of the local transactions.
     """
 
     def __post_init__(self) -> None:
@@ -41,27 +38,12 @@ class TableHistory(History):
         own = b"row-%d" % number if key is None else key
         self.inserted.append(table_transaction_id(number, started_us))
         topics = [self.topics[(number + place) % len(self.topics)] for place in range(messages)]
-        return [
-            Row(
-                number,
-                next(self._offsets),
-                started_us - EPOCH_US,
-                service,
-                topic,
-                partition,
-                None,
-                own,
-                b"v",
-                ["trace"],
-                [b"x"],
-            )
-            for topic in topics
-        ]
+        began, rest = started_us - EPOCH_US, (partition, None, own, b"v", ["trace"], [b"x"])
+        return [Row(number, next(self._offsets), began, service, topic, *rest) for topic in topics]
 
     def leave(
         self, rows: Sequence[Row], *, settled: bool = True, after: timedelta = TOLD_AFTER, source: str = SOURCE
     ) -> None:
-        """The evidence of rows that were delivered, a run for each."""
         for row in rows:
             self._tell(row, source, time_of(row) + after, None, settled=settled)
 

@@ -4,8 +4,6 @@ It stands in for both where a request must arrive at a chosen moment: an EndTxn 
 of its epoch is open then (KAFKA-17754). What the real ones do is tried by the integration tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,15 +23,12 @@ class Open:
 class Coordinator:
     """What the brokers know of one transactional id and one consumer group.
 
-    Args:
-        late_at: At which request after its repetition the delayed EndTxn arrives; None: no EndTxn is delayed.
-        delay: How long the repetition of the delayed EndTxn takes, s.
-        masked: Whether a fatal error leaves a flush as SystemError, without saying which.
+    `late_at`: at which request after its repetition the delayed EndTxn arrives; None: no EndTxn is delayed.
     """
 
     late_at: int | None = None
-    delay: float = 0.0
-    masked: bool = True
+    delay: float = 0.0  # how long the repetition of the delayed EndTxn takes, s
+    masked: bool = True  # whether a fatal error leaves a flush as SystemError, without saying which
     now: float = 0.0
     epoch: int = 0
     visible: list[bytes] = field(default_factory=list)
@@ -42,7 +37,6 @@ class Coordinator:
     _late: tuple[int, int] | None = None  # epoch of the delayed EndTxn, and requests until it arrives
 
     def monotonic(self) -> float:
-        """The time of everybody, s."""
         return self.now
 
     def sleep(self, seconds: float) -> None:
@@ -141,7 +135,6 @@ class Producer:
         """Nothing is ever waited for."""
 
     def flush(self, _timeout: float) -> int:
-        """Send what is in the local queue, a request for each message."""
         queue, self._queue = self._queue, []
         try:
             for message in queue:
@@ -171,13 +164,11 @@ class Producer:
         self._coordinator.commit_offset(self._epoch, offsets[0].offset)
 
     def commit_transaction(self, _timeout: float) -> None:
-        """Flush, then end."""
         self.flush(-1)
         self._require_abort()
         self._coordinator.end(self._epoch)
 
     def abort_transaction(self, _timeout: float) -> None:
-        """Forget the local queue, then end."""
         self.purge()
         self._coordinator.abort(self._epoch)
 

@@ -4,8 +4,6 @@
 as on a machine whose clock was set wrong.
 """
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """`python -m tests.torture --minutes 60`: torture, check, report."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 Its mode is that of its outbox. Each mode has keys of its own, because modes promise no order among each other.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -61,22 +59,15 @@ class _Changed(Exception):  # noqa: N818 - it is no error, it is what rolls back
 
 
 class Application:
-    """One process of it.
-
-    Args:
-        topics: Real topics; the last one has keys of its own.
-        short_share: Share of local transactions whose messages all go to the last topic.
-    """
-
     def __init__(
         self,
         name: str,
-        topics: Sequence[str],
+        topics: Sequence[str],  # real topics; the last one has keys of its own
         engine: Engine,
         outbox: HalfOutbox | Outbox,
         diary: Diary,
         seed: int,
-        short_share: float,
+        short_share: float,  # share of local transactions whose messages all go to the last topic
     ) -> None:
         self._name = name
         self._topics = topics

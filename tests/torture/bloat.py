@@ -7,8 +7,6 @@ Rows pass as fast as the relay delivers. The server's autovacuum_naptime is then
 a table makes autovacuum come more often. docs/table_mode.md, "What is promised", has the rule.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -60,31 +58,18 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The size of the tables at one moment.
-
-    Args:
-        table_bytes: The message table with its TOAST table, bytes.
-        evidence_bytes: The evidence of delivered messages, with its indexes, bytes.
-    """
-
     delivered: int
     waiting: int
-    table_bytes: int
+    table_bytes: int  # the message table with its TOAST table, bytes
     index_bytes: int
-    evidence_bytes: int
+    evidence_bytes: int  # the evidence of delivered messages, with its indexes, bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What one part of the run did.
-
-    Args:
-        seconds: From its first insert until the table was empty.
-    """
-
     name: str
     rows: int
-    seconds: float
+    seconds: float  # from its first insert until the table was empty
     end: Size
 
     @property
@@ -94,8 +79,6 @@ class Phase:
 
 @dataclass(slots=True)
 class BloatResult:
-    """What came of the run."""
-
     rows: int
     naptime: str
     phases: list[Phase] = field(default_factory=list)
@@ -103,7 +86,6 @@ class BloatResult:
     environment: Mapping[str, Any] = field(default_factory=dict)
 
     def judge(self) -> None:
-        """Compare the end of the second phase with the end of the first."""
         first, second = self.phases[0].end, self.phases[1].end
         for what in ("table_bytes", "index_bytes"):
             before, after = getattr(first, what), getattr(second, what)
@@ -177,8 +159,7 @@ def _open_transaction(site: Site) -> Iterator[None]:
 def bloat(rows: int, naptime: str, say: Say) -> BloatResult:
     """Start everything, let rows pass through a message table, and return its sizes; nothing is left running.
 
-    Args:
-        rows: Rows of the first two phases; each of the other two has a tenth of them.
+    `rows`: rows of the first two phases; each of the other two has a tenth of them.
     """
     settings = {"autovacuum_naptime": naptime}
     with Stack(postgres_settings=settings) as stack, Site(stack.bootstrap_servers, stack.postgres_url) as site:

@@ -1,7 +1,5 @@
 """What others change about the tables of table mode while relays deliver them, and take back after a while."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, LiteralString
@@ -59,8 +57,7 @@ _UNPUBLISH: LiteralString = "DROP PUBLICATION IF EXISTS stranger"
 class TableChanges(Lasting):
     """Faults that change tables. Relays may halt meanwhile; they double and lose nothing, and go on afterwards.
 
-    Args:
-        source: Its operator waits until a change is taken back.
+    `source`: its operator waits until a change is taken back.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty, chance: random.Random) -> None:
@@ -75,7 +72,6 @@ class TableChanges(Lasting):
             connection.execute(_STRANGER)
 
     def change(self) -> None:
-        """Change a table, and take that back after a while."""
         name = self._chance.choice(sorted(CHANGES))
         make, take_back = CHANGES[name]
         with self._source.without_operator() as is_well:

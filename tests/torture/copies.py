@@ -1,7 +1,5 @@
 """A copy of the database, restored from a dump, whose relay serves it under the name of the original's source."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import time
@@ -56,9 +54,8 @@ class CopyCruelty(Lasting):
     A relay of the original must halt then, and delete nothing of its own batch. After the copy's relay has ended, the
     operator resumes the source. What only the copy has is delivered, or waits there.
 
-    Args:
-        processes: The relays, which are down while the copy is made.
-        source: Its operator waits until the copy has ended.
+    `processes`: the relays, which are down while the copy is made; `source`: its operator waits until the copy has
+    ended.
     """
 
     def __init__(self, world: World, processes: Processes, source: SourceCruelty) -> None:
@@ -120,7 +117,6 @@ class CopyCruelty(Lasting):
         self._owed |= (own | self._kept) - waiting
 
     def _insert(self, url: str) -> set[str]:
-        """Write rows that only the copy has; return their message ids."""
         return {message_id for (message_id,) in self._rows(url, _OWN_ROWS)}
 
     def _restore(self) -> str:

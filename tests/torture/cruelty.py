@@ -1,7 +1,5 @@
 """What is done to servers and requests, and how often; what is done to processes is in `processes`."""
 
-from __future__ import annotations
-
 import math
 import random
 import threading
@@ -47,15 +45,11 @@ _LATE_SECONDS = (0.0, 0.0, 6.0)
 class Cruelty:
     """Chooses the faults of a run.
 
-    Args:
-        longest: How long strangers hold something at most, and the database is away, in seconds.
-
-    Attributes:
-        faults: What was done to servers, by name.
+    `longest`: how long strangers hold something at most, and the database is away, in seconds.
     """
 
     def __init__(self, world: World, processes: Processes, diary: Diary, chance: random.Random, longest: float) -> None:
-        self.faults: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # what was done to servers, by name
         self._world = world
         self._processes = processes
         self._diary = diary
@@ -107,8 +101,6 @@ class Cruelty:
         self._hurt_server("operator", self._source.operate)
         self._chance.choices(list(self._kinds), list(self._kinds.values()))[0]()
 
-    # --- requests -----------------------------------------------------------------------------------------------
-
     def _hurt_request(self) -> None:
         name = self._chance.choice(sorted(REQUESTS))
         self._world.armed.arm(name, Fault(self._chance.choice(REQUESTS[name]), self._chance.uniform(0.1, 4)))
@@ -127,8 +119,6 @@ class Cruelty:
 
     def _a_proxy(self) -> Proxy[Any]:
         return self._chance.choice([*self._world.kafka.nodes, self._world.postgres])
-
-    # --- servers ------------------------------------------------------------------------------------------------
 
     def _hurt_server(self, name: str, what: Callable[[], None]) -> None:
         if name not in self._hurt or self._hurt[name].done():
@@ -213,8 +203,6 @@ class Cruelty:
         for node in self._world.kafka.nodes:
             node.bytes_per_second = bytes_per_second
 
-    # --- healing ------------------------------------------------------------------------------------------------
-
     def heal(self) -> None:
         """Let nothing more happen, and wait until all servers are there again."""
         self._world.armed.disarm()
@@ -232,7 +220,6 @@ class Cruelty:
             each.heal()
 
     def operate(self) -> None:
-        """Do what an operator does, after healing too."""
         self._source.operate()
 
     def deliver_refused(self) -> None:
@@ -250,7 +237,6 @@ class Cruelty:
         return [*self._source.take_found(), *self._copies.take_found()]
 
     def all_faults(self) -> Counter[str]:
-        """Everything that was done so far, by name."""
         lasting = sum((each.faults for each in self._lasting), Counter[str]())
         return self.faults + lasting + self._processes.faults + self._world.armed.hits
 

@@ -1,7 +1,5 @@
 """What is done to Postgres: killed, stopped, failed over, gone for long, locked up and used up by strangers."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable
@@ -32,8 +30,7 @@ _LOST_SECONDS = 3.0
 class DatabaseCruelty(Lasting):
     """Faults of the database. Each runs to its end, or until `heal()`; one at a time for each kind of server.
 
-    Args:
-        longest: How long something is held at most, in seconds.
+    `longest`: how long something is held at most, in seconds.
     """
 
     def __init__(self, world: World, chance: random.Random, longest: float) -> None:
@@ -45,11 +42,8 @@ class DatabaseCruelty(Lasting):
         self._outbox = HalfOutbox("orders", kafka, channel=world.site.name, tables=world.site.tables)
 
     def close(self) -> None:
-        """Let go of everything, for good."""
         self.heal()
         self._outbox.close()
-
-    # --- the server ---------------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """Kill it while COMMITs are under way; it comes back at once, and may give out xids once more."""
@@ -95,8 +89,6 @@ class DatabaseCruelty(Lasting):
             send_halves(self._world.site, self._outbox, messages)
         except OutboxError:  # a broker is away, too: some of them wait
             return
-
-    # --- strangers ----------------------------------------------------------------------------------------------
 
     def use_up_connections(self) -> None:
         self._let("connections used up", lambda: connections_used_up(self._world.stack.postgres_url))

@@ -1,7 +1,5 @@
 """What applications write down about their transactions, a line each, and whoever compares it later reads."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import NamedTuple
@@ -17,19 +15,11 @@ ANSWERED = "answered"
 
 
 class Entry(NamedTuple):
-    """A line.
-
-    Args:
-        told: Its own id of the transaction; empty if it did not get so far.
-        transaction_id: The transaction id; empty if it is not known.
-        topic: The last part of the name of the first real topic.
-    """
-
     kind: str
     mode: str
-    told: str
-    transaction_id: str
-    topic: str
+    told: str  # its own id of the transaction; empty if it did not get so far
+    transaction_id: str  # the transaction id; empty if it is not known
+    topic: str  # the last part of the name of the first real topic
     at: float
     detail: str = ""
 
@@ -45,7 +35,6 @@ class Diary:
             file.write(json.dumps(entry) + "\n")
 
     def read(self) -> list[Entry]:
-        """All lines since the last `take()`."""
         if not self.path.exists():
             return []
         # A line that was cut off is of a process that died while it wrote: its COMMIT is as good as unanswered.

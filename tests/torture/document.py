@@ -4,8 +4,6 @@
 of `tests.repeat` (a .md file); of the latter two, the figures of each run. No figure is typed by hand.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter, defaultdict
@@ -121,7 +119,6 @@ _STEP = re.compile(r"records waited ([\d.]+) s, .* slowest ([\d.]+) s, beyond Ka
 
 
 def restarts_of(pauses: str) -> Repeated:
-    """What was the worst in each run of the rolling restart."""
     worst: defaultdict[str, list[float]] = defaultdict(list)
     runs = pauses.split("run ")[1:]
     for run in runs:
@@ -134,7 +131,6 @@ def restarts_of(pauses: str) -> Repeated:
 
 
 def repeated_of(table: str) -> Repeated:
-    """What was measured in all runs of each test that passed."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     for figure in chain.from_iterable(row[4].split("; ") for row in rows if row[2] == "passed"):
@@ -179,7 +175,6 @@ Report = Annotated[Path | None, typer.Option("--keep", help="A report to keep fi
 
 
 def main(results: Folder = FOLDER, path: Document = Path("docs/torture.md"), report: Report = None) -> None:
-    """Make the document from the reports that are kept."""
     if report is not None:
         keep(report, results)
     kept = {file.name: json.loads(file.read_text()) for file in sorted(results.glob("*.json"))}

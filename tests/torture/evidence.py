@@ -1,7 +1,5 @@
 """What a round left behind, in the database, in the log and in the eyes of those who watched. Values only."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -29,27 +27,17 @@ class Told(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record on a real topic, as a read_committed reader found it.
-
-    Args:
-        id: The application's own id, in its header, or an empty text.
-        digest: Hash of key, value and the user's own headers.
-        origin: Half partition and half offset, or table source and row id, by its header.
-        late: Whether it says that it is out of its order.
-        appended: When the broker appended it, ms since 1970.
-    """
-
-    id: str
+    id: str  # the application's own id, in its header, or an empty text
     message_id: str
     topic: str
     partition: int
     offset: int
     key: bytes | None
-    digest: str
+    digest: str  # hash of key, value and the user's own headers
     number: int
-    origin: tuple[str, int]
-    late: bool
-    appended: int
+    origin: tuple[str, int]  # half partition and half offset, or table source and row id, by its header
+    late: bool  # whether it says that it is out of its order
+    appended: int  # when the broker appended it, ms since 1970
 
     @property
     def transaction_id(self) -> str:
@@ -61,27 +49,17 @@ class Seen(NamedTuple):
 
 
 class HalfSeen(NamedTuple):
-    """A half in the half topic.
-
-    Args:
-        transaction_id: Its transaction; empty if it cannot be parsed.
-    """
-
     partition: int
     offset: int
-    transaction_id: str
+    transaction_id: str  # its transaction; empty if it cannot be parsed
 
 
 class DeliveredRow(NamedTuple):
-    """A row of the message table that was delivered, by the relay's evidence.
-
-    Args:
-        at: When the evidence was inserted, ms since 1970.
-    """
+    """A row of the message table that was delivered, by the relay's evidence."""
 
     message_id: str
     topic: str
-    at: int
+    at: int  # when the evidence was inserted, ms since 1970
 
 
 class DiscardedRow(NamedTuple):
@@ -103,41 +81,32 @@ class Answer(NamedTuple):
 class Evidence:
     """Everything about one round, after it has healed.
 
-    Args:
-        told: What the application's database says was told, by the application's own id.
-        rows: States of the callback table, by transaction id.
-        acknowledged: Transactions whose COMMIT returned to the application, by its own ids.
-        early: Messages (own ids) that this reader saw before their local transaction was committed.
-        fenced: Transactions of which the checker said there that they are rolled back.
-        alive: Transactions that lie in the discard topic now, with their manifests.
-        poison: Rows that nobody can deliver, by the word of the applications' database.
-        waiting: Message ids of rows that are still in the message table.
-        unsettled: What was not settled when time was up: half partitions, as text.
-        claims: When a checkpoint was first seen to say that a half is settled, ms since 1970, by its origin.
-        strangers: Places of records that the hostile application of another channel wrote.
+    `told`: what the application's database says was told, by the application's own id; `alive`: transactions that lie
+    in the discard topic now, with their manifests; `claims`: when a checkpoint was first seen to say that a half is
+    settled, ms since 1970, by its origin.
     """
 
     told: Mapping[str, Told] = field(default_factory=dict)
-    rows: Mapping[str, str] = field(default_factory=dict)
-    acknowledged: Collection[str] = ()
+    rows: Mapping[str, str] = field(default_factory=dict)  # states of the callback table, by transaction id
+    acknowledged: Collection[str] = ()  # transactions whose COMMIT returned to the application, by its own ids
     answers: Sequence[Answer] = ()
     log: Sequence[Seen] = ()
     reader: Sequence[Seen] = ()
-    early: Sequence[str] = ()
+    early: Sequence[str] = ()  # messages (own ids) that this reader saw before their local transaction was committed
     halves: Sequence[HalfSeen] = ()
     ops: Sequence[OpEntry] = ()
-    fenced: Collection[str] = ()
+    fenced: Collection[str] = ()  # transactions of which the checker said there that they are rolled back
     manifests: Sequence[Manifest] = ()
     alive: Mapping[str, Manifest] = field(default_factory=dict)
     delivered: Sequence[DeliveredRow] = ()
     discarded: Sequence[DiscardedRow] = ()
-    poison: Collection[int] = ()
-    waiting: Sequence[str] = ()
-    unsettled: Sequence[str] = ()
+    poison: Collection[int] = ()  # rows that nobody can deliver, by the word of the applications' database
+    waiting: Sequence[str] = ()  # message ids of rows that are still in the message table
+    unsettled: Sequence[str] = ()  # what was not settled when time was up: half partitions, as text
     claims: Mapping[tuple[str, int], int] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
     watched: Sequence[tuple[str, str]] = ()
-    strangers: Sequence[str] = ()
+    strangers: Sequence[str] = ()  # places of records that the hostile application of another channel wrote
 
     def half_transactions(self) -> set[str]:
         return {transaction_of(told.message_id) for told in self.told.values() if told.mode == "half"}

@@ -1,7 +1,5 @@
 """Gathers a round's evidence: from the database, from the topics, from those who watched."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, LiteralString, TypeVar
@@ -45,8 +43,7 @@ _READER_SECONDS = 60.0
 class Gathering:
     """Knows up to where the rounds before have looked.
 
-    Attributes:
-        outcomes: What was answered about transactions that ended with an error, and what was special about them.
+    `outcomes`: what was answered about transactions that ended with an error, and what was special about them.
     """
 
     def __init__(self, world: World, reader: Reader, observers: Observers, diary: Diary) -> None:
@@ -183,8 +180,7 @@ class Gathering:
     def _answers(self, diary: Iterable[Entry], there: Collection[str]) -> list[Answer]:
         """What applications were answered, and what is answered now about all of the same transactions.
 
-        Args:
-            there: The transactions that are in the database, by the application's ids.
+        `there`: the transactions that are in the database, by the application's ids.
         """
         answers = []
         for entry in diary:

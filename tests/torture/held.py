@@ -1,7 +1,5 @@
 """Owners that wait until Kafka has ended a Kafka transaction of theirs, which wrote to the short topic."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Faults that last for a while: what all kinds of them have, and how a step is repeated while another fault is on."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
@@ -11,16 +9,11 @@ _PAUSE_SECONDS = 0.5
 
 
 class Lasting:
-    """Faults of one kind. Each runs to its end, or until `heal()`.
-
-    Attributes:
-        faults: What was done, by name.
-        outcomes: What came of it, where that is worth counting.
-    """
+    """Faults of one kind. Each runs to its end, or until `heal()`."""
 
     def __init__(self) -> None:
-        self.faults: Counter[str] = Counter()
-        self.outcomes: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # what was done, by name
+        self.outcomes: Counter[str] = Counter()  # what came of it, where that is worth counting
         self._healing = threading.Event()
 
     def heal(self) -> None:

@@ -1,7 +1,5 @@
 """Leaders of the real topics: a topic that has none loses the way to one if its min.insync.replicas changes."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Collection, Iterator

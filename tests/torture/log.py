@@ -1,7 +1,5 @@
 """Reads topics of the cluster: from given offsets to their ends, or on and on."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -44,11 +42,7 @@ def assigned(bootstrap_servers: str, starts: Mapping[tuple[str, int], int]) -> I
 
 
 def read_to_end(bootstrap_servers: str, starts: Places, timeout: float = 120.0) -> tuple[list[Message], Places]:
-    """Everything that is committed from given offsets on.
-
-    Returns:
-        The records, and where the partitions ended.
-    """
+    """Everything that is committed from given offsets on. Returns the records, and where the partitions ended."""
     found: list[Message] = []
     ends: Places = {}
     deadline = time.monotonic() + timeout
@@ -86,19 +80,10 @@ def seen(message: Message) -> Seen:
     pairs: list[Any] = list(message.headers() or ())  # the stub also allows text, which consumed ones never have
     headers = {name: (value or b"").decode() for name, value in pairs}
     origin, _, offset = headers.get(ORIGIN_HEADER, "-1/-1").partition("/")
-    return Seen(
-        headers.get(ID_HEADER, ""),
-        headers.get(MESSAGE_ID_HEADER, ""),
-        message.topic() or "",
-        message.partition() or 0,
-        message.offset() or 0,
-        message.key(),
-        digest(message.key(), message.value(), user_headers(pairs)),
-        _number(message.value()),
-        (origin, int(offset)),
-        LATE_HEADER in headers,
-        message.timestamp()[1],
-    )
+    place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
+    content = (message.key(), digest(message.key(), message.value(), user_headers(pairs)), _number(message.value()))
+    rest = ((origin, int(offset)), LATE_HEADER in headers, message.timestamp()[1])
+    return Seen(headers.get(ID_HEADER, ""), headers.get(MESSAGE_ID_HEADER, ""), *place, *content, *rest)
 
 
 def _number(value: bytes | None) -> int:

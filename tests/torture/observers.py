@@ -1,7 +1,5 @@
 """Threads that look at checkpoints, last stable offsets and processes all the time, and feed the watches."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time
@@ -95,7 +93,6 @@ class Observers:
                 self.resources.saw(kind, figures)
 
     def found(self) -> list[tuple[str, str]]:
-        """What contradicts an invariant, by its name."""
         if self.failure is not None:
             raise RuntimeError("an observer has failed") from self.failure
         return [*self.checkpoints.found, *self.stalls.found, *self.resources.found]

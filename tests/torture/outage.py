@@ -4,8 +4,6 @@ An outage is no answer (R26): nothing is parked because of it, and nothing is de
 everything is decided, and each message is where it belongs.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter
@@ -52,20 +50,17 @@ Say = Callable[[str], None]
 class OutageResult:
     """What came of an outage.
 
-    Args:
-        halves: Halves that waited for it, one for each transaction.
-        bills_before: How long a transaction of the other database took from its half until it was visible, before, s.
-        decided_seconds: From the start of the database until everything was decided.
-        late: Messages of it that came out of their order: their transactions were parked while decisions came in, for
-            the checkpoint's string could not say which of them were settled (R20).
+    `bills_before`: how long a transaction of the other database took from its half until it was visible, before, s;
+    `late`: messages of it that came out of their order: their transactions were parked while decisions came in, for the
+    checkpoint's string could not say which of them were settled (R20).
     """
 
     seconds: float
-    halves: int
+    halves: int  # halves that waited for it, one for each transaction
     unreachable: int = 0
     bills_before: list[float] = field(default_factory=list)
     bills_meanwhile: list[float] = field(default_factory=list)
-    decided_seconds: float = 0.0
+    decided_seconds: float = 0.0  # from the start of the database until everything was decided
     late: int = 0
     wrong: list[str] = field(default_factory=list)
     environment: Mapping[str, Any] = field(default_factory=dict)
@@ -89,8 +84,7 @@ class OutageResult:
 class _Outage:
     """Two databases behind one channel: that of `orders` goes away, that of `bills` stays.
 
-    Args:
-        bills: The same channel and tables with the other database.
+    `bills`: the same channel and tables with the other database.
     """
 
     def __init__(self, stack: Stack, orders: Site, bills: Site, say: Say, halves: int) -> None:
@@ -192,8 +186,7 @@ class _Outage:
 def outage(seconds: float, halves: int, say: Say) -> OutageResult:
     """Start everything, let the database go and come back, and say what came of it; nothing is left running.
 
-    Args:
-        halves: Halves that wait for it; half of them belong to committed transactions.
+    `halves`: halves that wait for it; half of them belong to committed transactions.
     """
     with _world() as (stack, orders, bills):
         return _Outage(stack, orders, bills, say, halves).run(seconds)

@@ -1,7 +1,5 @@
 """How long messages take from COMMIT until a reader sees them, while something happens (I18). Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -12,15 +10,9 @@ from tests.torture.evidence import SHORT
 
 
 class Step(NamedTuple):
-    """What happens until the next step begins.
-
-    Args:
-        longest: So much slower than in the first step a message may be, in seconds.
-    """
-
     name: str
     began: float
-    longest: float
+    longest: float  # so much slower than in the first step a message may be, in seconds
 
 
 class Arrival(NamedTuple):
@@ -31,31 +23,21 @@ class Arrival(NamedTuple):
 
 
 class Pauses:
-    """The slowest messages of all steps.
-
-    Attributes:
-        slowest: Seconds, by step, mode, and whether the topic was short.
-        transactions: How many were measured, likewise.
-    """
-
     def __init__(self) -> None:
-        self.slowest: dict[str, float] = {}
-        self.transactions: Counter[str] = Counter()
+        self.slowest: dict[str, float] = {}  # seconds, by step, mode, and whether the topic was short
+        self.transactions: Counter[str] = Counter()  # how many were measured, likewise
 
     def judge(
         self,
-        steps: Sequence[Step],
+        steps: Sequence[Step],  # in their order; in the first one nothing happens
         diary: Collection[Entry],
-        arrived: Mapping[str, Arrival],
+        arrived: Mapping[str, Arrival],  # by the application's id of a transaction
         now: float,
         waits: Callable[[str], Sequence[Span]],
     ) -> list[str]:
         """Measure a round; return what took too long. What has not arrived yet has taken until now.
 
-        Args:
-            steps: In their order; in the first one nothing happens.
-            arrived: By the application's id of a transaction.
-            waits: When Kafka itself took nothing of an owner; a message may wait for as long.
+        `waits`: when Kafka itself took nothing of an owner; a message may wait for as long.
         """
         found: list[str] = []
         quiet = 0.0

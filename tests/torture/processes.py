@@ -1,7 +1,5 @@
 """The tortured processes: applications, relays and checkers, with failpoints in them; killed, stopped, started anew."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -30,31 +28,16 @@ FAILPOINTS: dict[str, dict[str, int]] = {
     "half application": {**_APPLICATION, **_HALVES},
     "table application": _APPLICATION,
     "relay": {
-        "relay.fenced": 4,
-        "relay.restored": 4,
+        **dict.fromkeys(("relay.fenced", "relay.restored"), 4),
+        **dict.fromkeys(("relay.polled", "relay.kafka.producer", "relay.produced", "relay.flushed"), 50),
+        **dict.fromkeys(("relay.offsets_sent", "relay.committed", "relay.table_delivered"), 50),
+        **dict.fromkeys(("relay.state.parking", "relay.late_fetched", "relay.late_committed"), 2),
         "relay.revoking": 1,
-        "relay.polled": 50,
-        "relay.kafka.producer": 50,
-        "relay.produced": 50,
-        "relay.flushed": 50,
-        "relay.offsets_sent": 50,
-        "relay.committed": 50,
-        "relay.state.parking": 2,
-        "relay.late_fetched": 2,
-        "relay.late_committed": 2,
         "relay.table_taken_over": 2,
         "relay.table_read": 500,
         "relay.table_moved": 100,
-        "relay.table_delivered": 50,
     },
-    "checker": {
-        "checker.locked": 15,
-        "checker.placed": 15,
-        "checker.fenced": 15,
-        "checker.decided": 15,
-        "checker.answering": 15,
-        "checker.answered": 15,
-    },
+    "checker": {f"checker.{step}": 15 for step in ("locked", "placed", "fenced", "decided", "answering", "answered")},
 }
 """The steps of a kind of process, and up to which of their passings it lives."""
 
@@ -111,24 +94,19 @@ class _Running:
 class Processes:
     """All of them.
 
-    Args:
-        settings: More settings for their environment: addresses of proxies, for one.
-        services: More settings of relays and checkers, over those; None: not set.
-
-    Attributes:
-        faults: What was done to them, by name.
-        short_share: Share of local transactions for the topic of two replicas, in applications that start from now on.
+    `services`: more settings of relays and checkers, over those; None: not set; `short_share`: share of local
+    transactions for the topic of two replicas, in applications that start from now on.
     """
 
     def __init__(
         self,
         site: Site,
-        settings: Mapping[str, str],
+        settings: Mapping[str, str],  # more settings for their environment: addresses of proxies, for one
         chance: random.Random,
         diary: Diary,
         services: Mapping[str, str | None] | None = None,
     ) -> None:
-        self.faults: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()  # what was done to them, by name
         self.outcomes: Counter[str] = Counter()
         self.short_share = SHORT_SHARE
         self.ended_badly: list[str] = []
@@ -158,8 +136,7 @@ class Processes:
     def watch(self, *, faults: bool, applications: bool) -> None:
         """Start what does not run, wake who slept long enough.
 
-        Args:
-            applications: Whether there are applications; if not, relays and checkers only.
+        `applications`: whether there are applications; if not, relays and checkers only.
         """
         self._running = [process for process in self._running if self._lives(process)]
         for process in self._running:
@@ -240,7 +217,6 @@ class Processes:
         process.service.process.kill()
 
     def end_one(self) -> None:
-        """Ask any of them that is awake to end, as an operator does."""
         if awake := self._awake():
             process = self._chance.choice(awake)
             process.asked = True
@@ -295,7 +271,6 @@ class Processes:
         return sum(running, Counter(self._hurts))
 
     def services(self) -> Sequence[tuple[str, int]]:
-        """The relays and checkers that run: kind and process id."""
         return [(each.kind, each.service.process.pid) for each in list(self._running) if each.kind not in APPLICATIONS]
 
 
@@ -305,7 +280,6 @@ def halts_of(service: Service) -> frozenset[str]:
 
 
 def hurts_of(service: Service) -> Counter[str]:
-    """How often the hostile channel halted or stopped in a process."""
     return Counter(
         _HURTS[event]
         for line in _lines(service)

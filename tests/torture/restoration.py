@@ -1,7 +1,5 @@
 """What is done to the progress of the table source: set back in the database, deleted in Kafka; and its operator."""
 
-from __future__ import annotations
-
 import json
 import random
 import re
@@ -61,14 +59,11 @@ class SourceCruelty(Lasting):
 
     A relay must halt once the database does not know batches any more that it called delivered (I15). So the operator
     waits for that halt, and looks whether anything was served before.
-
-    Attributes:
-        found: What contradicts I15.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.found: list[str] = []  # what contradicts I15
         self._was_hurt = False
         self._needs_operator = False
         self._set_back: SetBack | Doubled | None = None
@@ -83,8 +78,6 @@ class SourceCruelty(Lasting):
     def is_well(self) -> bool:
         """Whether an operator has done all that the faults so far ask for."""
         return not self._needs_operator
-
-    # --- faults
 
     @contextmanager
     def without_operator(self) -> Iterator[bool]:
@@ -179,8 +172,6 @@ class SourceCruelty(Lasting):
         except KafkaException:  # a broker is down; it may be deleted all the same
             return
         self.faults["progress of the table source deleted in Kafka"] += 1
-
-    # --- the operator
 
     def operate(self) -> None:
         """Resume the source if a fault or a relay's halt asks for it; if that is refused now, it is tried again.

@@ -1,7 +1,5 @@
 """A run: rounds of faults, each healed and then checked."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections import Counter
@@ -57,17 +55,11 @@ Say = Callable[[str], None]
 class Result:
     """What came of a run.
 
-    Args:
-        rows: Messages that were rows of the message table.
-        late_messages: Messages that were delivered out of their order, and say so.
-        seconds: How long it took, without starting the servers.
-        longest_stall_seconds: The longest time (s) for which readers of a real partition were held up.
-        slowest_healing_seconds: The longest time (s) from the end of the faults until all was settled.
-        pauses_seconds: The slowest messages (s) while brokers went away in turn, by step, mode and kind of topic.
-        outcomes: What else was counted: what became of kept requests, processes that ended by themselves.
-        attacks: What the hostile application of the second channel did; empty: there is no second channel.
-        ended_early: Why it ended before its time, in a round that was not checked: a server did not start again on a
-            machine that is too busy. Empty: it did not.
+    `pauses_seconds`: the slowest messages (s) while brokers went away in turn, by step, mode and kind of topic;
+    `outcomes`: what else was counted: what became of kept requests, processes that ended by themselves; `attacks`: what
+    the hostile application of the second channel did; empty: there is no second channel; `ended_early`: why it ended
+    before its time, in a round that was not checked: a server did not start again on a machine that is too busy. Empty:
+    it did not.
     """
 
     seed: int
@@ -75,13 +67,13 @@ class Result:
     rounds: int = 0
     transactions: int = 0
     messages: int = 0
-    rows: int = 0
+    rows: int = 0  # messages that were rows of the message table
     rolled_back_by_the_checker: int = 0
     halves: int = 0
-    late_messages: int = 0
-    seconds: float = 0.0
-    longest_stall_seconds: float = 0.0
-    slowest_healing_seconds: float = 0.0
+    late_messages: int = 0  # messages that were delivered out of their order, and say so
+    seconds: float = 0.0  # how long it took, without starting the servers
+    longest_stall_seconds: float = 0.0  # the longest time (s) for which readers of a real partition were held up
+    slowest_healing_seconds: float = 0.0  # the longest time (s) from the end of the faults until all was settled
     pauses_seconds: dict[str, float] = field(default_factory=dict)
     checkpoints: int = 0
     most: dict[str, int] = field(default_factory=dict)
@@ -93,7 +85,6 @@ class Result:
     ended_early: str = ""
 
     def report(self) -> dict[str, Any]:
-        """The report, ready for JSON."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
         found = {name: dict(sorted(of.items())) if isinstance(of, dict) else of for name, of in found.items()}
         hostile = {"attacks": found.pop("attacks"), "hurts": found.pop("hurts")}
@@ -118,9 +109,7 @@ def _checked(hostile: bool) -> set[str]:  # noqa: FBT001 - one of two kinds of r
 class Run:
     """One run.
 
-    Args:
-        folder: For the logs of processes that ended badly.
-        kinds: Kinds of rounds, in turn; None: all faults at random.
+    `folder`: for the logs of processes that ended badly; `kinds`: kinds of rounds, in turn; None: all faults at random.
     """
 
     def __init__(
@@ -152,8 +141,7 @@ class Run:
     def run(self, seconds: float) -> Result:
         """Rounds until time is up, or something is found.
 
-        Args:
-            seconds: For the faults of all rounds and the healing between them.
+        `seconds`: for the faults of all rounds and the healing between them.
         """
         with ExitStack() as life:
             self._reader.start()
@@ -317,7 +305,7 @@ def ways(evidence: Evidence) -> Counter[str]:
 
 
 def torture(
-    seconds: float,
+    seconds: float,  # for all rounds; the last one heals after that
     seed: int,
     folder: Path,
     say: Say,
@@ -329,11 +317,9 @@ def torture(
 ) -> Result:
     """Start a world, torture it, and say what came of it; nothing is left running.
 
-    Args:
-        seconds: For all rounds; the last one heals after that.
-        loses_commits: Fail over, again and again, to a standby that commits do not wait for, and do nothing else:
-            what is lost then must be found.
-        kinds: Kinds of rounds, in turn; None: all faults at random. Beside a hostile channel there are no others.
+    `loses_commits`: fail over, again and again, to a standby that commits do not wait for, and do nothing else: what is
+    lost then must be found; `kinds`: kinds of rounds, in turn; None: all faults at random. Beside a hostile channel
+    there are no others.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in LOGS:

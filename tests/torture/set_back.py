@@ -1,7 +1,5 @@
 """A table source that was set back, or copied, and what must come of it: a relay halts (I15). Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -9,14 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Expected:
-    """What the database must hold, unchanged, until a relay has halted and the source is resumed.
-
-    Args:
-        delivered: The last batch that it calls delivered.
-    """
+    """What the database must hold, unchanged, until a relay has halted and the source is resumed."""
 
     batch: int
-    delivered: int
+    delivered: int  # the last batch that it calls delivered
 
     def contradiction(self, batch: int, delivered: int) -> str:
         """Return what is wrong if the database holds these numbers when the source is resumed; empty: nothing."""
@@ -27,13 +21,9 @@ class Expected:
 
 @dataclass(frozen=True)
 class SetBack(Expected):
-    """What the database holds after it was set back.
+    """What the database holds after it was set back."""
 
-    Args:
-        proven: The last batch that it called delivered before. Kafka has this number or a higher one.
-    """
-
-    proven: int
+    proven: int  # the last batch that it called delivered before. Kafka has this number or a higher one
     before: Collection[str] = frozenset()
 
     @property
@@ -42,7 +32,6 @@ class SetBack(Expected):
         return max(0, self.proven - self.batch)
 
     def halts(self, logged: Collection[str]) -> bool:
-        """Return whether a relay has halted because of it."""
         batch = re.compile(rf"database (is )?at batch {self.batch}\b")
         return any(batch.search(line) for line in set(logged) - set(self.before))
 

@@ -1,7 +1,5 @@
 """Rounds in which brokers go away one after the other, and nothing else happens."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -26,19 +24,11 @@ AFTER_SECONDS = 8.0
 
 
 class Kind(NamedTuple):
-    """A kind of round.
-
-    Args:
-        ways: How brokers leave, one after the other; the order is chosen.
-        longest: So much slower than without a step a message may be, in seconds.
-        short_share: Share of transactions for the topic of two replicas, which are not measured.
-    """
-
     name: str
-    ways: tuple[str, ...]
+    ways: tuple[str, ...]  # how brokers leave, one after the other; the order is chosen
     away: tuple[float, float]
-    longest: float
-    short_share: float
+    longest: float  # so much slower than without a step a message may be, in seconds
+    short_share: float  # share of transactions for the topic of two replicas, which are not measured
 
 
 ROLLING = Kind("rolling restart", ("stopped", "stopped", "killed"), (5.0, 15.0), 10.0, 0.0)
@@ -49,11 +39,7 @@ KINDS = {kind.name.partition(" ")[0]: kind for kind in (ROLLING, SHORT)}
 
 
 class Steps:
-    """Runs such rounds.
-
-    Args:
-        meanwhile: Is called all the time; it takes a while itself.
-    """
+    """Runs such rounds. `meanwhile`: is called all the time; it takes a while itself."""
 
     def __init__(self, world: World, chance: random.Random, meanwhile: Callable[[], None]) -> None:
         self.faults: Counter[str] = Counter()
@@ -64,7 +50,6 @@ class Steps:
         self._steps: list[Step] = []
 
     def run(self, kind: Kind) -> None:
-        """Let brokers leave and come back, one at a time."""
         self._steps = [Step(f"before a {kind.name}", time.time(), math.inf)]
         self._let_pass(QUIET_SECONDS)
         nodes = self._chance.sample(range(BROKERS), len(kind.ways))
@@ -84,9 +69,7 @@ class Steps:
     ) -> list[str]:
         """What was too slow in the last round, now that all is settled; nothing if it was of another kind.
 
-        Args:
-            arrived: By the application's id of a transaction.
-            waits: When Kafka itself took nothing of an owner.
+        `arrived`: by the application's id of a transaction; `waits`: when Kafka itself took nothing of an owner.
         """
         steps, self._steps = self._steps, []
         return self.pauses.judge(steps, diary, arrived, time.time(), waits)

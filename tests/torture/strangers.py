@@ -1,7 +1,5 @@
 """What others do on the applications' database: they hold something that everybody needs, and let it go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any

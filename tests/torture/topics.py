@@ -1,7 +1,5 @@
 """Faults of topics and services: a real topic below min.insync.replicas, and committed offsets that Kafka dropped."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable
@@ -33,8 +31,7 @@ _PAUSE_SECONDS = 0.5
 class TopicCruelty(Lasting):
     """Faults of topics and services. Each runs to its end, or until `heal()`.
 
-    Args:
-        processes: The relays, which are held down while their offsets are gone.
+    `processes`: the relays, which are held down while their offsets are gone.
     """
 
     def __init__(self, world: World, processes: Processes, chance: random.Random, leaders: Leaders) -> None:

@@ -1,7 +1,5 @@
 """Invariants that are watched all the time: samples in, contradictions out. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import chain
 
@@ -31,11 +29,7 @@ class CheckpointWatch:
         self.samples = 0
 
     def saw(self, partition: int, offset: int, metadata: str, now: int) -> None:
-        """A committed checkpoint was there at a time.
-
-        Args:
-            now: When it had been read, ms since 1970.
-        """
+        """A committed checkpoint was there at a time. `now`: when it had been read, ms since 1970."""
         self.samples += 1
         if len(metadata) > MAX_LENGTH:
             self.found.append(("I12", f"a checkpoint of {len(metadata)} characters in partition {partition}"))
@@ -91,8 +85,7 @@ class StallWatch:
 class ResourceWatch:
     """I12: memory, threads and files of the services are bounded.
 
-    Args:
-        channels: How many channels each process serves. Its limits of threads and files are multiplied by it.
+    `channels`: how many channels each process serves. Its limits of threads and files are multiplied by it.
     """
 
     def __init__(self, channels: int = 1) -> None:

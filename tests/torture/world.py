@@ -1,7 +1,5 @@
 """The tortured world: three brokers, Postgres and its standby, proxies before them, a channel, tables and topics."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,10 +25,8 @@ BROKERS = 3
 PARTITIONS = 4
 REAL_PARTITIONS = 3
 
-_KAFKA = {
-    # What a checkpoint calls settled is compared with when its messages came.
-    "log.message.timestamp.type": "LogAppendTime",
-}
+# What a checkpoint calls settled is compared with when its messages came.
+_KAFKA = {"log.message.timestamp.type": "LogAppendTime"}
 _POSTGRES = {
     # So few that strangers can use them up.
     "max_connections": "60",
@@ -44,23 +40,15 @@ _PARKED_AFTER_MS = 8_000
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything but the tortured processes.
-
-    Args:
-        site: Channel, tables and topics; its own clients go past the proxies.
-        loses_commits: Whether commits do not wait for the standby.
-        hostile: The second channel of all relays and checkers; None: there is none.
-    """
-
     stack: Stack
-    site: Site
+    site: Site  # channel, tables and topics; its own clients go past the proxies
     channel: ChannelDescription
     loop: LoopThread
     kafka: KafkaProxies
     postgres: PostgresProxy
     armed: Armed
-    loses_commits: bool
-    hostile: HostileChannel | None = None
+    loses_commits: bool  # whether commits do not wait for the standby
+    hostile: HostileChannel | None = None  # the second channel of all relays and checkers; None: there is none
 
     def follow_the_primary(self) -> None:
         """After a failover: lead all clients to the new primary, past the proxy or through it."""
@@ -93,7 +81,6 @@ def as_relay(site: Site, url: str) -> str:
 
 
 def _create_short(site: Site) -> None:
-    """Create the topic of two replicas, of which none may be away."""
     brokers = range(1, BROKERS + 1)
     replicas = [[brokers[number % BROKERS], brokers[(number + 1) % BROKERS]] for number in range(REAL_PARTITIONS)]
     name, enough = site.topic(SHORT), {"min.insync.replicas": "2"}

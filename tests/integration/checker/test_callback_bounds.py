@@ -1,7 +1,5 @@
 """What a row of a callback table unpacks to is bounded, and its time is one of the calendar (R68)."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 
@@ -21,7 +19,6 @@ def shop(site: Site) -> Site:
 
 
 def _insert(site: Site, **columns: str) -> None:
-    """Insert a row that decides, with columns as SQL writes them."""
     values = {"created_at": "now()"} | FINE | columns
     statement = (
         f"INSERT INTO {site.tables.transaction} (transaction_id, state, half_topic_id, half_partition, first_offset,"

@@ -1,7 +1,5 @@
 """The checker: what it decides, what it leaves open, and what becomes of it when it dies or its database does."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -73,7 +71,6 @@ def _verdicts(checker: Service) -> Counter[str]:
 
 
 def _half(site: Site, outbox: HalfOutbox, service: str = "orders", incarnation: str | None = None) -> str:
-    """A half sent by hand; its transaction id."""
     id_ = str(uuid.uuid4())
     options = {} if incarnation is None else {"outbox-options": f"incarnation={incarnation}"}
     headers: Mapping[str, str] = {
@@ -205,18 +202,9 @@ def test_a_writer_that_holds_the_row_without_the_lock_is_waited_for(site: Site, 
 
 def insert_row(site: Site, connection: psycopg.Connection[Any], entry: OpEntry) -> None:
     """Write the row of a committed transaction, as the library would."""
-    connection.execute(
-        f"INSERT INTO {site.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)".encode(),
-        (
-            entry.transaction_id,
-            site.name,
-            entry.topic_id,
-            entry.partition,
-            entry.first_offset,
-            entry.last_offset,
-            str(entry.positions),
-        ),
-    )
+    place = (entry.topic_id, entry.partition, entry.first_offset, entry.last_offset, str(entry.positions))
+    query = f"INSERT INTO {site.tables.transaction} VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, %s)".encode()
+    connection.execute(query, (entry.transaction_id, site.name, *place))
 
 
 def test_writers_and_the_checker_race_for_the_same_rows(site: Site, outbox: HalfOutbox) -> None:

@@ -1,7 +1,5 @@
 """Several databases: dead ones, read-only ones, wrong ones, and passwords that change while the checker runs."""
 
-from __future__ import annotations
-
 import socket
 from contextlib import closing
 from pathlib import Path
@@ -156,7 +154,6 @@ def test_a_file_that_names_another_server_is_followed_at_once(
 
 
 def _copy_tables(site: Site, moved: Site) -> None:
-    """Make the callback tables, with the incarnation of the others."""
     query = f"SELECT value FROM {site.tables.meta} WHERE key = 'incarnation'".encode()
     with site.connect() as here, moved.connect() as there:
         ((value,),) = here.execute(query).fetchall()

@@ -1,7 +1,5 @@
 """The checker's look at one database, when somebody else writes there at the worst moment."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """What is told is durable (R7, R9): commits that were not replicated, replicas, servers that are set to forget."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading
@@ -83,7 +81,6 @@ def _commit_row(connection: psycopg.Connection[tuple[str, ...]], request: CheckR
 
 @contextmanager
 def _set(server: Postgres, name: str, value: str) -> Iterator[None]:
-    """A setting of a server for as long as the block lasts."""
     before = _shown(server, name)
     _alter(server, name, value)
     try:

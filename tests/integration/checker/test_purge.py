@@ -1,7 +1,5 @@
 """The purge: what goes, what stays, and what is never taken for rolled back afterwards (R11)."""
 
-from __future__ import annotations
-
 import signal
 import threading
 import time
@@ -61,7 +59,6 @@ QUICK = {
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """A channel of one half partition, with two real topics."""
     return site.create("orders", "gone", partitions=1)
 
 
@@ -386,9 +383,8 @@ def test_what_lies_below_the_watermark_is_not_fenced_by_an_open_breaker(
     site: Site, channel: ChannelDescription
 ) -> None:
     row = Made(str(uuid.uuid4()), 3)
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')", f"purged/{channel.half.id}/0")
     with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
-        connection.execute(query, (f"purged/{channel.half.id}/0",))
         asked: list[str] = []
         fence = Fence(CallbackTable(site.tables), site.name, _Once(asked), lambda ids: ids)
         answers = fence.check(connection, [_request(site, channel, row)])
@@ -432,9 +428,8 @@ def test_what_leaves_the_discard_topic_while_it_is_fenced_is_not_fenced(
     site: Site, channel: ChannelDescription
 ) -> None:
     row = Made(str(uuid.uuid4()), 3)
+    site.sql(f"INSERT INTO {site.tables.meta} VALUES (%s, '9')", f"purged/{channel.half.id}/0")
     with site.connect() as connection:
-        query = f"INSERT INTO {site.tables.meta} VALUES (%s, '9')".encode()
-        connection.execute(query, (f"purged/{channel.half.id}/0",))
         looks = iter([{row.transaction_id}, set[str]()])
         fence = Fence(CallbackTable(site.tables), site.name, in_discard_topic=lambda _ids: next(looks))
         answers = fence.check(connection, [_request(site, channel, row)])

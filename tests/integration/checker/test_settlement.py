@@ -1,7 +1,5 @@
 """The settlement audit: committed transactions that are old and not delivered (R27)."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -16,6 +14,7 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._service.exit_codes import Exit
 from outbox.protocol.checkpoint import HalfCheckpoint
 from outbox.protocol.op import OpKind
+from tests.integration.checker.test_checker import insert_row
 from tests.support.bulk import publish_bulk, send_halves
 from tests.support.commands import run_command
 from tests.support.harness import Site, wait_until
@@ -27,7 +26,6 @@ AT_ONCE = {"OUTBOX_SETTLEMENT_MAX_AGE_MS": "0", "OUTBOX_UPKEEP_INTERVAL_MS": "20
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """A channel of two half partitions, with one real topic."""
     return site.create("orders", partitions=2)
 
 
@@ -175,17 +173,8 @@ def test_rollback_obeyed_before_the_commit_is_reported(site: Site, outbox: HalfO
     (entry,) = send_halves(site, outbox, _messages(site, 1))
     site.send_verdict(replace(entry, kind=OpKind.ROLLBACK))
     site.wait_settled()
-    columns = "transaction_id, service, state, channel, half_topic_id, half_partition, first_offset, last_offset"
-    site.sql(
-        f"INSERT INTO {site.tables.transaction} ({columns}, positions)"
-        " VALUES (%s, 'orders', 'C', %s, %s, %s, %s, %s, '0')",
-        entry.transaction_id,
-        site.name,
-        entry.topic_id,
-        entry.partition,
-        entry.first_offset,
-        entry.last_offset,
-    )
+    with site.connect() as connection:
+        insert_row(site, connection, entry)
     outbox._sender.send_op(entry)
     wait_until(lambda: metric(port, "outbox_relay_events_total", kind="op_contradicts_settled") == 1, explain=site.logs)
     assert "Decision contradicts the one that was obeyed" in relay.output()

@@ -1,7 +1,5 @@
 """A failover to the synchronous standby: what was acknowledged is there, what was in doubt is decided, fences stand."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -73,7 +71,6 @@ def own() -> Iterator[Stack]:
 
 @pytest.fixture
 def pair(own: Stack) -> Iterator[Pair]:
-    """Both servers run, and their address leads to the primary."""
     with LoopThread() as loop, closing(Pair(own, loop)) as made:
         yield made
 

@@ -1,7 +1,5 @@
 """The DDL in migrations of Alembic, online and printed."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

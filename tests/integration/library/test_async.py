@@ -1,7 +1,5 @@
 """`AsyncOutbox`: the same promises under asyncio, and an event loop that is never held up."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import subprocess
@@ -18,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_s
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
 
-from outbox import AsyncHalfOutbox, Message, Receipt
+from outbox import AsyncHalfOutbox, Message
 from outbox._kafka.admin import admin_client
 from outbox.async_outbox import AsyncTransaction
 from outbox.errors import PublishFailed, UsageError
-from outbox.protocol.op import OpKind, OpSource
+from outbox.protocol.op import OpKind
 from tests.support.async_shop import AsyncShop
 from tests.support.harness import doubled, wait_until
 from tests.support.shop import Shop
@@ -43,19 +41,16 @@ def _run(shop: Shop, body: Body) -> None:
     asyncio.run(main())
 
 
-def test_the_marker_of_a_joined_session_goes_out_when_the_connection_is_seen_again(shop: Shop) -> None:
+async def test_the_marker_of_a_joined_session_goes_out_when_the_connection_is_seen_again(shop: Shop) -> None:
     topic = shop.topic()
-
-    async def body(application: AsyncShop) -> None:
+    async with AsyncShop(shop) as application:
         async with application.engine.connect() as connection:
             first = await _joined(application, connection, topic, "first")
-            assert not _marked(shop, first)
+            assert not shop.marked(first)
             second = await _joined(application, connection, topic, "second")
-            assert not _marked(shop, second)
-            await asyncio.to_thread(wait_until, lambda: _marked(shop, first))
-        await asyncio.to_thread(wait_until, lambda: _marked(shop, second))
-
-    _run(shop, body)
+            assert not shop.marked(second)
+            await asyncio.to_thread(wait_until, lambda: shop.marked(first))
+        await asyncio.to_thread(wait_until, lambda: shop.marked(second))
     assert shop.delivered(2, topic) == ["first", "second"]
 
 
@@ -66,35 +61,25 @@ async def _joined(application: AsyncShop, connection: AsyncConnection, topic: st
     return receipt.transaction_id
 
 
-def _marked(shop: Shop, transaction_id: str) -> bool:
-    """Whether the application's own marker is there; the checker may have sent one, too."""
-    return any(
-        entry.transaction_id == transaction_id for source, entry in shop.site.ops() if source is OpSource.PRODUCER
-    )
-
-
-def test_a_scoped_session(shop: Shop) -> None:
+async def test_a_scoped_session(shop: Shop) -> None:
     topic = shop.topic()
-
-    async def body(application: AsyncShop) -> None:
+    async with AsyncShop(shop) as application:
         scoped = async_scoped_session(async_sessionmaker(application.engine), asyncio.current_task)
         await application.outbox.publish(scoped, application.message(topic, "scoped"))
         await scoped.commit()
         await scoped.remove()
-
-    _run(shop, body)
     assert shop.delivered(1, topic) == ["scoped"]
 
 
-def test_a_listener_of_flush_events_publishes(shop: Shop) -> None:
+async def test_a_listener_of_flush_events_publishes(shop: Shop) -> None:
     class Stock:
         id: int
         count: int
 
     registry().map_imperatively(Stock, Table(shop.table, MetaData(), autoload_with=shop.engine))
     topic, number = shop.topic(), shop.number()
+    async with AsyncShop(shop) as application:
 
-    async def body(application: AsyncShop) -> None:
         def flushed(session: Session, _context: object) -> None:
             for stock in session.new:
                 application.outbox.sync.publish(session, application.message(topic, str(stock.id)))
@@ -105,8 +90,6 @@ def test_a_listener_of_flush_events_publishes(shop: Shop) -> None:
             stock.id, stock.count = number, 1
             session.add(stock)
             await session.commit()
-
-    _run(shop, body)
     assert shop.delivered(1, topic) == [str(number)]
     assert shop.has(number)
 
@@ -123,34 +106,8 @@ def test_one_outbox_serves_one_event_loop_after_the_other(shop: Shop) -> None:
     assert shop.delivered(3, topic) == ["v"] * 3
 
 
-def test_engine_begin_publishes_with_its_commit(shop: Shop) -> None:
-    topic, number = shop.topic(), shop.number()
-
-    async def body(application: AsyncShop) -> None:
-        async with application.engine.begin() as connection:
-            await application.insert(connection, number)
-            receipts.append(await application.outbox.publish(connection, application.message(topic, "a")))
-        with pytest.raises(_BadError):
-            await fail(application)
-
-    async def fail(application: AsyncShop) -> None:
-        async with application.engine.begin() as connection:
-            await application.outbox.publish(connection, application.message(topic, "never"))
-            raise _BadError
-
-    receipts: list[Receipt] = []
-    _run(shop, body)
-    assert shop.delivered(1, topic) == ["a"]
-    assert shop.has(number)
-    wait_until(lambda: (OpSource.PRODUCER, receipts[0].transaction_id) in _ends(shop))
-
-
-def _ends(shop: Shop) -> list[tuple[OpSource, str]]:
-    return [(source, entry.transaction_id) for source, entry in shop.site.ops()]
-
-
-def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
-    async def body(application: AsyncShop) -> None:
+async def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
+    async with AsyncShop(shop) as application:
         message = application.message(shop.topic(), "v")
         with Session(shop.engine) as session, pytest.raises(UsageError, match=r"AsyncSession .* not Session"):
             await application.outbox.publish(session, message)  # type: ignore[arg-type]  # that is what is tested
@@ -164,16 +121,11 @@ def test_what_is_no_async_session_is_refused(shop: Shop) -> None:
         with shop.engine.connect() as blocking, pytest.raises(UsageError, match="async connection"):
             application.outbox.transaction(blocking)  # type: ignore[arg-type]  # as above
 
-    _run(shop, body)
 
-
-def test_an_async_session_is_refused_by_the_blocking_outbox(shop: Shop) -> None:
-    async def body(application: AsyncShop) -> None:
-        async with AsyncSession(application.engine) as session:
-            with pytest.raises(UsageError, match=r"Session .* not sqlalchemy\.ext\.asyncio\.session\.AsyncSession"):
-                shop.outbox.publish(session, application.message(shop.topic(), "v"))  # type: ignore[arg-type]  # tested
-
-    _run(shop, body)
+async def test_an_async_session_is_refused_by_the_blocking_outbox(shop: Shop) -> None:
+    async with AsyncShop(shop) as application, AsyncSession(application.engine) as session:
+        with pytest.raises(UsageError, match=r"Session .* not sqlalchemy\.ext\.asyncio\.session\.AsyncSession"):
+            shop.outbox.publish(session, application.message(shop.topic(), "v"))  # type: ignore[arg-type]  # tested
 
 
 @asynccontextmanager
@@ -207,7 +159,7 @@ async def _insert(application: AsyncShop, connection: Connection, number: int) -
 
 @pytest.mark.parametrize("eager", [False, True], ids=["at COMMIT", "eager"])
 @pytest.mark.parametrize("connect", CONNECTIONS)
-def test_transactions_on_connections(shop: Shop, connect: Any, eager: bool) -> None:  # noqa: FBT001 - a parameter
+async def test_transactions_on_connections(shop: Shop, connect: Any, eager: bool) -> None:  # noqa: FBT001 - a parameter
     topic, kept, struck = shop.topic(), shop.number(), shop.number()
 
     async def rolled_back_savepoint(application: AsyncShop, connection: Connection, tx: AsyncTransaction) -> None:
@@ -222,25 +174,22 @@ def test_transactions_on_connections(shop: Shop, connect: Any, eager: bool) -> N
             await tx.publish(application.message(topic, "never"))
             raise _BadError
 
-    async def body(application: AsyncShop) -> None:
-        async with connect(application) as connection:
+    async with AsyncShop(shop) as application, connect(application) as connection:
+        with pytest.raises(_BadError):
+            await failing(application, connection)
+        async with application.outbox.transaction(connection, eager=eager) as tx:
+            first = await tx.publish(application.message(topic, "1"))
+            async with tx.savepoint():
+                await _insert(application, connection, kept)
+                await tx.publish(application.message(topic, "2"))
             with pytest.raises(_BadError):
-                await failing(application, connection)
-            async with application.outbox.transaction(connection, eager=eager) as tx:
-                first = await tx.publish(application.message(topic, "1"))
-                async with tx.savepoint():
-                    await _insert(application, connection, kept)
-                    await tx.publish(application.message(topic, "2"))
-                with pytest.raises(_BadError):
-                    await rolled_back_savepoint(application, connection, tx)
-                await tx.publish(application.message(topic, "3"))
-            assert first.transaction_id == tx.transaction_id
-            with pytest.raises(UsageError, match="has ended"):
-                await tx.publish(application.message(topic, "too late"))
-            async with application.outbox.transaction(connection) as tx:
-                await tx.publish(application.message(topic, "4"))
-
-    _run(shop, body)
+                await rolled_back_savepoint(application, connection, tx)
+            await tx.publish(application.message(topic, "3"))
+        assert first.transaction_id == tx.transaction_id
+        with pytest.raises(UsageError, match="has ended"):
+            await tx.publish(application.message(topic, "too late"))
+        async with application.outbox.transaction(connection) as tx:
+            await tx.publish(application.message(topic, "4"))
     assert shop.delivered(4, topic) == ["1", "2", "3", "4"]
     shop.site.wait_settled()
     assert shop.delivered(4, topic) == ["1", "2", "3", "4"]
@@ -249,21 +198,18 @@ def test_transactions_on_connections(shop: Shop, connect: Any, eager: bool) -> N
 
 
 @pytest.mark.parametrize("connect", CONNECTIONS)
-def test_a_connection_in_a_transaction_is_refused(shop: Shop, connect: Any) -> None:
-    async def body(application: AsyncShop) -> None:
-        async with connect(application) as connection:
-            if isinstance(connection, AsyncConnection):
-                await connection.begin()
-            else:
-                await connection.execute("BEGIN")
-            with pytest.raises(UsageError, match="already in a transaction"):
-                async with application.outbox.transaction(connection):
-                    pass
-
-    _run(shop, body)
+async def test_a_connection_in_a_transaction_is_refused(shop: Shop, connect: Any) -> None:
+    async with AsyncShop(shop) as application, connect(application) as connection:
+        if isinstance(connection, AsyncConnection):
+            await connection.begin()
+        else:
+            await connection.execute("BEGIN")
+        with pytest.raises(UsageError, match="already in a transaction"):
+            async with application.outbox.transaction(connection):
+                pass
 
 
-def test_fifty_tasks_at_once(shop: Shop) -> None:
+async def test_fifty_tasks_at_once(shop: Shop) -> None:
     topic, numbers = shop.topic(), [shop.number() for _ in range(250)]
 
     async def work(application: AsyncShop, own: list[int]) -> None:
@@ -274,10 +220,8 @@ def test_fifty_tasks_at_once(shop: Shop) -> None:
                 if number % 5 == 0:
                     await session.rollback()
 
-    async def body(application: AsyncShop) -> None:
+    async with AsyncShop(shop) as application:
         await asyncio.gather(*(work(application, numbers[at : at + 5]) for at in range(0, 250, 5)))
-
-    _run(shop, body)
     kept = [number for number in numbers if number % 5]
     found = shop.records(len(kept), topic)
     assert not doubled(found)
@@ -309,11 +253,10 @@ async def _ticking() -> AsyncIterator[list[float]]:
 
 
 @pytest.mark.parametrize("eager", [False, True], ids=["at COMMIT", "eager"])
-def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: bool) -> None:  # noqa: FBT001 - as above
+async def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: bool) -> None:  # noqa: FBT001 - as above
     """The half topic's broker is a listener that never says a word: every wait of the library takes its full time."""
     timeout = 3.0
-
-    async def body(application: AsyncShop) -> None:
+    async with AsyncShop(shop) as application:
         silent = socket.create_server(("127.0.0.1", 0))
         kafka = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
         outbox = AsyncHalfOutbox(
@@ -329,15 +272,12 @@ def test_the_event_loop_goes_on_while_kafka_does_not_answer(shop: Shop, eager: b
         await outbox.close()
         silent.close()
 
-    _run(shop, body)
 
-
-def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(shop: Shop) -> None:
+async def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(shop: Shop) -> None:
     """A fatal error took the producer between `publish()` and COMMIT; whoever answers now says nothing."""
     topic = shop.topic()
     timeout = 3.0
-
-    async def body(application: AsyncShop) -> None:
+    async with AsyncShop(shop) as application:
         silent = socket.create_server(("127.0.0.1", 0))
         outbox = AsyncHalfOutbox.over(shop.site.half_outbox(publish_timeout_seconds=timeout))
         async with _ticking() as gaps, AsyncSession(application.engine) as session:
@@ -353,10 +293,8 @@ def test_the_event_loop_goes_on_while_a_lost_connection_to_kafka_is_made_anew(sh
         await outbox.close()
         silent.close()
 
-    _run(shop, body)
 
-
-def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same between the seal and the end of COMMIT: the marker is dropped, and the checker decides."""
     topic = shop.topic()
     opened: list[str] = []
@@ -369,21 +307,16 @@ def test_an_op_marker_never_waits_for_kafka(shop: Shop, monkeypatch: pytest.Monk
             monkeypatch.setattr(sender, "connect", lambda _budget: opened.append("opened"))
 
     monkeypatch.setattr("outbox._half.seal.failpoint", lose)
-
-    async def body(application: AsyncShop) -> None:
-        async with AsyncSession(application.engine) as session:
-            await outbox.publish(session, application.message(topic, "committed"))
-            await session.commit()
-
-    _run(shop, body)
+    async with AsyncShop(shop) as application, AsyncSession(application.engine) as session:
+        await outbox.publish(session, application.message(topic, "committed"))
+        await session.commit()
     assert not opened
     assert shop.delivered(1, topic) == ["committed"]
 
 
-def test_the_event_loop_goes_on_during_publication(shop: Shop) -> None:
+async def test_the_event_loop_goes_on_during_publication(shop: Shop) -> None:
     topic = shop.topic()
-
-    async def body(application: AsyncShop) -> None:
+    async with AsyncShop(shop) as application:
         async with _ticking() as gaps:
             began = time.monotonic()
             async with application.session() as session:
@@ -394,8 +327,6 @@ def test_the_event_loop_goes_on_during_publication(shop: Shop) -> None:
             took = time.monotonic() - began
         assert len(gaps) > published
         assert max(gaps) < took
-
-    _run(shop, body)
     assert len(shop.delivered(2_000, topic)) == 2_000
 
 
@@ -416,23 +347,18 @@ def test_without_greenlet_the_error_says_what_to_install() -> None:
     assert "ImportError: AsyncOutbox needs greenlet: pip install 'kafka-transactional-outbox[asyncio]'" in done.stderr
 
 
-def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) -> None:
+async def test_an_eager_half_of_a_task_is_rolled_back_by_its_marker(shop: Shop) -> None:
     topic = shop.topic()
     ids: list[str] = []
-
-    async def body(application: AsyncShop) -> None:
-        async with AsyncSession(application.engine) as session:
-            ids.append((await application.publish(session, topic, "never", eager=True)).transaction_id)
-            await session.rollback()
-
-    _run(shop, body)
+    async with AsyncShop(shop) as application, AsyncSession(application.engine) as session:
+        ids.append((await application.publish(session, topic, "never", eager=True)).transaction_id)
+        await session.rollback()
     shop.site.wait_settled()
-    kinds = [entry.kind for _, entry in shop.site.ops() if entry.transaction_id == ids[0]]
-    assert kinds == [OpKind.ROLLBACK]
+    assert [entry.kind for _, entry in shop.ops(ids[0])] == [OpKind.ROLLBACK]
 
 
-def test_ping_and_close(shop: Shop) -> None:
-    async def body(application: AsyncShop) -> None:
+async def test_ping_and_close(shop: Shop) -> None:
+    async with AsyncShop(shop) as application:
         async with AsyncHalfOutbox(
             "orders", shop.site.kafka(), channel=shop.site.name, tables=shop.site.tables
         ) as outbox:
@@ -440,5 +366,3 @@ def test_ping_and_close(shop: Shop) -> None:
         async with AsyncSession(application.engine) as session:
             with pytest.raises(UsageError, match="closed"):
                 await outbox.publish(session, Message(shop.site.topic(shop.topic()), "never"))
-
-    _run(shop, body)

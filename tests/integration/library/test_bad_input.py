@@ -1,7 +1,5 @@
 """What a new user gets wrong: each gives one clear sentence that says what to do, and loses nothing."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess
@@ -28,7 +26,6 @@ NO_KAFKA = "127.0.0.1:9"
 
 @pytest.fixture
 def outbox(site: Site) -> Iterator[HalfOutbox]:
-    """An outbox whose channel, tables and topic `orders` exist."""
     site.create("orders")
     site.sql(f"CREATE TABLE {site.name}_sold (id int PRIMARY KEY)")
     with site.half_outbox(publish_timeout_seconds=2.0) as made:
@@ -36,7 +33,6 @@ def outbox(site: Site) -> Iterator[HalfOutbox]:
 
 
 def _sell(site: Site, outbox: HalfOutbox, message: Message) -> None:
-    """One local transaction: a business row and a message."""
     with Session(site.engine()) as session, session.begin():
         session.execute(text(f"INSERT INTO {site.name}_sold VALUES (1)"))
         outbox.publish(session, message)

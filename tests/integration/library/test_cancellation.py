@@ -1,7 +1,5 @@
 """asyncio cancels at every await in turn, once and twice: the database and the topic agree, the pool stays clean."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -25,17 +23,13 @@ Purchase = Callable[["Buyers", int], Coroutine[Any, Any, None]]
 
 
 class Buyers:
-    """Applications whose tasks are cancelled, on one connection each kind: whoever comes next gets the same one.
-
-    Args:
-        connection: A connection of psycopg's, opened again when a cancellation closed it.
-    """
+    """Applications whose tasks are cancelled, on one connection each kind: whoever comes next gets the same one."""
 
     def __init__(
         self, application: AsyncShop, connection: psycopg.AsyncConnection[Any], topic: str, *, eager: bool
     ) -> None:
         self.application = application
-        self.connection = connection
+        self.connection = connection  # a connection of psycopg's, opened again when a cancellation closed it
         self.topic = topic
         self.eager = eager
         self.receipts: dict[int, Receipt] = {}
@@ -123,28 +117,24 @@ async def _at_every_suspension(
         Buyers.with_a_driver_connection,
     ],
 )
-def test_a_cancelled_task_leaves_nothing_half_done(shop: Shop, purchase: Purchase, eager: bool) -> None:  # noqa: FBT001 - a parameter
+async def test_a_cancelled_task_leaves_nothing_half_done(shop: Shop, purchase: Purchase, eager: bool) -> None:  # noqa: FBT001 - a parameter
     topic, first = shop.topic(), shop.number()
     used = [first]
     receipts: dict[int, Receipt] = {}
-
-    async def main() -> None:
-        async with AsyncShop(shop, pool_size=1, max_overflow=0) as application:
-            buyers = Buyers(application, await application.connect(autocommit=True), topic, eager=eager)
-            await purchase(buyers, first)  # the outbox connects, the pool too
-            for times in (1, 2):
-                for when in When:
-                    found = await _at_every_suspension(buyers, purchase, times, when, shop.number)
-                    assert len(found) > 5
-                    used.extend(found)
-            await buyers.connection.close()
-            receipts.update(buyers.receipts)
-
-    asyncio.run(main())
+    async with AsyncShop(shop, pool_size=1, max_overflow=0) as application:
+        buyers = Buyers(application, await application.connect(autocommit=True), topic, eager=eager)
+        await purchase(buyers, first)  # the outbox connects, the pool too
+        for times in (1, 2):
+            for when in When:
+                found = await _at_every_suspension(buyers, purchase, times, when, shop.number)
+                assert len(found) > 5
+                used.extend(found)
+        await buyers.connection.close()
+        receipts.update(buyers.receipts)
     _assert_agreement(shop, topic, used, receipts)
 
 
-def test_a_task_is_cancelled_while_its_outbox_connects(shop: Shop) -> None:
+async def test_a_task_is_cancelled_while_its_outbox_connects(shop: Shop) -> None:
     topic, used = shop.topic(), []
     receipts: dict[int, Receipt] = {}
 
@@ -156,15 +146,12 @@ def test_a_task_is_cancelled_while_its_outbox_connects(shop: Shop) -> None:
         finally:
             await outbox.close()
 
-    async def main() -> None:
-        async with AsyncShop(shop, pool_size=1, max_overflow=0) as application:
-            buyers = Buyers(application, await application.connect(autocommit=True), topic, eager=False)
-            for when in When:
-                used.extend(await _at_every_suspension(buyers, with_a_new_outbox, 1, when, shop.number))
-            await buyers.connection.close()
-            receipts.update(buyers.receipts)
-
-    asyncio.run(main())
+    async with AsyncShop(shop, pool_size=1, max_overflow=0) as application:
+        buyers = Buyers(application, await application.connect(autocommit=True), topic, eager=False)
+        for when in When:
+            used.extend(await _at_every_suspension(buyers, with_a_new_outbox, 1, when, shop.number))
+        await buyers.connection.close()
+        receipts.update(buyers.receipts)
     _assert_agreement(shop, topic, used, receipts)
 
 

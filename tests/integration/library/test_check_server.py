@@ -1,7 +1,5 @@
 """Check-back in the application: any live instance of the service answers, whatever became of the others."""
 
-from __future__ import annotations
-
 import json
 import logging
 import signal
@@ -25,6 +23,7 @@ from outbox.recorder import NoRecorder
 from outbox.testing import read_committed
 from outbox.transactional_producer import TransactionalProducer
 from stack import Stack
+from tests.support.commands import ran
 from tests.support.harness import Site, wait_until
 from tests.support.listeners import COMMIT, ROLLBACK, UNKNOWN, Scripted
 from tests.support.shop import Shop
@@ -186,14 +185,8 @@ def _instances(shop: Shop, count: int) -> Iterator[list[Instance]]:
 def _die(shop: Shop, topic: str, number: int, failpoint: str) -> str:
     """Let an application die in a listener transaction; its id, or nothing if it never came so far."""
     command = [sys.executable, "-m", "tests.support.listener_application", "send", shop.table]
-    found = subprocess.run(
-        [*command, str(number), shop.site.topic(topic)],
-        env={**shop.site.environment(), FAILPOINT: failpoint},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    words = [*command, number, shop.site.topic(topic)]
+    found = ran(words, env={**shop.site.environment(), FAILPOINT: failpoint})
     assert found.returncode == -signal.SIGKILL
     return found.stdout.strip()
 
@@ -207,7 +200,7 @@ def test_other_instance_answers_check_of_dead_application(shop: Shop) -> None:
         shop.site.wait_settled()
     assert shop.has(number)
     assert shop.delivered(1, topic) == [str(number)]
-    assert {source for source, entry in shop.site.ops() if entry.transaction_id == transaction_id} == {"listener"}
+    assert {source for source, _ in shop.ops(transaction_id)} == {"listener"}
 
 
 def test_an_application_that_dies_before_its_local_transaction_is_rolled_back(shop: Shop) -> None:
@@ -269,7 +262,6 @@ def test_a_malformed_request_is_logged_and_passed(shop: Shop, caplog: pytest.Log
 
 @contextmanager
 def _outbox(shop: Shop, service: str, kafka: Mapping[str, str] | None = None, **options: Any) -> Iterator[HalfOutbox]:
-    """An outbox of the shop's site with properties of its own."""
     properties = {**shop.site.kafka(), **(kafka or {})}
     with HalfOutbox(service, properties, channel=shop.site.name, tables=shop.site.tables, **options) as outbox:
         yield outbox

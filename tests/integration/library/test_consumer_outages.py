@@ -1,7 +1,5 @@
 """The example consumers survive what Kafka does to them: a frozen broker, a restarted one, a process that slept."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -53,7 +51,6 @@ class Orders(threading.Thread):
             self.sent.append(order)
 
     def stop(self) -> list[str]:
-        """Stop, and return what was written."""
         self._stopping.set()
         self.join()
         assert self._producer.flush(60) == 0

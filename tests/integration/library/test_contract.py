@@ -1,7 +1,5 @@
 """The contract of the topics: looked at before anything is read, and while a service runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Eager sending: halves go out at `publish()`, and COMMIT still decides."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -18,7 +16,7 @@ from sqlalchemy.orm import Session
 from outbox import Message, Receipt
 from outbox._failpoints import VARIABLE as FAILPOINT
 from outbox.errors import PublishFailed, TableError, TransactionFenced, UsageError
-from outbox.protocol.op import OpEntry, OpKind, OpSource
+from outbox.protocol.op import OpKind, OpSource
 from tests.support.harness import wait_until
 from tests.support.shop import Shop
 
@@ -39,20 +37,6 @@ def _driver(session: Session) -> psycopg.Connection[Any]:
 
 def _has_half(shop: Shop, value: str) -> bool:
     return any(half.value == value.encode() for half in shop.site.halves())
-
-
-def _ops(shop: Shop, transaction_id: str) -> list[tuple[OpSource, OpEntry]]:
-    return [(source, entry) for source, entry in shop.site.ops() if entry.transaction_id == transaction_id]
-
-
-def test_a_half_is_stored_before_commit_and_delivered_after_it(shop: Shop) -> None:
-    topic, number = shop.topic(), shop.number()
-    with shop.session() as session:
-        shop.insert(session, number)
-        _publish(shop, session, topic, f"eager {number}")
-        wait_until(lambda: _has_half(shop, f"eager {number}"))
-        assert shop.site.read(topic) == []
-    assert shop.delivered(1, topic) == [f"eager {number}"]
 
 
 def test_an_outbox_that_is_eager_and_a_call_that_is_not(shop: Shop) -> None:
@@ -100,8 +84,8 @@ def test_a_rollback_needs_no_check_back(shop: Shop, end: Callable[[Session], Non
         receipts = [_publish(shop, session, topic, value) for value in ("never", "either")]
         end(session)
     transaction_id = receipts[0].transaction_id
-    wait_until(lambda: bool(_ops(shop, transaction_id)))
-    (source, entry), *_ = _ops(shop, transaction_id)
+    wait_until(lambda: bool(shop.ops(transaction_id)))
+    (source, entry), *_ = shop.ops(transaction_id)
     assert (source, entry.kind, str(entry.positions)) == (OpSource.PRODUCER, OpKind.ROLLBACK, "0-1")
     shop.site.wait_settled()
     assert shop.site.read(topic) == []
@@ -288,7 +272,7 @@ def test_a_failed_publication_that_is_swallowed_cannot_be_committed(
     assert _is_idle(engine)
     assert not shop.has(number)
     shop.site.wait_settled()
-    assert {entry.kind for _, entry in _ops(shop, receipt.transaction_id)} == {OpKind.ROLLBACK}
+    assert shop.kinds(receipt.transaction_id) == {OpKind.ROLLBACK}
     assert shop.site.read(topic) == []
 
 
@@ -391,11 +375,11 @@ def test_an_interruption_between_two_halves(shop: Shop, monkeypatch: pytest.Monk
                 with pytest.raises(KeyboardInterrupt):
                     outbox.publish(session, _message(shop, topic, "either"))
             session.rollback()
-        wait_until(lambda: bool(_ops(shop, receipt.transaction_id)))
+        wait_until(lambda: bool(shop.ops(receipt.transaction_id)))
         with Session(shop.engine) as session, session.begin():
             outbox.publish(session, _message(shop, topic, "next"))
     assert shop.delivered(1, topic) == ["next"]
     shop.site.wait_settled()
-    (source, entry), *_ = _ops(shop, receipt.transaction_id)
+    (source, entry), *_ = shop.ops(receipt.transaction_id)
     assert (source, entry.kind, str(entry.positions)) == (OpSource.PRODUCER, OpKind.ROLLBACK, "0-1")
     assert shop.delivered(1, topic) == ["next"]

@@ -1,7 +1,5 @@
 """What is published arrives byte for byte: next to an ordinary producer's, no record is told from the other."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import random
@@ -102,14 +100,8 @@ def test_every_edge_is_what_an_ordinary_producer_would_have_written(shop: Shop) 
     publish(shop, ours, list(EDGES.values()))
     producer = Producer(shop.site.kafka())
     for message in EDGES.values():
-        producer.produce(
-            shop.site.topic(theirs),
-            message.value,
-            message.key,
-            0,
-            timestamp=message.timestamp or 0,
-            headers=list(message.header_list()),
-        )
+        rest: dict[str, Any] = {"timestamp": message.timestamp or 0, "headers": list(message.header_list())}
+        producer.produce(shop.site.topic(theirs), message.value, message.key, 0, **rest)
     assert producer.flush(30) == 0
     published, produced = shop.records(len(EDGES), ours), shop.records(len(EDGES), theirs)
     assert [stored(record) for record in published] == [stored(record) for record in produced]
@@ -164,9 +156,6 @@ def test_the_trace_of_the_publisher_reaches_the_consumer(shop: Shop) -> None:
     assert f"{span.get_span_context().trace_id:032x}" in (headers["traceparent"] or b"").decode()
 
 
-# --- What fits on a real Kafka: `publish()` refuses what is too large, and all the rest is delivered.
-
-
 LIMIT = 4_000
 HEADERS: list[tuple[str, bytes | str | None]] = [(f"h{number}", b"") for number in range(60)]
 
@@ -209,9 +198,6 @@ def test_largest_half_that_is_accepted_is_delivered(shop: Shop) -> None:
             shop.outbox.publish(session, Message(topic, bytes(room + 1), b"k"))
         shop.outbox.publish(session, Message(topic, bytes(room), b"k"))
     assert [len(record.value or b"") for record in shop.records(2, "ample")] == [5, room]
-
-
-# --- Objects published to a real topic are read back from it by the deserializers of those who made the formats.
 
 
 def send(shop: Shop, topic: str, *messages: Message) -> list[VisibleRecord]:

@@ -1,7 +1,5 @@
 """The examples run."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -14,6 +12,7 @@ import httpx
 import pytest
 
 from outbox.testing import VisibleRecord, read_committed
+from tests.support.commands import ran
 from tests.support.harness import Site, wait_until
 from tests.support.message_rows import create, relay_settings
 from tests.support.servers import Servers
@@ -37,14 +36,8 @@ def test_the_quickstart_publishes_one_order(servers: Servers) -> None:
         site.create_named_topics("orders")
         _create_orders(site)
         site.relay(extra=relay_settings(site))
-        program = subprocess.run(
-            [sys.executable, str(ROOT / "examples" / "quickstart.py")],
-            env=_environment(site, "postgresql+psycopg://", "orders"),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        environment = _environment(site, "postgresql+psycopg://", "orders")
+        program = ran([sys.executable, ROOT / "examples" / "quickstart.py"], env=environment)
         assert program.returncode == 0, program.stderr
         message_id = program.stdout.split()[-1]
         wait_until(lambda: _records(site, message_id) != [], explain=site.logs)

@@ -1,7 +1,5 @@
 """The inbox: a message that comes again is handled once, whatever dies or races."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -37,7 +35,6 @@ from tests.support.shop import Shop
 
 @pytest.fixture
 def inbox(site: Site) -> Inbox:
-    """The inbox of a group, its table made."""
     with site.connect() as connection:
         InboxTable(site.tables).create(connection)
     return Inbox("billing", site.tables)
@@ -256,19 +253,16 @@ def test_a_message_is_new_once_in_asyncio_too(site: Site, inbox: Inbox) -> None:
     assert _ids(site) == ["a/0", "a/1", "a/2"]
 
 
-def test_autocommit_and_what_is_no_async_session_are_refused_in_asyncio_too(site: Site, inbox: Inbox) -> None:
-    async def consume() -> None:
-        engine = _async_engine(site).execution_options(isolation_level="AUTOCOMMIT")
-        async with AsyncSession(engine) as session:
-            with pytest.raises(UsageError, match="autocommit"):
-                await inbox.once_async(session, "a/0")
-        async with await psycopg.AsyncConnection.connect(site.postgres_url, autocommit=True) as plain:
-            with pytest.raises(UsageError, match="autocommit"):
-                await inbox.once_async(plain, "a/0")
-        with Session(site.engine()) as blocking, pytest.raises(UsageError, match="async session or connection"):
-            await inbox.once_async(blocking, "a/0")  # type: ignore[arg-type]  # what a user may try
-
-    asyncio.run(consume())
+async def test_autocommit_and_what_is_no_async_session_are_refused_in_asyncio_too(site: Site, inbox: Inbox) -> None:
+    engine = _async_engine(site).execution_options(isolation_level="AUTOCOMMIT")
+    async with AsyncSession(engine) as session:
+        with pytest.raises(UsageError, match="autocommit"):
+            await inbox.once_async(session, "a/0")
+    async with await psycopg.AsyncConnection.connect(site.postgres_url, autocommit=True) as plain:
+        with pytest.raises(UsageError, match="autocommit"):
+            await inbox.once_async(plain, "a/0")
+    with Session(site.engine()) as blocking, pytest.raises(UsageError, match="async session or connection"):
+        await inbox.once_async(blocking, "a/0")  # type: ignore[arg-type]  # what a user may try
     assert _ids(site) == []
 
 

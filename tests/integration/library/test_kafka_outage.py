@@ -1,7 +1,5 @@
 """An outage of Kafka costs a service its writes, and nothing else."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

@@ -1,7 +1,5 @@
 """`TransactionalProducer`: half first, then the local transaction, then its end; alone, or with a session."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Sequence

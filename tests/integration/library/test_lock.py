@@ -1,7 +1,5 @@
 """When the seal takes the advisory lock: with the row, and before the halves where the row may be long in coming."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import psycopg
@@ -56,7 +54,6 @@ def _is_locked(shop: Shop, transaction_id: str) -> bool:
 
 
 def _places_with_lock(shop: Shop, engine: Engine, messages: list[Message], monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """At which failpoints of a transaction its lock is held."""
     found: set[str] = set()
 
     def look(name: str) -> None:

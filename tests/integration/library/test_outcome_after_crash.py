@@ -3,8 +3,6 @@
 OUTBOX_TEST_REPEATS says how often the crashes under load are repeated.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import random
@@ -71,7 +69,6 @@ def _crash(server: Postgres, outbox: Outbox, die: Callable[[Postgres, int], None
 
 
 def _take_xid(url: str, xid: int) -> None:
-    """Let another transaction have an xid, and commit."""
     taken = -1
     while taken < xid:
         with _connected(url) as connection:
@@ -82,7 +79,6 @@ def _take_xid(url: str, xid: int) -> None:
 
 @contextmanager
 def _connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection, as soon as the server takes one again."""
     made: list[psycopg.Connection[Any]] = []
 
     def connect() -> bool:

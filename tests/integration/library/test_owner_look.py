@@ -1,8 +1,5 @@
 """Who publishes is heard where no relay delivers the message table (R82)."""
 
-from __future__ import annotations
-
-import asyncio
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,7 +48,6 @@ class Place:
 
     @contextmanager
     def owned(self) -> Iterator[None]:
-        """Own the table, as a relay does."""
         with self.site.connect() as connection:
             source = source_name(self.site.tables.schema, self.site.tables.source)
             assert connection.execute(TRY_OWN, (source,)).fetchone() == (True,)
@@ -70,7 +66,6 @@ def place(servers: Servers) -> Iterator[Place]:
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Looks:
-    """What looks find, of which one is due at each publication."""
     monkeypatch.setattr(row_writer, "LOOK_SECONDS", 0.0)
     caplog.set_level(logging.WARNING, "outbox")
     return Looks()
@@ -106,23 +101,20 @@ def test_a_table_without_an_owner_is_told_through_each_driver(
     outbox.close()
 
 
-def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, looks: Looks) -> None:
-    async def publish() -> None:
-        outbox = AsyncOutbox("orders", tables=place.site.tables, recorder=looks)
-        engine = create_async_engine(sqlalchemy_url(place.site.postgres_url, "asyncpg"))
-        async with AsyncSession(engine) as session, session.begin():
-            await outbox.publish(session, Message("orders", b"v"))
-            await outbox.publish(session, Message("orders", b"v"))
-        connection = await asyncpg.connect(place.site.postgres_url)
-        async with connection.transaction():
-            await outbox.publish(connection, Message("orders", b"v"))
-        await connection.close()
-        async with await psycopg.AsyncConnection.connect(place.site.postgres_url) as other:
-            await outbox.publish_many(other, [Message("orders", b"v")] * 200)
-        await engine.dispose()
-        await outbox.close()
-
-    asyncio.run(publish())
+async def test_a_table_without_an_owner_is_told_through_async_drivers(place: Place, looks: Looks) -> None:
+    outbox = AsyncOutbox("orders", tables=place.site.tables, recorder=looks)
+    engine = create_async_engine(sqlalchemy_url(place.site.postgres_url, "asyncpg"))
+    async with AsyncSession(engine) as session, session.begin():
+        await outbox.publish(session, Message("orders", b"v"))
+        await outbox.publish(session, Message("orders", b"v"))
+    connection = await asyncpg.connect(place.site.postgres_url)
+    async with connection.transaction():
+        await outbox.publish(connection, Message("orders", b"v"))
+    await connection.close()
+    async with await psycopg.AsyncConnection.connect(place.site.postgres_url) as other:
+        await outbox.publish_many(other, [Message("orders", b"v")] * 200)
+    await engine.dispose()
+    await outbox.close()
     assert (looks.found[0], min(looks.found[1:]) >= 600, len(looks.found)) == (0, True, 3)
 
 

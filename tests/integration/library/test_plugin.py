@@ -1,7 +1,5 @@
 """The pytest plugin as a user has it: a project in a folder of its own, its tests run by pytest itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

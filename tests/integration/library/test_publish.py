@@ -1,7 +1,5 @@
 """What is published in a session is visible as it was written, together, and in the order of the database."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,13 +46,9 @@ def test_the_application_itself_says_that_it_committed(shop: Shop) -> None:
     topic = shop.topic()
     with shop.session() as session:
         receipt = shop.publish(session, topic, "a")
-    wait_until(lambda: _sources(shop, receipt.transaction_id) == [OpSource.PRODUCER])
+    wait_until(lambda: [source for source, _ in shop.ops(receipt.transaction_id)] == [OpSource.PRODUCER])
     assert shop.delivered(1, topic) == ["a"]
     assert shop.site.rows()[receipt.transaction_id] == "C"
-
-
-def _sources(shop: Shop, transaction_id: str) -> list[OpSource]:
-    return [source for source, entry in shop.site.ops() if entry.transaction_id == transaction_id]
 
 
 def test_a_key_chooses_the_partition_that_a_java_producer_would_choose(shop: Shop) -> None:

@@ -1,10 +1,6 @@
 """Transactions that end where nobody expects it: by SQL in a session, or by an exception at any line (R47)."""
 
-from __future__ import annotations
-
-import sys
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,41 +11,15 @@ from sqlalchemy.orm import Session
 import outbox._publish.own_transaction
 from outbox import Message
 from outbox.errors import CommitOutcomeUnknown, UsageError
+from tests.support.interrupting import Interrupter, Interruption
 from tests.support.shop import Shop
-
-
-class Interruption(BaseException):
-    """What a signal handler raises."""
-
-
-class Interrupter:
-    """Raises at one line of the module that owns BEGIN and COMMIT; counts the lines."""
-
-    def __init__(self, line: int) -> None:
-        self._line = line
-        self.lines = 0
-
-    def __enter__(self) -> Self:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename != outbox._publish.own_transaction.__file__:
-            return None
-        if event == "line":
-            self.lines += 1
-            if self.lines == self._line:
-                raise Interruption
-        return self._trace
 
 
 def publish_interrupted(shop: Shop, connection: psycopg.Connection[Any], topic: str, line: int) -> tuple[int, int]:
     """Insert a row and publish its number, interrupted at a line; return the number, and how many lines there were."""
     number = shop.number()
-    with Interrupter(line) as interrupter:
+    module = outbox._publish.own_transaction.__file__  # it owns BEGIN and COMMIT
+    with Interrupter(line, module.__eq__, lambda _: True) as interrupter:
         try:
             with shop.outbox.transaction(connection) as transaction:
                 connection.execute(f"INSERT INTO {shop.table} VALUES ({number}, 0)".encode())

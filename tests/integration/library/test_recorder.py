@@ -1,7 +1,5 @@
 """What a recorder hears of a real outbox."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import psycopg
@@ -19,8 +17,6 @@ from tests.support.shop import Shop
 
 
 class Heard:
-    """An outbox of a shop's site, and what its recorder counted."""
-
     def __init__(self, shop: Shop) -> None:
         self._registry = CollectorRegistry()
         self.outbox: HalfOutbox = shop.site.half_outbox("heard", recorder=PrometheusRecorder(self._registry))
@@ -29,7 +25,6 @@ class Heard:
         return self._registry.get_sample_value(f"outbox_{name}", {"service": "heard", **labels}) or 0.0
 
     def ended(self) -> dict[str, float]:
-        """Transactions by outcome, those that happened."""
         outcomes = ("committed", "rolled_back", "unknown", "fenced")
         counts = {outcome: self.count("transactions_total", outcome=outcome) for outcome in outcomes}
         return {outcome: count for outcome, count in counts.items() if count}
@@ -42,14 +37,13 @@ def heard(shop: Shop) -> Iterator[Heard]:
         yield made
 
 
-def _message(shop: Shop, topic: str) -> Message:
-    return Message(shop.site.topic(topic), "v", "k")
+def _message(shop: Shop) -> Message:
+    return Message(shop.site.topic(shop.topic()), "v", "k")
 
 
 def test_a_commit(shop: Shop, heard: Heard) -> None:
-    topic = shop.topic()
     with shop.session() as session:
-        heard.outbox.publish_many(session, [_message(shop, topic)] * 3)
+        heard.outbox.publish_many(session, [_message(shop)] * 3)
     assert heard.ended() == {"committed": 1}
     assert heard.count("messages_published_total") == 3
     assert heard.count("half_ack_seconds_count") == 1
@@ -58,9 +52,8 @@ def test_a_commit(shop: Shop, heard: Heard) -> None:
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_a_rollback(shop: Shop, heard: Heard, eager: bool) -> None:  # noqa: FBT001 - pytest's parameter
-    topic = shop.topic()
     with Session(shop.engine) as session:
-        heard.outbox.publish(session, _message(shop, topic), eager=eager)
+        heard.outbox.publish(session, _message(shop), eager=eager)
         session.rollback()
     assert heard.ended() == {"rolled_back": 1}
     assert heard.count("messages_published_total") == 1
@@ -73,9 +66,8 @@ def test_a_transaction_without_messages_is_none(shop: Shop, heard: Heard) -> Non
 
 
 def test_a_fence(shop: Shop, heard: Heard) -> None:
-    topic = shop.topic()
     with Session(shop.engine) as session:
-        receipt = heard.outbox.publish(session, _message(shop, topic))
+        receipt = heard.outbox.publish(session, _message(shop))
         heard.outbox.outcome(receipt.transaction_id, shop.engine)
         with pytest.raises(TransactionFenced):
             session.commit()
@@ -83,11 +75,10 @@ def test_a_fence(shop: Shop, heard: Heard) -> None:
 
 
 def test_a_lost_reply(shop: Shop, heard: Heard) -> None:
-    topic = shop.topic()
     with LossyProxy(shop.site.postgres_url) as proxy:
         engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(proxy.url))
         with Session(engine) as session:
-            heard.outbox.publish(session, _message(shop, topic))
+            heard.outbox.publish(session, _message(shop))
             with pytest.raises(CommitOutcomeUnknown):
                 session.commit()
         engine.dispose()
@@ -95,10 +86,9 @@ def test_a_lost_reply(shop: Shop, heard: Heard) -> None:
 
 
 def test_an_op_marker_that_cannot_be_sent(shop: Shop, heard: Heard) -> None:
-    topic = shop.topic()
     with shop.engine.connect() as connection:
         with connection.begin(), Session(connection) as session:
-            heard.outbox.publish(session, _message(shop, topic))
+            heard.outbox.publish(session, _message(shop))
             session.commit()
         heard.outbox.close()  # before the first sight of the connection
     wait_until(lambda: heard.count("ops_dropped_total") == 1)

@@ -1,7 +1,5 @@
 """A channel that is deleted and recreated while an application runs (R39)."""
 
-from __future__ import annotations
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session

@@ -1,7 +1,5 @@
 """What happens when the seal or the COMMIT fails: all is rolled back, nothing is delivered, the pool stays clean."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import psycopg
@@ -15,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outbox import Message, OutboxError
 from outbox.errors import CommitOutcomeUnknown, PublishFailed, TableError, TransactionFenced, UsageError
-from outbox.protocol.op import OpEntry, OpKind
+from outbox.protocol.op import OpKind
 from outbox.transaction import Outcome
 from tests.support.harness import Site, wait_until
 from tests.support.shop import Shop
@@ -73,24 +71,20 @@ def _pool_is_clean(shop: Shop, engine: Engine) -> bool:
     return shop.has(number)
 
 
-def _producers_ops(shop: Shop, transaction_id: str) -> list[OpEntry]:
-    return [
-        entry for source, entry in shop.site.ops() if entry.transaction_id == transaction_id and source == "producer"
-    ]
-
-
 def _is_decided(shop: Shop, transaction_id: str, state: str) -> bool:
     """Whether the checker decided, and nobody before it."""
     wait_until(lambda: shop.site.rows().get(transaction_id) == state)
     shop.site.wait_settled()
-    return _producers_ops(shop, transaction_id) == []
+    return not shop.marked(transaction_id)
 
 
-def _is_rolled_back(shop: Shop, transaction_id: str) -> bool:
-    """Whether the producer's rollback marker, or the checker, ended it; a commit marker never went out."""
+def _assert_rolled_back(shop: Shop, engine: Engine, topic: str, number: int, transaction_id: str) -> None:
+    """The producer's rollback marker, or the checker, ended it; a commit marker never went out."""
+    assert _pool_is_clean(shop, engine)
+    assert not shop.has(number)
     shop.site.wait_settled()
-    kinds = {entry.kind for source, entry in shop.site.ops() if entry.transaction_id == transaction_id}
-    return kinds == {OpKind.ROLLBACK}
+    assert shop.kinds(transaction_id) == {OpKind.ROLLBACK}
+    assert shop.site.read(topic) == []
 
 
 @pytest.mark.parametrize("end", ENDINGS)
@@ -100,10 +94,7 @@ def test_the_checker_was_first(shop: Shop, engine: Engine, end: Callable[[Sessio
     _rollback_row(shop, transaction_id)
     with pytest.raises(TransactionFenced):
         end(session)
-    assert _pool_is_clean(shop, engine)
-    assert not shop.has(number)
-    assert _is_rolled_back(shop, transaction_id)
-    assert shop.site.read(topic) == []
+    _assert_rolled_back(shop, engine, topic, number, transaction_id)
 
 
 @pytest.mark.parametrize("end", ENDINGS)
@@ -121,10 +112,7 @@ def test_an_interruption(
     with pytest.raises(KeyboardInterrupt):
         end(session)
     monkeypatch.undo()
-    assert _pool_is_clean(shop, engine)
-    assert not shop.has(number)
-    assert _is_rolled_back(shop, transaction_id)
-    assert shop.site.read(topic) == []
+    _assert_rolled_back(shop, engine, topic, number, transaction_id)
 
 
 @pytest.mark.parametrize("end", ENDINGS)
@@ -144,9 +132,7 @@ def test_a_connection_that_is_lost_in_the_seal(
         end(session)
     monkeypatch.undo()
     assert caught.value.connection_invalidated
-    assert _pool_is_clean(shop, engine)
-    assert not shop.has(number)
-    assert _is_rolled_back(shop, transaction_id)
+    _assert_rolled_back(shop, engine, topic, number, transaction_id)
 
 
 def test_an_error_of_postgres_in_the_seal_comes_out_as_sqlalchemys(shop: Shop, engine: Engine) -> None:
@@ -212,10 +198,7 @@ def test_a_constraint_that_fails_at_commit(shop: Shop, engine: Engine, end: Call
     _add_deferred_constraint(shop, session)
     with pytest.raises(IntegrityError):
         end(session)
-    assert _pool_is_clean(shop, engine)
-    assert not shop.has(number)
-    assert _is_rolled_back(shop, transaction_id)
-    assert shop.site.read(topic) == []
+    _assert_rolled_back(shop, engine, topic, number, transaction_id)
 
 
 def test_a_handler_of_the_users_that_translates_the_error_of_commit(shop: Shop, engine: Engine) -> None:
@@ -231,9 +214,7 @@ def test_a_handler_of_the_users_that_translates_the_error_of_commit(shop: Shop, 
     _add_deferred_constraint(shop, session)
     with pytest.raises(Translated):
         _by_commit_and_rollback(session)
-    assert _pool_is_clean(shop, engine)
-    assert _is_rolled_back(shop, transaction_id)
-    assert shop.site.read(topic) == []
+    _assert_rolled_back(shop, engine, topic, number, transaction_id)
 
 
 @pytest.mark.parametrize("end", ENDINGS)
@@ -248,10 +229,7 @@ def test_another_listener_that_raises_between_the_seal_and_commit(
     event.listen(session.connection(), "commit", fail)
     with pytest.raises(RuntimeError, match="not of the library"):
         end(session)
-    assert _pool_is_clean(shop, engine)
-    assert not shop.has(number)
-    assert _is_rolled_back(shop, transaction_id)
-    assert shop.site.read(topic) == []
+    _assert_rolled_back(shop, engine, topic, number, transaction_id)
 
 
 def test_a_transaction_that_failed_before_and_nobody_noticed(shop: Shop, engine: Engine) -> None:
@@ -296,6 +274,4 @@ def test_one_of_two_outboxes_fails(shop: Shop, engine: Engine) -> None:
         _rollback_row(shop, second)
         with pytest.raises(OutboxError):
             _by_commit(session)
-    assert _pool_is_clean(shop, engine)
-    assert _is_rolled_back(shop, first)
-    assert shop.site.read(topic) == []
+    _assert_rolled_back(shop, engine, topic, number, first)

@@ -1,7 +1,5 @@
 """Sessions at their edges: two connections, threads, forks, listeners, pools; and the life of an outbox."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -16,7 +14,7 @@ from sqlalchemy import Column, Connection, Engine, Integer, MetaData, Table, eve
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.event import registry as event_registry
 from sqlalchemy.exc import DBAPIError, ProgrammingError
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
 from outbox import HalfOutbox, Message
@@ -24,7 +22,7 @@ from outbox._publish import sqlalchemy_session
 from outbox.errors import ChannelError, PublishFailed, TransactionFenced, UsageError
 from outbox.protocol.op import OpKind
 from tests.integration.library.test_outbox_contract import JOINED, JoinMode
-from tests.support.harness import Site, doubled
+from tests.support.harness import doubled
 from tests.support.shop import Shop
 
 
@@ -41,10 +39,6 @@ def _nothing_is_left_behind() -> Iterator[None]:
     assert not sqlalchemy_session._published
     assert not sqlalchemy_session._sealed
     assert not sqlalchemy_session._sessions
-
-
-def _kinds(shop: Shop, transaction_id: str) -> set[OpKind]:
-    return {entry.kind for _, entry in shop.site.ops() if entry.transaction_id == transaction_id}
 
 
 @pytest.mark.parametrize("publish_first", [True, False])
@@ -113,7 +107,7 @@ def test_a_joined_session_that_commits_after_the_outer_commit_failed(shop: Shop,
         session.commit()
         session.close()
     shop.site.wait_settled()
-    assert _kinds(shop, receipt.transaction_id) == {OpKind.ROLLBACK}
+    assert shop.kinds(receipt.transaction_id) == {OpKind.ROLLBACK}
     assert shop.site.read(topic) == []
 
 
@@ -140,7 +134,7 @@ def test_a_session_whose_connection_was_committed_and_used_again(shop: Shop, eng
         connection.execute(text("SELECT 1"))
     assert shop.has(number)
     assert shop.delivered(1, topic) == ["committed"]
-    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+    assert shop.kinds(receipt.transaction_id) == {OpKind.COMMIT}
 
 
 def test_a_reset_of_another_connection_that_shares_the_drivers(shop: Shop) -> None:
@@ -153,7 +147,7 @@ def test_a_reset_of_another_connection_that_shares_the_drivers(shop: Shop) -> No
         with engine.connect() as second:
             second.execute(text("SELECT 1"))
     assert shop.delivered(1, topic) == ["committed"]
-    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+    assert shop.kinds(receipt.transaction_id) == {OpKind.COMMIT}
 
 
 @pytest.mark.parametrize("raised_by", ["begin", "commit"])
@@ -180,7 +174,7 @@ def test_a_listener_that_raises_in_the_transaction_after_a_committed_one(
         with pytest.raises(RuntimeError, match="of the user's"):
             go_on(connection)
     assert shop.delivered(1, topic) == ["committed"]
-    assert _kinds(shop, receipt.transaction_id) == {OpKind.COMMIT}
+    assert shop.kinds(receipt.transaction_id) == {OpKind.COMMIT}
 
 
 def test_a_connection_that_was_taken_from_its_pool(shop: Shop, engine: Engine) -> None:
@@ -213,7 +207,7 @@ def test_a_first_sight_after_the_row_may_have_been_purged(shop: Shop, engine: En
             connection.execute(text("SELECT 1"))
         finally:
             other.execute(f"DELETE FROM {tables.meta} WHERE key = 'purged_until'".encode())
-    assert _kinds(shop, id_) == set()
+    assert shop.kinds(id_) == set()
 
 
 def test_a_look_at_the_row_that_fails_leaves_a_clean_connection(shop: Shop, engine: Engine) -> None:
@@ -250,20 +244,6 @@ def test_errors_of_other_peoples_transactions_are_left_alone(shop: Shop, engine:
         assert isinstance(failed.value.orig, psycopg.errors.UniqueViolation)
 
 
-def test_a_statement_that_fails_in_a_published_transaction(shop: Shop, engine: Engine) -> None:
-    topic, number = shop.topic(), shop.number()
-    with Session(engine) as session:
-        shop.insert(session, number)
-        shop.publish(session, topic, "never")
-        with pytest.raises(ProgrammingError):
-            session.execute(text("SELECT * FROM no_such_table"))
-        session.rollback()
-        shop.publish(session, topic, "afterwards")
-        session.commit()
-    assert not shop.has(number)
-    assert shop.delivered(1, topic) == ["afterwards"]
-
-
 def test_listeners_do_not_pile_up(shop: Shop) -> None:
     """A session for each transaction, each on options of its own, as request handlers do it."""
     topic = shop.topic()
@@ -295,25 +275,6 @@ def test_publishing_inside_psycopgs_own_block_is_refused(shop: Shop) -> None:
         assert connection.info.transaction_status is TransactionStatus.IDLE
     assert shop.has(number)
     assert shop.delivered(1, topic) == ["kept"]
-
-
-def test_scoped_sessions_in_threads(shop: Shop) -> None:
-    topic = shop.topic()
-    scoped = scoped_session(sessionmaker(shop.engine))
-
-    def work(worker: int) -> None:
-        for turn in range(5):
-            shop.outbox.publish(scoped, Message(shop.site.topic(topic), f"{worker}/{turn}", str(worker)))
-            if turn % 2:
-                scoped.rollback()
-            else:
-                scoped.commit()
-        scoped.remove()
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    found = sorted(shop.delivered(24, topic))
-    assert found == sorted(f"{worker}/{turn}" for worker in range(8) for turn in (0, 2, 4))
 
 
 def test_sixteen_threads_share_one_outbox(shop: Shop) -> None:
@@ -431,20 +392,6 @@ def test_ping_says_whether_publishing_would_work(shop: Shop) -> None:
     nowhere = {"bootstrap.servers": "127.0.0.1:1"}
     with HalfOutbox("orders", nowhere, publish_timeout_seconds=0.5) as outbox, pytest.raises(PublishFailed):
         outbox.ping()
-
-
-def test_kafka_is_asked_for_in_the_first_publication_and_then_it_is_down(site: Site) -> None:
-    site.create("orders")
-    kafka = {"bootstrap.servers": "127.0.0.1:1"}
-    with (
-        HalfOutbox("orders", kafka, channel=site.name, tables=site.tables, publish_timeout_seconds=0.5) as outbox,
-        Session(site.engine()) as session,
-    ):
-        for _ in range(2):
-            with pytest.raises(PublishFailed):
-                outbox.publish(session, Message(site.topic("orders"), "never"))
-        session.execute(text("SELECT 1"))
-        session.commit()
 
 
 def test_a_listener_of_the_users_on_the_same_connection(shop: Shop, engine: Engine) -> None:

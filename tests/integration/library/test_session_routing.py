@@ -1,7 +1,5 @@
 """Sessions of several engines: `binds`, and SQLAlchemy's leader and follower."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +10,6 @@ from sqlalchemy.schema import MetaData
 
 from outbox import Message, Receipt
 from outbox.errors import UsageError
-from outbox.protocol.op import OpSource
 from tests.support.harness import wait_until
 from tests.support.shop import Shop
 
@@ -45,13 +42,11 @@ def other(shop: Shop) -> Engine:
 
 @pytest.fixture(scope="module")
 def follower(shop: Shop) -> Engine:
-    """Another engine on the same database, which only reads."""
     return shop.site.engine(execution_options=READ_ONLY)
 
 
 @pytest.fixture(scope="module")
 def table(shop: Shop) -> Iterator[Table]:
-    """The shop's table, mapped."""
     mapping = registry()
     found = Table(shop.table, MetaData(), autoload_with=shop.engine)
     mapping.map_imperatively(Stock, found)
@@ -61,12 +56,6 @@ def table(shop: Shop) -> Iterator[Table]:
 
 def _publish(shop: Shop, session: Session, topic: str, value: str = "v", **options: Any) -> Receipt:
     return shop.outbox.publish(session, Message(shop.site.topic(topic), value, topic), **options)
-
-
-def _told(shop: Shop, receipt: Receipt) -> bool:
-    """Return whether the application has sent the op marker: the end of the transaction was seen."""
-    id_ = receipt.transaction_id
-    return (OpSource.PRODUCER, id_) in [(source, entry.transaction_id) for source, entry in shop.site.ops()]
 
 
 @pytest.mark.parametrize("flush", [True, False])
@@ -80,7 +69,7 @@ def test_session_with_binds_publishes_where_its_objects_are(shop: Shop, table: T
         receipt = _publish(shop, session, topic)
     assert shop.delivered(1, topic) == ["v"]
     assert shop.has(number)
-    wait_until(lambda: _told(shop, receipt))
+    wait_until(lambda: shop.marked(receipt.transaction_id))
 
 
 def test_session_with_binds_publishes_by_bind_arguments(shop: Shop, table: Table) -> None:
@@ -135,7 +124,7 @@ def test_routing_session_publishes_on_its_leader(
         session.scalars(select(table.c.id)).all()
     assert shop.delivered(1, topic) == ["v"]
     assert shop.has(number)
-    wait_until(lambda: _told(shop, receipt))
+    wait_until(lambda: shop.marked(receipt.transaction_id))
 
 
 def test_rolled_back_routing_session_delivers_nothing(shop: Shop, follower: Engine, table: Table) -> None:
@@ -170,5 +159,5 @@ def test_follower_that_can_write_is_refused(shop: Shop, other: Engine, table: Ta
 
 def test_read_only_connection_is_refused(shop: Shop, follower: Engine) -> None:
     topic = shop.topic()
-    with Session(follower) as session, pytest.raises(UsageError, match="read-only"):
+    with Session(follower) as session, pytest.raises(UsageError, match="The session's connection is read-only"):
         _publish(shop, session, topic)

@@ -1,7 +1,5 @@
 """The strangers of the torture do hold what they say, and let it go."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import psycopg

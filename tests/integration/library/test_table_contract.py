@@ -1,7 +1,5 @@
 """The contract of the tables: a fresh one fulfils it, and each breach is found with what to do (R75)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
@@ -46,7 +44,6 @@ class Made:
 
 @pytest.fixture
 def made(site: Site) -> Iterator[Made]:
-    """The tables, for a test that breaks one and rolls that back."""
     with site.connect() as connection:
         yield Made(site, connection)
 

@@ -1,7 +1,5 @@
 """`publish_many()` of many messages: by COPY where the connection can, by an INSERT elsewhere, with the same rows."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +24,6 @@ MANY = [Message("orders", str(number), str(number % 7), {"n": str(number)}) for 
 
 
 class Place:
-    """A message table, and an outbox in table mode."""
-
     def __init__(self, site: Site) -> None:
         self.url = site.postgres_url
         self.tables = site.tables
@@ -66,7 +62,6 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def expected(receipts: list[Receipt]) -> list[tuple[int, bytes]]:
-    """Return what the receipts of `MANY` say of the rows."""
     return [(receipt.position, message.value_bytes() or b"") for receipt, message in zip(receipts, MANY, strict=True)]
 
 

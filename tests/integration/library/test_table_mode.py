@@ -1,8 +1,5 @@
 """In table mode a message is a row of the caller's transaction, through any driver, and nothing needs Kafka."""
 
-from __future__ import annotations
-
-import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -52,8 +49,6 @@ ODD = [
 
 @dataclass(frozen=True)
 class Row:
-    """A committed row, and the id that its message carries."""
-
     message_id: str
     service: str
     topic: str
@@ -105,26 +100,21 @@ def place(servers: Servers) -> Iterator[Place]:
         made.outbox.close()
 
 
+@pytest.fixture(autouse=True)
+def _no_rows(place: Place) -> None:
+    place.rows()
+
+
 @pytest.fixture(params=DOORS)
 def opened(place: Place, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    """Each kind of connection, with no rows in the table."""
-    place.rows()
+    """Each kind of connection."""
     with DOORS[request.param](place.url) as made:
         yield made
 
 
 def as_row(message: Message, receipt: Receipt) -> Row:
-    """What must be in the table."""
-    return Row(
-        receipt.message_id,
-        "orders",
-        message.topic,
-        message.partition,
-        message.timestamp,
-        message.key_bytes(),
-        message.value_bytes(),
-        message.header_list(),
-    )
+    place = ("orders", message.topic, message.partition, message.timestamp)
+    return Row(receipt.message_id, *place, message.key_bytes(), message.value_bytes(), message.header_list())
 
 
 def _fail_after(call: Callable[..., object], *arguments: object) -> None:
@@ -153,14 +143,8 @@ def test_many_messages_are_inserted_in_their_order(place: Place, opened: Opened)
     assert len({receipt.transaction_id for receipt in receipts}) == 1
 
 
-DECIDING = {
-    "standard_conforming_strings": "off",
-    "array_nulls": "off",
-    "bytea_output": "escape",
-    "DateStyle": "German",
-    "TimeZone": "Asia/Tokyo",
-    "extra_float_digits": "-15",
-}
+DECIDING = {"standard_conforming_strings": "off", "array_nulls": "off", "bytea_output": "escape"}
+DECIDING |= {"DateStyle": "German", "TimeZone": "Asia/Tokyo", "extra_float_digits": "-15"}
 """Settings of a session that decide how text is written or read."""
 
 
@@ -177,7 +161,6 @@ def test_no_setting_of_a_session_decides_what_a_row_has(place: Place, opened: Op
 
 def test_loaders_of_an_application_do_not_fail_after_the_row_is_there(place: Place) -> None:
     """An application may have ids of its own types loaded as text."""
-    place.rows()
     with psycopg.connect(place.url) as connection:
         for name in ("int8", "timestamptz"):
             connection.adapters.register_loader(name, psycopg.types.string.TextLoader)
@@ -246,6 +229,8 @@ def test_outcome_takes_an_engine(place: Place, driver: str) -> None:
     assert place.outbox.outcome(receipt.transaction_id, engine) is Outcome.ROLLED_BACK
     with pytest.raises(UsageError, match="not a transaction of this database"):
         place.outbox.outcome(make_transaction_id(1, bytes([255] * 10)), engine)
+    with pytest.raises(UsageError, match="is not a transaction id"):
+        place.outbox.outcome("1", engine)
 
 
 @pytest.mark.parametrize("xid", [1 << 32, (1 << 32) + 2])
@@ -469,7 +454,6 @@ def test_a_transaction_whose_messages_were_all_struck_has_no_outcome_to_ask_for(
 
 
 def test_an_application_can_neither_read_messages_nor_choose_their_ids(place: Place) -> None:
-    place.rows()
     url, message = (
         place.site.role("reader", MessageTable(place.site.tables).application_grant),
         place.site.tables.message,
@@ -498,26 +482,23 @@ def test_the_table_refuses_a_row_that_a_relay_could_not_hold(place: Place, colum
         connection.execute(statement.encode())
 
 
-def test_outcome_refuses_what_is_no_transaction_id(place: Place) -> None:
-    with place.site.connect() as connection, pytest.raises(UsageError, match="is not a transaction id"):
-        place.outbox.outcome("1", connection)
-
-
 @pytest.fixture
 def engine(place: Place) -> Iterator[Engine]:
-    """An engine on psycopg, with no rows in the table."""
-    place.rows()
     made = place.site.engine()
     yield made
     made.dispose()
 
 
+def _order(place: Place, engine: Engine) -> Any:
+    order, orders = type("Order", (), {}), registry(metadata=MetaData())
+    orders.map_imperatively(order, Table(place.business, orders.metadata, autoload_with=engine))
+    return order
+
+
 def test_a_session_is_flushed_first_so_that_ids_follow_the_locks(place: Place, engine: Engine) -> None:
-    orders = registry(metadata=MetaData())
-    order: Any = type("Order", (), {})
+    order = _order(place, engine)
     with engine.begin() as connection:
         connection.execute(text(f"INSERT INTO {place.business} VALUES (7, 'new')"))
-    orders.map_imperatively(order, Table(place.business, orders.metadata, autoload_with=engine))
     done: list[str] = []
 
     def change(state: str) -> None:
@@ -539,9 +520,7 @@ def test_a_session_is_flushed_first_so_that_ids_follow_the_locks(place: Place, e
 
 
 def test_nothing_is_flushed_where_autoflush_is_off(place: Place, engine: Engine) -> None:
-    orders = registry(metadata=MetaData())
-    order: Any = type("Order", (), {})
-    orders.map_imperatively(order, Table(place.business, orders.metadata, autoload_with=engine))
+    order = _order(place, engine)
     with Session(engine) as session, session.begin():
         session.add(order(id=71))
         with session.no_autoflush:
@@ -553,9 +532,7 @@ def test_nothing_is_flushed_where_autoflush_is_off(place: Place, engine: Engine)
 
 
 def test_a_listener_of_flush_events_may_publish(place: Place, engine: Engine) -> None:
-    orders = registry(metadata=MetaData())
-    order: Any = type("Order", (), {})
-    orders.map_imperatively(order, Table(place.business, orders.metadata, autoload_with=engine))
+    order = _order(place, engine)
 
     def publish(session: Session, *_: object) -> None:
         place.outbox.publish(session, Message("orders", b"from the listener"))
@@ -602,7 +579,6 @@ def test_a_two_phase_session_may_publish(place: Place, engine: Engine) -> None:
 
 @pytest.mark.parametrize("driver", ["psycopg itself", "psycopg", "psycopg2", "pg8000"])
 def test_a_block_commits_and_rolls_back(place: Place, driver: str) -> None:
-    place.rows()
     with _connection(place, driver) as connection:
         with place.outbox.transaction(connection) as tx:
             with pytest.raises(UsageError, match="no id before its first message"):
@@ -630,7 +606,6 @@ def _connection(place: Place, driver: str) -> Any:
 
 
 def test_a_block_whose_transaction_was_ended_inside_is_refused(place: Place) -> None:
-    place.rows()
     with place.site.connect() as connection:
         for says, work in (
             ("was ended", _commit_inside),
@@ -660,7 +635,6 @@ def _divide_inside(connection: psycopg.Connection[Any], tx: Transaction) -> None
 
 
 def test_a_block_works_inside_psycopgs_own_savepoints(place: Place) -> None:
-    place.rows()
     with place.site.connect() as connection, place.outbox.transaction(connection) as tx:
         tx.publish(Message("orders", b"1"))
         with pytest.raises(ZeroDivisionError), connection.transaction():
@@ -669,7 +643,6 @@ def test_a_block_works_inside_psycopgs_own_savepoints(place: Place) -> None:
 
 
 def test_a_lost_reply_to_commit_names_the_transaction_that_outcome_takes(place: Place) -> None:
-    place.rows()
     table = place.business
     with place.site.connect() as connection:
         connection.execute(
@@ -702,7 +675,6 @@ def _insert_and_publish(connection: psycopg.Connection[Any], tx: Transaction, ta
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "pg8000"])
 def test_a_session_in_autocommit_is_refused(place: Place, driver: str) -> None:
-    place.rows()
     engine = create_engine(sqlalchemy_url(place.url, driver), isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with Session(engine) as session, pytest.raises(UsageError, match="autocommit"):
         place.outbox.publish(session, Message("orders", b"v"))
@@ -725,7 +697,6 @@ def _pg8000(url: str) -> Any:
 
 @pytest.mark.parametrize("connect", [lambda url: psycopg.connect(url, autocommit=True), _psycopg2, _pg8000])
 def test_autocommit_is_refused_outside_a_transaction_only(place: Place, connect: Callable[[str], Any]) -> None:
-    place.rows()
     with closing(connect(place.url)) as connection:
         with pytest.raises(UsageError, match="published alone"):
             place.outbox.publish(connection, Message("orders", b"1"))
@@ -737,7 +708,6 @@ def test_autocommit_is_refused_outside_a_transaction_only(place: Place, connect:
 
 
 def test_django_publishes_inside_atomic_only(place: Place) -> None:
-    place.rows()
     with closing(django_connection(place.url)) as connection:
         with pytest.raises(UsageError, match=r"transaction\.atomic\(\)"):
             place.outbox.publish(connection, Message("orders", b"1"))
@@ -784,12 +754,8 @@ def test_a_missing_table_is_told_with_its_remedy(place: Place, name: str) -> Non
 
 
 def test_a_missing_right_is_told_with_its_remedy_and_the_grant_suffices(place: Place) -> None:
-    place.rows()
     role, url = f"{place.site.name}_app", place.site.role("app")
-    with (
-        psycopg.connect(url) as connection,
-        pytest.raises(TableError, match=r"permission denied.*--application-role"),
-    ):
+    with psycopg.connect(url) as connection, pytest.raises(TableError, match=r"permission denied.*--application-role"):
         place.outbox.publish(connection, Message("orders"))
     with place.site.connect() as connection:
         table = MessageTable(place.site.tables)
@@ -848,6 +814,7 @@ def test_headers_that_the_table_would_refuse_are_refused_at_once(
 def test_what_is_no_message_is_refused(place: Place, engine: Engine) -> None:
     with Session(engine) as session, InMemoryOutbox() as fake:
         for outbox in (place.outbox, fake):
+            assert outbox.publish_many(session, []) == []
             with pytest.raises(UsageError, match="list is no Message"):
                 outbox.publish(session, [Message("orders")])  # type: ignore[arg-type]
             with pytest.raises(UsageError, match="str is no Message"):
@@ -874,11 +841,6 @@ def test_all_messages_are_checked_before_one_is_inserted(
     assert place.rows() == []
 
 
-def test_nothing_is_published_for_no_messages(place: Place, engine: Engine) -> None:
-    with Session(engine) as session:
-        assert place.outbox.publish_many(session, []) == []
-
-
 def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engine: Engine) -> None:
     with (
         Outbox.from_env({**place.site.environment(), "OUTBOX_REJECT_TRANSACTIONS": "true"}) as outbox,
@@ -893,15 +855,12 @@ def test_an_outbox_that_rejects_or_is_closed_inserts_nothing(place: Place, engin
     assert place.rows() == []
 
 
-def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
-    async def publish() -> None:
-        connection = await asyncpg.connect(place.url)
-        async with connection.transaction():
-            with pytest.raises(UsageError, match="Use AsyncOutbox"):
-                place.outbox.publish(connection, Message("orders"))
-        await connection.close()
-
-    asyncio.run(publish())
+async def test_a_blocking_outbox_refuses_an_async_connection(place: Place) -> None:
+    connection = await asyncpg.connect(place.url)
+    async with connection.transaction():
+        with pytest.raises(UsageError, match="Use AsyncOutbox"):
+            place.outbox.publish(connection, Message("orders"))
+    await connection.close()
 
 
 class Counting(NoRecorder):
@@ -939,7 +898,6 @@ def test_serialized_objects_are_published(place: Place, engine: Engine) -> None:
 
 
 def test_the_sql_function_returns_the_id_that_its_row_leads_to(place: Place) -> None:
-    place.rows()
     name = place.site.tables.publish_function
     with psycopg.connect(place.url) as connection:
         receipt = place.outbox.publish(connection, Message("orders", b"1"))
@@ -974,7 +932,6 @@ def test_the_sql_function_counts_its_row(place: Place) -> None:
 
 
 def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
-    place.rows()
     with psycopg.connect(place.url) as connection, connection.cursor() as cursor:
         receipt = place.outbox.publish(cursor, Message("orders"))
         place.outbox.publish_many(connection.cursor(), [Message("orders")])
@@ -985,7 +942,6 @@ def test_a_cursor_of_psycopg_is_a_target_for_mypy_too(place: Place) -> None:
 
 @pytest.fixture
 def latin_1(servers: Servers) -> str:
-    """A message table in a database in LATIN1."""
     with psycopg.connect(servers.postgres_url, autocommit=True) as connection:
         connection.execute("DROP DATABASE IF EXISTS latin_1")
         connection.execute("CREATE DATABASE latin_1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
@@ -1027,12 +983,7 @@ def test_a_policy_is_no_missing_right(place: Place) -> None:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-def test_an_async_session_publishes(place: Place, driver: str) -> None:
-    place.rows()
-    asyncio.run(_publish_in_async_session(place, driver))
-
-
-async def _publish_in_async_session(place: Place, driver: str) -> None:
+async def test_an_async_session_publishes(place: Place, driver: str) -> None:
     engine = create_async_engine(sqlalchemy_url(place.url, driver), poolclass=NullPool)
     async with AsyncOutbox("orders", tables=place.site.tables) as outbox:
         async with AsyncSession(engine) as session, session.begin():
@@ -1078,43 +1029,35 @@ async def _publish_in_vain(outbox: AsyncOutbox, connection: Any) -> None:
 
 
 @pytest.mark.parametrize("connect", [_asyncpg, _psycopg])
-def test_a_bare_async_connection_publishes(place: Place, connect: Callable[[str], Any]) -> None:
+async def test_a_bare_async_connection_publishes(place: Place, connect: Callable[[str], Any]) -> None:
     place.rows()
-
-    async def publish() -> None:
-        outbox = AsyncOutbox.over(place.outbox)
-        async with connect(place.url) as connection:
-            with pytest.raises(UsageError, match="published alone"):
-                await outbox.publish(connection, Message("orders"))
-            async with connection.transaction():
-                for name, value in DECIDING.items():
-                    await connection.execute(f"SET {name} = '{value}'")
-                if connect is _asyncpg:
-                    await connection.set_type_codec("int8", encoder=str, decoder=str, schema="pg_catalog")
-                receipts = [await outbox.publish(connection, message) for message in ODD]
-                receipts += await outbox.publish_many(connection, ODD)
-                with pytest.raises(UsageError, match="is in a transaction"):
-                    await outbox.outcome(receipts[0].transaction_id, connection)
-            with pytest.raises(ZeroDivisionError):
-                await _publish_in_vain(outbox, connection)
-            assert await outbox.outcome(receipts[0].transaction_id, connection) is Outcome.COMMITTED
-        assert place.rows() == [as_row(*pair) for pair in zip([*ODD, *ODD], receipts, strict=True)]
-
-    asyncio.run(publish())
+    outbox = AsyncOutbox.over(place.outbox)
+    async with connect(place.url) as connection:
+        with pytest.raises(UsageError, match="published alone"):
+            await outbox.publish(connection, Message("orders"))
+        async with connection.transaction():
+            for name, value in DECIDING.items():
+                await connection.execute(f"SET {name} = '{value}'")
+            if connect is _asyncpg:
+                await connection.set_type_codec("int8", encoder=str, decoder=str, schema="pg_catalog")
+            receipts = [await outbox.publish(connection, message) for message in ODD]
+            receipts += await outbox.publish_many(connection, ODD)
+            with pytest.raises(UsageError, match="is in a transaction"):
+                await outbox.outcome(receipts[0].transaction_id, connection)
+        with pytest.raises(ZeroDivisionError):
+            await _publish_in_vain(outbox, connection)
+        assert await outbox.outcome(receipts[0].transaction_id, connection) is Outcome.COMMITTED
+    assert place.rows() == [as_row(*pair) for pair in zip([*ODD, *ODD], receipts, strict=True)]
 
 
-def test_a_block_on_an_async_connection_of_psycopg_publishes(place: Place) -> None:
+async def test_a_block_on_an_async_connection_of_psycopg_publishes(place: Place) -> None:
     place.rows()
-
-    async def publish() -> None:
-        outbox = AsyncOutbox.over(place.outbox)
-        connection = await psycopg.AsyncConnection.connect(place.url)
-        async with connection, outbox.transaction(connection) as tx:
-            await tx.publish(Message("orders", b"1"))
-            with pytest.raises(ZeroDivisionError):
-                await _publish_in_savepoint(tx)
-
-    asyncio.run(publish())
+    outbox = AsyncOutbox.over(place.outbox)
+    connection = await psycopg.AsyncConnection.connect(place.url)
+    async with connection, outbox.transaction(connection) as tx:
+        await tx.publish(Message("orders", b"1"))
+        with pytest.raises(ZeroDivisionError):
+            await _publish_in_savepoint(tx)
     assert [row.value for row in place.rows()] == [b"1"]
 
 
@@ -1123,16 +1066,13 @@ async def _publish_in_savepoint(tx: AsyncTransaction) -> None:
         await _fail_after_async(tx.publish, Message("orders", b"2"))
 
 
-def test_an_async_outbox_refuses_a_blocking_connection(place: Place) -> None:
-    async def publish() -> None:
-        outbox = AsyncOutbox.over(place.outbox)
-        with psycopg2.connect(place.url) as connection, pytest.raises(UsageError, match="AsyncSession"):
-            await outbox.publish(connection, Message("orders"))
-        unopened = AsyncConnection(create_async_engine(sqlalchemy_url(place.url, "asyncpg")))
-        with pytest.raises(UsageError, match="not open"):
-            await outbox.publish(unopened, Message("orders"))
-
-    asyncio.run(publish())
+async def test_an_async_outbox_refuses_a_blocking_connection(place: Place) -> None:
+    outbox = AsyncOutbox.over(place.outbox)
+    with psycopg2.connect(place.url) as connection, pytest.raises(UsageError, match="AsyncSession"):
+        await outbox.publish(connection, Message("orders"))
+    unopened = AsyncConnection(create_async_engine(sqlalchemy_url(place.url, "asyncpg")))
+    with pytest.raises(UsageError, match="not open"):
+        await outbox.publish(unopened, Message("orders"))
 
 
 def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1141,7 +1081,6 @@ def test_no_client_of_kafka_is_created(place: Place, monkeypatch: pytest.MonkeyP
 
     for name in ("Producer", "admin_client"):
         monkeypatch.setattr(f"outbox._half.cluster_connection.{name}", refuse)
-    place.rows()
     with (
         Outbox.from_env({"OUTBOX_SERVICE": "orders", "OUTBOX_TABLE_PREFIX": place.site.name}) as outbox,
         session_on("psycopg", place.url) as opened,

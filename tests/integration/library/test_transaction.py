@@ -1,7 +1,5 @@
 """`outbox.transaction(connection)`: a local transaction on psycopg whose BEGIN and COMMIT the library owns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -14,7 +12,6 @@ from psycopg.rows import dict_row
 
 from outbox import Message
 from outbox.errors import TransactionFenced, UsageError
-from outbox.transaction import Transaction
 from tests.support.harness import doubled
 from tests.support.shop import Shop
 
@@ -27,7 +24,6 @@ class _BodyError(Exception):
 
 @pytest.fixture(params=[True, False], ids=["autocommit", "no autocommit"])
 def connection(request: pytest.FixtureRequest, shop: Shop) -> Iterator[Connection]:
-    """A connection of an application, as psycopg makes them."""
     with psycopg.connect(shop.site.postgres_url, autocommit=request.param) as made:
         yield made
         assert made.autocommit is request.param
@@ -41,64 +37,11 @@ def _message(shop: Shop, topic: str, value: str) -> Message:
     return Message(shop.site.topic(topic), value, topic)
 
 
-def test_rows_and_messages_commit_together(shop: Shop, connection: Connection) -> None:
-    topic, number = shop.topic(), shop.number()
-    with shop.outbox.transaction(connection) as tx:
-        _insert(shop, connection, number)
-        receipts = [tx.publish(_message(shop, topic, value)) for value in ("a", "b")]
-    assert connection.info.transaction_status is TransactionStatus.IDLE
-    found = shop.records(2, topic)
-    assert [record.message_id for record in found] == [receipt.message_id for receipt in receipts]
-    assert [record.value for record in found] == [b"a", b"b"]
-    assert {receipt.transaction_id for receipt in receipts} == {tx.transaction_id}
-    assert shop.has(number)
-
-
 def test_a_block_without_messages_commits(shop: Shop, connection: Connection) -> None:
     number = shop.number()
     with shop.outbox.transaction(connection):
         _insert(shop, connection, number)
     assert shop.has(number)
-
-
-def test_an_exception_rolls_all_back(shop: Shop, connection: Connection) -> None:
-    topic, number, before = shop.topic(), shop.number(), len(shop.site.halves())
-
-    def body() -> None:
-        with shop.outbox.transaction(connection) as tx:
-            _insert(shop, connection, number)
-            tx.publish(_message(shop, topic, "never"))
-            raise _BodyError
-
-    with pytest.raises(_BodyError):
-        body()
-    assert connection.info.transaction_status is TransactionStatus.IDLE
-    assert not shop.has(number)
-    assert len(shop.site.halves()) == before
-
-
-def test_savepoints(shop: Shop, connection: Connection) -> None:
-    topic, kept, struck = shop.topic(), shop.number(), shop.number()
-
-    def inner(tx: Transaction) -> None:
-        with tx.savepoint():
-            _insert(shop, connection, struck)
-            tx.publish(_message(shop, topic, "struck"))
-            with tx.savepoint():
-                tx.publish(_message(shop, topic, "struck too"))
-            raise _BodyError
-
-    with shop.outbox.transaction(connection) as tx:
-        tx.publish(_message(shop, topic, "1"))
-        with tx.savepoint():
-            _insert(shop, connection, kept)
-            tx.publish(_message(shop, topic, "2"))
-        with pytest.raises(_BodyError):
-            inner(tx)
-        tx.publish(_message(shop, topic, "3"))
-    assert shop.delivered(3, topic) == ["1", "2", "3"]
-    assert shop.has(kept)
-    assert not shop.has(struck)
 
 
 def test_psycopgs_own_transaction_blocks_are_savepoints_inside(shop: Shop, connection: Connection) -> None:
@@ -174,7 +117,7 @@ def test_a_transaction_that_failed_and_nobody_noticed(shop: Shop, connection: Co
                 connection.execute("SELECT 1/0")
             tx.publish(_message(shop, shop.topic(), "never"))
 
-    with pytest.raises(UsageError, match="has failed"):
+    with pytest.raises(UsageError, match=r"nothing was published\. Roll it back"):
         body()
     assert connection.info.transaction_status is TransactionStatus.IDLE
 
@@ -194,7 +137,8 @@ def test_a_transaction_that_was_ended_inside_the_block(
             for statement in more:
                 connection.execute(statement.encode())
 
-    with pytest.raises(UsageError, match="ended"):
+    remedy = "was ended inside the block" if more else "Leave BEGIN, COMMIT and ROLLBACK to the block or the session"
+    with pytest.raises(UsageError, match=remedy):
         body()
     assert connection.info.transaction_status is TransactionStatus.IDLE
     assert shop.site.read(topic) == []

@@ -54,8 +54,6 @@ OnSite = Callable[["World"], object]
 
 
 class World:
-    """A site with an outbox, and what the cases do with it."""
-
     def __init__(self, site: Site, outbox: HalfOutbox) -> None:
         self.site = site
         self.outbox = outbox
@@ -74,7 +72,6 @@ class World:
         return self.site.half_outbox()
 
     def publish_as_stranger(self) -> None:
-        """Publish as a role that has no right on the callback tables."""
         role = sql.Identifier(f"{self.site.name}_stranger")
         with self.site.connect() as owner:
             owner.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
@@ -86,11 +83,9 @@ class World:
                 owner.execute(sql.SQL("DROP ROLE {}").format(role))
 
     def create_table(self, *words: str) -> None:
-        """Run `outbox table create`."""
         self.run("table", "create", *words)
 
     def run(self, *words: str, **environ: str) -> None:
-        """Run `outbox …`, and raise what it says."""
         done = run_command(self.site, *words, environ=environ)
         if done.returncode:
             raise OutboxError(done.stderr + done.stdout)
@@ -191,7 +186,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         lambda: TableNames("public", "shop").check_foreign("public", "shop_message"),
         "or set another table_prefix.",
     ),
-    # --- table mode ---------------------------------------------------------------------------------------------
     "row through something else": (
         _table_mode(lambda o: o.publish(7, Message("orders", b"v"))),  # type: ignore[arg-type]  # that is tested
         "Give a session, or a connection to Postgres",
@@ -217,7 +211,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         _table_mode(lambda o: o.outcome("01a20b2d-8a8d-7ae0-8000-000000000000", _Driver(("strange",)))),
         "and the database in which it was published",
     ),
-    # --- settings -----------------------------------------------------------------------------------------------
     "no servers": (_settings(kafka={}), "Give kafka={'bootstrap.servers': 'host:9092'}"),
     "service name": (_settings(name="a b"), "use 1 to 200 letters, digits"),
     "channel name": (_settings(channel="Ä"), "use "),
@@ -263,7 +256,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     "no path": (lambda: PostgresSettings(postgres_url_file=7), "it is not the path of a file. Write a text"),
     "no truth": (_environment(OUTBOX_EAGER="maybe"), "Use true, false, yes, no, 1 or 0"),
     "no file": (_environment(OUTBOX_CONFIG="/none.toml"), ", cannot be read: "),
-    # --- messages -----------------------------------------------------------------------------------------------
     "value of no bytes": (_message(value=1), "Give bytes or text, or use outbox.serialization for objects"),
     "half a surrogate pair": (_message(value="\ud800"), "Give bytes, or correct the text"),
     "header that is no text": (_message(headers={1: "x"}), "It must be text"),
@@ -283,7 +275,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     "event of another type": (lambda: event_message("orders", _event(WRONG, "text/plain")), "Give it as bytes or text"),
     "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot be converted to JSON: "),
-    # --- the outbox ---------------------------------------------------------------------------------------------
     "closed": (_closed(lambda outbox: outbox.ping()), "Create a new one"),
     "no session": (
         _in_memory(lambda outbox: outbox.publish(WRONG, Message("orders", "x"))),
@@ -310,13 +301,11 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         "Use `async with engine.connect() as connection`",
     ),
     "option without a value": (lambda: pairs("--kafka", ["linger.ms"]), "write NAME=VALUE"),
-    # --- listeners ----------------------------------------------------------------------------------------------
     "no listener": (lambda: TransactionalProducer("orders", WRONG, KAFKA), "Give a TransactionListener"),
     "settings twice": (
         lambda: TransactionalProducer(HalfOutbox("orders", KAFKA), _Listener(), KAFKA),
         "Give either an outbox, or a service and settings",
     ),
-    # --- consumers ----------------------------------------------------------------------------------------------
     "consumer group": (lambda: Inbox(""), "Use 1 to "),
     "no message id": (lambda: Inbox("g").once(WRONG, ""), "a message id has 1 to "),
     "record of no outbox": (
@@ -355,31 +344,6 @@ def _two_phase_connection(world: World) -> None:
         world.outbox.publish(session, world.message)
 
 
-def _autocommit(world: World) -> None:
-    with Session(world.site.engine(isolation_level="AUTOCOMMIT")) as session:
-        world.outbox.publish(session, world.message)
-
-
-def _failed_statement(world: World) -> None:
-    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
-        transaction.publish(world.message)
-        with pytest.raises(psycopg.Error):
-            connection.execute("SELECT 1/0")
-
-
-def _ended_inside(world: World) -> None:
-    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
-        transaction.publish(world.message)
-        connection.execute("ROLLBACK")
-
-
-def _begun_again_inside(world: World) -> None:
-    with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
-        transaction.publish(world.message)
-        connection.execute("ROLLBACK")
-        connection.execute("SELECT 1")
-
-
 def _ended_in_sql(world: World) -> None:
     with Session(world.site.engine()) as session:
         world.outbox.publish(session, world.message)
@@ -393,11 +357,6 @@ def _two_connections(world: World) -> None:
         session.execute(text("SELECT 1"), bind_arguments={"bind": other})
 
 
-def _read_only(world: World) -> None:
-    with Session(world.site.engine(execution_options={"postgresql_readonly": True})) as session:
-        world.outbox.publish(session, world.message)
-
-
 def _another_driver(world: World) -> None:
     with Session(create_engine("sqlite://")) as session:
         world.outbox.publish(session, world.message)
@@ -407,15 +366,6 @@ def _after_the_block(world: World) -> None:
     with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
         pass
     transaction.publish(world.message)
-
-
-def _inside_a_block(world: World) -> None:
-    with (
-        world.site.connect() as connection,
-        world.outbox.transaction(connection) as transaction,
-        connection.transaction(),
-    ):
-        transaction.publish(world.message)
 
 
 def _on_a_closed_connection(world: World) -> None:
@@ -430,13 +380,6 @@ def _in_a_transaction(world: World) -> None:
         world.publish_on(connection)
 
 
-def _core_in_a_transaction(world: World) -> None:
-    with world.site.engine().connect() as connection:
-        connection.execute(text("SELECT 1"))
-        with world.outbox.transaction(connection):
-            pass
-
-
 def _too_many(world: World) -> None:
     with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
         for _ in range(MAX_POSITION + 2):
@@ -448,17 +391,6 @@ def _long_ordering_key(world: World) -> None:
     with world.site.connect() as connection, world.outbox.transaction(connection) as transaction:
         transaction.publish(Message(world.message.topic, "x", "\u00e4" * 500_000))
         transaction.publish(Message(world.message.topic, "x", "k"))
-
-
-def _outcome_in_a_transaction(world: World) -> None:
-    with world.site.connect() as connection:
-        connection.execute("BEGIN")
-        world.outbox.outcome(str(uuid.uuid4()), connection)
-
-
-def _outcome_of_nothing(world: World) -> None:
-    with world.site.connect() as connection:
-        world.outbox.outcome("42", connection)
 
 
 def _listener(world: World) -> None:
@@ -493,8 +425,7 @@ def _without_key(world: World) -> None:
 def _create_as(world: World, schema: str, *words: str, rights: str = "") -> None:
     """Run `outbox table create` as a role that owns nothing.
 
-    Args:
-        rights: What the role may do in the schema, if anything.
+    `rights`: what the role may do in the schema, if anything.
     """
     name, place = sql.Identifier(f"{world.site.name}_owner"), sql.Identifier(schema)
     with world.site.connect() as owner:
@@ -565,10 +496,8 @@ def _async_in_blocking_outbox(world: World) -> None:
 
 
 ON_SITE: dict[str, tuple[OnSite, str]] = {
-    # --- table mode -----------------------------------------------------------------------------------------------
     "id before the first message": (_row_transaction, "Publish first"),
     "async connection in a blocking outbox": (_async_in_blocking_outbox, "Use AsyncOutbox"),
-    # --- messages and topics --------------------------------------------------------------------------------------
     "unknown topic": (lambda w: w.publish(Message(f"{w.site.name}.typo", "x")), "Create it, or correct its name"),
     "unknown partition": (
         lambda w: w.publish(Message(w.message.topic, "x", partition=7)),
@@ -593,39 +522,26 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.publish(w.message, HalfOutbox("g", w.site.kafka(), channel=f"{w.site.name}none")),
         "outbox channel create",
     ),
-    # --- tables -----------------------------------------------------------------------------------------------------
     "missing tables": (
         lambda w: w.publish(w.message, w.outbox_of_missing_tables()),
         ", or correct schema and table prefix",
     ),
     "missing rights": (World.publish_as_stranger, "let the owner of the tables run `outbox table create"),
     "no message": (lambda w: w.publish([w.message]), "Give publish() one Message"),  # type: ignore[arg-type]
-    # --- sessions and connections -----------------------------------------------------------------------------------
     "two-phase session": (_two_phase, "Use another session"),
     "two-phase connection": (_two_phase_connection, "Use connection.begin()"),
-    "autocommit": (_autocommit, "Use another isolation level"),
-    "failed statement": (_failed_statement, "nothing was published. Roll it back"),
-    "ended inside": (_ended_inside, "Leave BEGIN, COMMIT and ROLLBACK to the block or the session"),
-    "begun again inside": (_begun_again_inside, "The transaction was ended inside the block"),
     "ended in SQL": (_ended_in_sql, "Use session.commit(), session.rollback()"),
     "two connections": (_two_connections, "Publish with a session of one database"),
-    "read-only": (_read_only, "The session's connection is read-only"),
     "another driver": (_another_driver, "Connect with postgresql+psycopg://"),
     "after the block": (_after_the_block, "Publish inside the with block"),
-    "inside a block of psycopg": (_inside_a_block, "Use tx.savepoint()"),
     "closed connection": (_on_a_closed_connection, "Open a new one"),
     "connection in a transaction": (_in_a_transaction, "Commit it or roll it back first"),
-    "Core connection in a transaction": (_core_in_a_transaction, "Commit it or roll it back first"),
     "no engine": (_no_engine, "The session has no engine for publish() to choose"),
-    "outcome in a transaction": (_outcome_in_a_transaction, "Give outcome() another connection"),
-    "outcome of no transaction": (_outcome_of_nothing, "Give the id of a receipt"),
     "listener's answer": (_listener, "Return a LocalTransactionState or None"),
     "listener in a SAVEPOINT": (_listener_in_a_savepoint, "Release it first"),
-    # --- consumers --------------------------------------------------------------------------------------------------
     "once in autocommit": (_once_in_autocommit, "Call once() and handle the message in one transaction"),
     "once without a table": (_once_without_table, "Run `outbox inbox create`"),
     "purge in a transaction": (_purge_in_a_transaction, "takes a connection outside a transaction"),
-    # --- the command ------------------------------------------------------------------------------------------------
     "command without Kafka": (
         lambda w: w.run("channel", "create", OUTBOX_BOOTSTRAP_SERVERS=""),
         "set OUTBOX_BOOTSTRAP_SERVERS or give --bootstrap-servers",
@@ -666,12 +582,10 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
         lambda w: w.run("resume", "--yes", "--skip-delivered"),
         "are about rows. Give --source, too.",
     ),
-    # --- skips --------------------------------------------------------------------------------------------------------
     "skip of no partition": (_skip("op/99", "0"), "Give half/N, op/N or verdict/N"),
     "skip without a reason": (_skip("half/0", "0", reason=" "), "characters: give 1 to "),
     "skip of no record": (_skip("op/0", "4711"), "does not exist: the partition has offsets"),
     "skip of a readable record": (_skip_readable, "can be read, so that a relay does not halt there"),
-    # --- roles --------------------------------------------------------------------------------------------------------
     "foreign table with an application's role": (
         lambda w: w.create_table("--message-table", "public.theirs", "--application-role", "shop"),
         "the application owns the table. Omit the others.",
@@ -700,7 +614,6 @@ ON_SITE: dict[str, tuple[OnSite, str]] = {
 
 @pytest.fixture(scope="module")
 def world(servers: Any) -> Iterator[World]:
-    """A site, shared by the cases."""
     with Site(servers.bootstrap_servers, servers.postgres_url) as site:
         site.create("orders")
         with site.half_outbox(publish_timeout_seconds=20.0) as outbox:
@@ -751,6 +664,12 @@ FAULTS = (
     "Look at its failures in the log",  # tests/unit/outbox/test_token_provider.py
     "give the role BYPASSRLS",  # tests/integration/library/test_table_mode.py, relay/test_altered_tables.py
     "Let the trigger leave the table's rows alone",  # tests/integration/library/test_table_copy.py
+    # tests/integration/library/test_transaction.py
+    *("nothing was published. Roll it back", "Leave BEGIN, COMMIT and ROLLBACK", "was ended inside the block"),
+    "Use tx.savepoint()",  # tests/integration/library/test_session_more.py
+    "Use another isolation level",  # tests/integration/library/test_session.py
+    "The session's connection is read-only",  # tests/integration/library/test_session_routing.py
+    *("Give outcome() another connection", "Give the id of a receipt"),  # tests/integration/library/test_outcomes.py
     "Grant it.",  # tests/integration/operator/test_secured_site.py, relay/test_gate.py
 )
 """Words of remedies of errors that a fault of Kafka, of Postgres or of the process gives, not the user."""

@@ -1,7 +1,5 @@
 """The secured servers, which several modules share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

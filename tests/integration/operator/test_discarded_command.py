@@ -1,7 +1,5 @@
 """`outbox discarded`: an operator lists, shows, delivers and drops what lies in the discard topic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

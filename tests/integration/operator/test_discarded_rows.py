@@ -1,7 +1,5 @@
 """`outbox discarded`: discarded rows of message tables are listed, shown, moved back and deleted."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -70,16 +68,8 @@ def test_discarded_rows_are_delivered_once_their_topic_is_there(store: Site) -> 
     first, _ = _list(store)
     tried = call_for_json(app, store, "deliver", "--all", "--dry-run", environ=relay_settings(store))
     assert [one["outcome"] for one in tried[1]["transactions"]] == ["possible", "possible"]
-    code, printed = call_command(
-        app,
-        store,
-        "deliver",
-        f"{first['transaction']}/1",
-        "--wait-seconds",
-        "0",
-        environ=relay_settings(store),
-        typed="y\n",
-    )
+    words = ("deliver", f"{first['transaction']}/1", "--wait-seconds", "0")
+    code, printed = call_command(app, store, *words, environ=relay_settings(store), typed="y\n")
     assert code == Exit.FINDINGS
     assert "1 of them are rows, which go back into their message table" in printed
     assert "0 of 1 have left" in printed

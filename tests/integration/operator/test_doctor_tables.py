@@ -1,7 +1,5 @@
 """`outbox doctor`: what is wrong with a message table, each planted once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What the commands of operators show of foreign tables, and what they refuse."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Least privilege: what each role can do with what `outbox table create` grants it, and that it can do no more."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from outbox._postgres.ddl import written
 from outbox._postgres.inbox_table import InboxTable
 from outbox.inbox import Inbox
 from tests.support.bulk import send_halves
+from tests.support.commands import ran
 from tests.support.forked import run_outbox
 from tests.support.harness import Site, wait_until
 
@@ -30,14 +29,10 @@ ROLES = ("application", "checker", "consumer", "purger", "nobody")
 
 
 class Roles:
-    """Roles of one site, whose tables are in a schema that nobody may use by default. SQL must quote its name.
-
-    Args:
-        site: The site; its tables are moved to that schema.
-    """
+    """Roles of one site, whose tables are in a schema that nobody may use by default. SQL must quote its name."""
 
     def __init__(self, site: Site) -> None:
-        self.site = site
+        self.site = site  # the site; its tables are moved to that schema
         self.schema = f"{site.name}-a"
         site.tables = TableNames(self.schema, site.name)
         site.postgres_url += (
@@ -65,7 +60,6 @@ class Roles:
         return f"postgresql://{quote(self.name(role))}:secret-of-{role}@{place}"
 
     def environment(self, role: str) -> dict[str, str]:
-        """What a process of a role has beside the site's environment."""
         return {"OUTBOX_POSTGRES_URL": self.url(role), "OUTBOX_SCHEMA": self.schema}
 
     def command(self, *words: str, role: str = "") -> subprocess.CompletedProcess[str]:
@@ -79,7 +73,6 @@ class Roles:
         return found
 
     def rows(self) -> dict[str, str]:
-        """The states in the callback table, by transaction id."""
         with self.site.connect() as connection:
             query = CallbackTable(self.site.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
             return dict(connection.execute(query).fetchall())
@@ -165,14 +158,9 @@ def test_a_checker_with_its_own_role_decides(granted: Roles, outbox: HalfOutbox)
     """It fences what has no row, and delivers for an application that died after COMMIT."""
     site = granted.site
     (orphan,) = send_halves(site, outbox, [Message(site.topic("orders"), "orphan", "k")])
-    buyer = subprocess.run(
-        [sys.executable, "-m", "tests.support.buyer", f'"{granted.schema}".sold', "7", site.topic("orders")],
-        env={**site.environment(), **granted.environment("application"), FAILPOINT: "outbox.committed"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = [sys.executable, "-m", "tests.support.buyer", f'"{granted.schema}".sold', "7", site.topic("orders")]
+    environment = {**site.environment(), **granted.environment("application"), FAILPOINT: "outbox.committed"}
+    buyer = ran(command, env=environment)
     assert buyer.returncode == -signal.SIGKILL, buyer.stderr
     site.relay()
     checker = site.checker(extra=granted.environment("checker"))
@@ -236,15 +224,8 @@ def test_the_owner_of_the_tables_alone_cannot_let_others_into_the_schema(roles: 
 
 
 def test_the_printed_sql_grants_the_same(roles: Roles) -> None:
-    printed = roles.command(
-        "table",
-        "create",
-        "--print-sql",
-        "--application-role",
-        roles.name("application"),
-        "--checker-role",
-        roles.name("checker"),
-    )
+    words = ("--application-role", roles.name("application"), "--checker-role", roles.name("checker"))
+    printed = roles.command("table", "create", "--print-sql", *words)
     roles.site.sql(printed.stdout)
     for role, may in (("application", APPLICATION), ("checker", CHECKER)):
         assert {statement for statement in CHECKER | NOBODY if roles.allowed(role, statement)} == may

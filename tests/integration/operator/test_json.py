@@ -1,7 +1,5 @@
 """`--json`: one document, with names that stay; errors are one sentence on standard error all the same."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterator
 
@@ -28,7 +26,6 @@ def place(servers: Servers) -> Iterator[Site]:
 
 
 def _discard(site: Site, reason: DiscardReason) -> str:
-    """A manifest as a relay writes it; the id of its transaction."""
     id_, topic_id = str(uuid.uuid4()), call_for_json(channel.app, site, "create")[1]["topics"][0]["topic_id"]
     decision = None if reason is DiscardReason.UNDECIDED else OpKind.COMMIT
     manifest = Manifest(

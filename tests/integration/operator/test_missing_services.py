@@ -1,7 +1,5 @@
 """Who looks at half mode is told where no relay, or no checker, runs."""
 
-from __future__ import annotations
-
 from outbox import Message
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands import doctor, pending, trace
@@ -11,7 +9,6 @@ from tests.support.harness import Site, wait_until
 
 
 def of(site: Site, service: str) -> tuple[int, dict[str, object]]:
-    """Return the doctor's exit code, and what it says of a service."""
     code, document = call_for_json(doctor.app, site)
     (found,) = [one for one in document["findings"] if one["what"] == service]
     return code, found

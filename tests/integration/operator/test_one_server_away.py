@@ -1,7 +1,5 @@
 """Each command answers from what answers, names what does not, and says what helps."""
 
-from __future__ import annotations
-
 import json
 import time
 from typing import Any
@@ -34,7 +32,6 @@ def shop(site: Site) -> Site:
 
 
 def publish(site: Site) -> str:
-    """Publish one row; return the id of its transaction."""
     with Outbox("orders", tables=site.tables) as published, site.connect() as connection, connection.transaction():
         return published.publish(connection, Message(site.topic("orders"), b"v")).transaction_id
 
@@ -45,7 +42,6 @@ def waiting(shop: Site) -> str:
 
 
 def without_kafka(site: Site) -> dict[str, str | None]:
-    """Return the settings of a site whose Kafka does not answer."""
     return {**relay_settings(site), "OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
 
 

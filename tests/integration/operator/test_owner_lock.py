@@ -1,7 +1,5 @@
 """A role without rights holds the lock of a table source: it is named, is no owner, and can be kept from it (R67)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +25,6 @@ ROLES = {"outbox_relay": "relay", "outbox_operator": "operator", "outbox_checker
 
 @contextmanager
 def _holding(site: Site, dsn: str) -> Iterator[int]:
-    """Hold the lock of the source's owner; the pid of the session."""
     with psycopg.connect(dsn, autocommit=True) as session:
         place = source_name(site.tables.schema, site.tables.source)
         assert session.execute(TRY_OWN, (place,)).fetchone() == (True,)

@@ -1,7 +1,5 @@
 """`outbox pending`: what is undecided now, told without a trace."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 from typing import Any

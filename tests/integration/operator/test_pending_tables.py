@@ -1,7 +1,5 @@
 """`outbox pending`: rows of message tables, since when they wait, and why."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

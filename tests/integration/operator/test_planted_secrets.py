@@ -1,7 +1,5 @@
 """Passwords that are right, and that are wrong: no log, report, metric or list of processes has them."""
 
-from __future__ import annotations
-
 import json
 import logging
 import subprocess
@@ -137,7 +135,7 @@ def test_wrong_password_for_kafka_is_named_and_not_shown(site: SecuredSite) -> N
         command = [sys.executable, "-m", "outbox", *words]
         return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
 
-    cases = (["relay"], ["checker"], ["channel", "create"], ["pending"], ["relay", "--check"])
+    cases = (["relay"], ["checker"], ["channel", "create"], ["pending"], ["doctor"], ["relay", "--check"])
     with ThreadPoolExecutor(len(cases)) as pool:
         for done in pool.map(lambda words: run(*words), cases):
             said = done.stdout + done.stderr

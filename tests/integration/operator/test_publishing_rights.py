@@ -1,7 +1,5 @@
 """`outbox doctor` finds that a role cannot publish in table mode."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

@@ -1,7 +1,5 @@
 """`outbox resolve`: what an operator decides becomes the row first; what the row says otherwise is refused."""
 
-from __future__ import annotations
-
 import signal
 import time
 import uuid
@@ -58,7 +56,6 @@ def outbox(still: Site) -> HalfOutbox:
 
 
 def _undecided(site: Site, outbox: HalfOutbox) -> OpEntry:
-    """A transaction whose halves are stored, and nothing else."""
     (entry,) = send_halves(site, outbox, [Message(site.topic("orders"), "v", uuid.uuid4().hex)])
     return entry
 
@@ -90,7 +87,6 @@ def _incarnation(site: Site) -> str:
 
 @contextmanager
 def _restored(site: Site) -> Iterator[None]:
-    """Give the database another incarnation in the block."""
     query = f"UPDATE {site.tables.meta} SET value = reverse(value) WHERE key = 'incarnation'"
     _execute(site, query)
     try:
@@ -345,18 +341,10 @@ def test_a_service_without_a_database_is_refused(still: Site, outbox: HalfOutbox
 
 def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: HalfOutbox) -> None:
     entry = _undecided(still, outbox)
+    place = (entry.topic_id, entry.partition, DiscardReason.TOO_LARGE, "too large")
+    offsets = ((0, entry.first_offset),)
     manifest = Manifest(
-        entry.transaction_id,
-        "orders",
-        Truth.ROW,
-        entry.topic_id,
-        entry.partition,
-        DiscardReason.TOO_LARGE,
-        "too large",
-        OpKind.COMMIT,
-        Positions.first(1),
-        ((0, entry.first_offset),),
-        1,
+        entry.transaction_id, "orders", Truth.ROW, *place, OpKind.COMMIT, Positions.first(1), offsets, 1
     )
     key = manifest_key(entry.transaction_id)
     still.produce(still.channel.discard_topic, manifest.encode(), key, entry.partition)
@@ -365,17 +353,26 @@ def test_what_cannot_be_delivered_is_left_to_its_own_verb(still: Site, outbox: H
     assert entry.transaction_id not in still.rows()
 
 
+SOME = str(uuid.uuid4())
+CHOICE = "name one transaction, or give --all and --service"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--commit", "--rollback", "--reason", "r", "--yes"), "either --commit or --rollback"),
-        (("--reason", "r", "--yes"), "either --commit or --rollback"),
-        (("--commit", "--yes"), "give --reason"),
-        (("--commit", "--reason", "r", "--json"), "give --yes"),
+        ((SOME, "--commit", "--rollback", "--reason", "r", "--yes"), "either --commit or --rollback"),
+        ((SOME, "--reason", "r", "--yes"), "either --commit or --rollback"),
+        ((SOME, "--commit", "--yes"), "give --reason"),
+        ((SOME, "--commit", "--reason", "r", "--json"), "give --yes"),
+        (("--all", "--rollback", *AT_ONCE), CHOICE),
+        (("--rollback", *AT_ONCE), CHOICE),
+        ((SOME, "--rollback", "--all", "--service", "g", *AT_ONCE), "or give --all and --service"),
+        ((SOME, "--rollback", "--service", "g", *AT_ONCE), CHOICE),
+        (("--all", "--service", "g", "--commit", *AT_ONCE), "--all takes --rollback only"),
     ],
 )
 def test_a_wrong_command_line_is_one_sentence(still: Site, words: tuple[str, ...], says: str) -> None:
-    code, printed = call_command(app, still, str(uuid.uuid4()), *words)
+    code, printed = call_command(app, still, *words)
     assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
 
 
@@ -543,21 +540,6 @@ def test_resolve_all_decides_for_a_listener_by_op_marker(still: Site) -> None:
     assert (code, document["found"], document["decided"]) == (Exit.OK, 1, 1)
     (said,) = _said(still, result.transaction_id)
     assert said.kind is OpKind.ROLLBACK
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("--all", "--rollback"), "name one transaction, or give --all and --service"),
-        (("--rollback",), "name one transaction, or give --all and --service"),
-        ((str(uuid.uuid4()), "--rollback", "--all", "--service", "g"), "or give --all and --service"),
-        ((str(uuid.uuid4()), "--rollback", "--service", "g"), "name one transaction, or give --all and --service"),
-        (("--all", "--service", "g", "--commit"), "--all takes --rollback only"),
-    ],
-)
-def test_resolve_of_a_wrong_choice_is_one_sentence(still: Site, words: tuple[str, ...], says: str) -> None:
-    code, printed = call_command(app, still, *words, *AT_ONCE)
-    assert (code, says in printed) == (Exit.CONFIGURATION, True), printed
 
 
 def test_send_decisions_waits_for_room_in_the_queue(still: Site) -> None:

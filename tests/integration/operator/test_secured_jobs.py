@@ -1,7 +1,5 @@
 """The Spark jobs over TLS with a password: the printed rights suffice, and what is beyond them is refused by name."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +21,6 @@ REAL = ("orders", "stock")
 
 @pytest.fixture
 def audited(secured: Stack, tmp_path: Path) -> Iterator[Audited]:
-    """A window on a secured site in which all went right."""
     with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured) as site:
         site.create(*REAL)
         site.relay(extra=QUICK)
@@ -34,7 +31,6 @@ def audited(secured: Stack, tmp_path: Path) -> Iterator[Audited]:
 
 
 def _land(site: SecuredSite, folder: Path, topic: str, code: Exit) -> str:
-    """What `outbox land` printed."""
     places = ["--output", str(folder / "table"), "--checkpoint", str(folder / "checkpoint"), "--job-id", site.name]
     command = [sys.executable, "-m", "outbox", "land", "--topics", topic, *places]
     return finish(start([*command, "--available-now"], {**site.environment(), **site.for_spark()}), code)

@@ -1,7 +1,5 @@
 """With each way to log in: a channel, messages of both APIs, and an operator's decision, over TLS to all servers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +27,6 @@ ORDERS = "orders"
 
 @pytest.fixture
 def site(secured: Stack, request: pytest.FixtureRequest) -> Iterator[SecuredSite]:
-    """A site on them, whose clients log in as the test says."""
     login: Login = request.param
     with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured, login=login) as made:
         yield made

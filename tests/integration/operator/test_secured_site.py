@@ -1,7 +1,5 @@
 """TLS everywhere, an authorizer, one user per role: the printed rights suffice, and each that is missing is named."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator, Mapping
@@ -39,7 +37,6 @@ DOCTOR = {"OUTBOX_POSTGRES_URL": None}
 
 @pytest.fixture
 def site(secured: Stack) -> Iterator[SecuredSite]:
-    """A site on them, whose channel an administrator made."""
     with SecuredSite(secured.bootstrap_servers, secured.postgres_url, stack=secured) as made:
         with made.acting(made.user(Role.ADMINISTRATOR)):
             code, text = call_command(channel.app, made, "create", "--partitions", "1")
@@ -50,7 +47,6 @@ def site(secured: Stack) -> Iterator[SecuredSite]:
 
 
 def _examine(site: SecuredSite, role: Role, **names: list[str]) -> tuple[int, list[dict[str, str]]]:
-    """Exit code and findings of `outbox doctor --role`."""
     words = [word for option, values in names.items() for value in values for word in (f"--{option}", value)]
     code, document = call_for_json(doctor.app, site, "--role", role, *words, environ=DOCTOR)
     return code, document["findings"]
@@ -141,7 +137,6 @@ def test_an_operator_decides_what_is_open(site: SecuredSite) -> None:
 
 
 def _given(site: SecuredSite, role: Role) -> dict[str, list[str]]:
-    """The options of `outbox acl print` that a role needs."""
     if role is Role.LISTENER:
         return {"service": [LISTENING]}
     return {} if role in {Role.CHECKER, Role.ADMINISTRATOR} else {"topic": [site.topic("orders")]}

@@ -1,7 +1,5 @@
 """The life of relay and checker as processes: settings, --check, signals, logs, metrics."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

@@ -1,7 +1,5 @@
 """`outbox resume`: a halted table source goes on as the operator decides (R55)."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -145,7 +143,6 @@ def test_new_tables_go_on_under_another_name_as_the_refusal_says(store: Site) ->
 
 
 def _deliver(site: Site, *keys: str) -> None:
-    """Publish and deliver messages whose rows are settled."""
     insert(site, *keys)
     relay = site.relay(extra=relay_settings(site))
     wait_empty(site)

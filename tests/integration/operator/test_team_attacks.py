@@ -1,7 +1,5 @@
 """What the application of one team tries against another team, with its own credentials: docs/operations/teams.md."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

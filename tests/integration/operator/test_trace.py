@@ -1,7 +1,5 @@
 """`outbox trace`: the story of a transaction, from what was read, with what was read."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from typing import Any

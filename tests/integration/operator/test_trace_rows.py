@@ -1,7 +1,5 @@
 """`outbox trace` and `outbox resolve` of transactions of table mode, in each of their states."""
 
-from __future__ import annotations
-
 import signal
 from typing import Any
 
@@ -21,7 +19,6 @@ _DECIDE = ("--rollback", "--reason", "why")
 
 
 def _publish(connection: psycopg.Connection, site: Site, topic: str = "orders") -> str:
-    """Insert one message; return its id."""
     row = connection.execute(
         f"SELECT {site.tables.publish_function}('orders', %s, 'secret', key => 'k')".encode(), (site.topic(topic),)
     ).fetchone()

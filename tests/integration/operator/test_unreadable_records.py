@@ -1,7 +1,5 @@
 """One record or checkpoint that cannot be read ends no operators' command: it is named, and the others are shown."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -26,7 +24,6 @@ AT_ONCE = ("--min-age-ms", "0", "--reason", "the test says so", "--yes")
 
 
 def _undecided(site: Site, outbox: HalfOutbox) -> list[OpEntry]:
-    """Send one undecided half to each of the two half partitions."""
     entries = [
         entry for n in range(2) for entry in send_halves(site, outbox, [Message(site.topic("orders"), "x", key_of(n))])
     ]
@@ -161,7 +158,6 @@ def test_check_server_goes_on_behind_an_unreadable_batch(
     client = Producer(site.kafka())
 
     def passed() -> bool:
-        """Ask again, as the relay does."""
         client.produce(site.channel.check_topic, b'{"version":2}', b"orders")
         assert client.flush(20) == 0
         return "Upgrade this application" in caplog.text

@@ -1,7 +1,5 @@
 """Servers with an authorizer, for tests that take rights away."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

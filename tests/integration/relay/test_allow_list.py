@@ -1,7 +1,5 @@
 """The allow-list of a relay: required in production, and changed by a restart while applications publish."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence
@@ -53,7 +51,6 @@ class _Relay:
         self._load = threading.Thread(target=self._run_load)
 
     def allow(self, **services: Sequence[str]) -> None:
-        """Write the file: topics by service."""
         lists = {**services, "steady": ["steady"]}
         lines = [f"{name} = {json.dumps([self.site.topic(one) for one in topics])}" for name, topics in lists.items()]
         self.file.write_text("\n".join(["[allowed_topics]", *lines, ""]))
@@ -81,7 +78,6 @@ class _Relay:
             self._log.flush()
 
     def insert(self, value: str) -> None:
-        """Insert a row of the service `orders`."""
         with self.site.connect() as connection:
             message_rows.insert_message(connection, self.site, "rows", "k", value)
 

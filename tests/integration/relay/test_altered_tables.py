@@ -1,7 +1,5 @@
 """A table that breaks its contract halts its source by name, also while it is served; a pooler is told (R75, R76)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any

@@ -1,7 +1,5 @@
 """`delivery: at_least_once`: nothing is lost, in order within one owner, whatever dies; a death may double."""
 
-from __future__ import annotations
-
 import signal
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """One relay process and one checker process serve several channels; a failure of one stays in it (R66)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,7 +85,6 @@ def test_a_broken_channel_does_not_stop_the_other(platform: Platform) -> None:
 
 
 def assert_exactly_after(site: Site, ids: list[str]) -> None:
-    """All is delivered, and nothing doubled."""
     site.wait_settled()
     assert_exactly(site, ids)
 

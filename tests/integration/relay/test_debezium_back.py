@@ -1,7 +1,5 @@
 """The way back to Debezium, by the program of docs/migrate/debezium.md, while four writers insert (R59)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -22,7 +20,6 @@ KIND = Kind("debezium", "uuid", "delete")
 
 
 def program(site: Site) -> str:
-    """The program of the page, for a site."""
     (text,) = re.findall(r"<!-- program: back -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     text = re.sub(r"\boutbox\b", KIND.table(site), text)
     return text.replace("postgresql://owner@db/shop", site.postgres_url).replace("outbox_back", f"{site.name}_back")

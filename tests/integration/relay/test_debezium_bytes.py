@@ -1,7 +1,5 @@
 """The relay writes the bytes that Debezium writes: the same rows through both, for each converter and type (R59)."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -36,7 +34,6 @@ def wait_for(site: Site, topic: str) -> None:
 
 
 def sides(site: Site, case: Case, ids: list[str]) -> tuple[list[Form], list[Form]]:
-    """What Debezium, and what the relay has written of each row."""
     debezium, relay = case.topics(site)
     wait_for(site, relay)
     written, ours = (forms(read_committed(site.kafka(), [topic])) for topic in (debezium, relay))

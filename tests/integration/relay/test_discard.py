@@ -1,7 +1,5 @@
 """What cannot be delivered leaves the flow whole and with the reason; what cannot be trusted stops the relay."""
 
-from __future__ import annotations
-
 import signal
 import uuid
 from collections import Counter
@@ -196,12 +194,7 @@ def test_create_after_lost_offsets_refuses_used_partitions(site: Site) -> None:
     """Kafka deletes the offsets of a group without members; the half topic keeps its halves for longer (R22)."""
     site.create(partitions=2)
     with Shop(site) as shop:
-        topic = shop.topic()
-        _publish(shop, topic, 4)
-        site.checker()
-        relay = site.relay()
-        site.wait_settled()
-        relay.terminate()
+        topic = _settled(shop)
         used = {record.partition() for record in _half_records(site)}
         _delete_offsets(site)
         created = run_command(site, "channel", "create")
@@ -255,6 +248,16 @@ def test_a_checkpoint_that_somebody_moved_stops_the_relay(site: Site) -> None:
     assert _stops(site, "offset 5", "damaged")
 
 
+def _settled(shop: Shop) -> str:
+    topic = shop.topic()
+    _publish(shop, topic, 4)
+    shop.site.checker()
+    relay = shop.site.relay()
+    shop.site.wait_settled()
+    relay.terminate()
+    return topic
+
+
 def _publish(shop: Shop, topic: str, count: int) -> None:
     for value in range(count):
         with shop.session() as session:
@@ -272,12 +275,7 @@ def _damage_checkpoint(site: Site, offset: int, *, foreign: bool) -> None:
 def test_an_operator_may_accept_duplicates_where_a_checkpoint_cannot_be_trusted(site: Site, *, foreign: bool) -> None:
     site.create(partitions=1)
     with Shop(site) as shop:
-        topic = shop.topic()
-        _publish(shop, topic, 4)
-        site.checker()
-        relay = site.relay()
-        site.wait_settled()
-        relay.terminate()
+        topic = _settled(shop)
         _damage_checkpoint(site, 2, foreign=foreign)
         assert _stops(site, "checkpoint", "Partition 0")
         tolerant = site.relay(extra=TOLERANT)

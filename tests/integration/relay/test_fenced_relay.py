@@ -1,7 +1,5 @@
 """A relay whose producer was fenced: somebody else has the partition, until the service says otherwise."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import KafkaException, Producer
 
@@ -14,8 +12,6 @@ from tests.support.harness import Site, wait_until
 
 
 class _NewOwner:
-    """Takes a partition over, as another relay does, and writes."""
-
     def __init__(self, site: Site, topic: str) -> None:
         self._topic = topic
         self._producer = Producer({**site.kafka(), "transactional.id": site.channel.transactional_id(0)})

@@ -1,7 +1,5 @@
 """Foreign tables: rows that an application's own INSERT has made reach their real topics once and in order (R59)."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -43,7 +41,6 @@ FEW = [
 
 @pytest.fixture
 def shop(site: Site) -> Site:
-    """A site with one real topic, and a number for each key."""
     site.create("orders", partitions=1)
     create_numbers(site)
     return site
@@ -64,7 +61,6 @@ def execute(site: Site, statement: str, *values: Any) -> list[Any]:
 
 
 def discarded(site: Site) -> list[tuple[str, str, str, str | None]]:
-    """The id, reason, detail and content of each discarded row."""
     return execute(site, f"SELECT row_id, reason, detail, content::text FROM {site.name}_discarded ORDER BY id")
 
 

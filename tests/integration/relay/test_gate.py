@@ -1,7 +1,5 @@
 """Pre-flight on a real Kafka: a bad transaction of each kind stops nobody, and what may pass is waited for."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections import defaultdict
@@ -128,7 +126,6 @@ def _make_topics(site: Site) -> str:
 
 
 def _check_order(site: Site, topic: str) -> None:
-    """Every good message is there once, in the order of its key."""
     by_key: dict[bytes | None, list[int]] = defaultdict(list)
     records = site.read(topic)
     for record in records:
@@ -306,9 +303,6 @@ def _move_checkpoint(site: Site) -> None:
         consumer.close()
 
 
-# --- Topics with names such as `orders.check` on a real Kafka: refused only where such a channel exists.
-
-
 def _prepare(site: Site) -> tuple[str, Channel, str]:
     """Return a topic whose name no channel has, another channel, and a topic whose half topic is hidden."""
     free, hidden, other = f"{site.name}-free.check", f"{site.name}-hidden.check", Channel(f"{site.name}-other")
@@ -352,9 +346,6 @@ def test_publish_refuses_only_topics_of_a_channel(own: Site) -> None:
         with shop.session() as session, pytest.raises(ConfigurationError, match="AUTHORIZATION") as refused:
             shop.outbox.publish(session, Message(hidden, b"refused"))
         assert f"{own.name}-hidden.half" in str(refused.value)
-
-
-# --- Rights that are taken away while a relay runs: each is named, and the channel is not ready.
 
 
 def test_channel_whose_topics_are_refused_is_not_ready(own: Site, monkeypatch: pytest.MonkeyPatch) -> None:

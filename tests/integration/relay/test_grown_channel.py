@@ -1,7 +1,5 @@
 """Half partitions that were written to before they had a checkpoint go on exactly once (R84)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Sequence
@@ -54,7 +52,6 @@ class Application(threading.Thread):
                 self.committed.append(value.encode())
 
     def stop(self) -> list[bytes]:
-        """Stop, and return what was committed."""
         self._stopping.set()
         self.join()
         if self.failure is not None:
@@ -64,7 +61,6 @@ class Application(threading.Thread):
 
 @pytest.fixture
 def grown(site: Site) -> Site:
-    """A channel of two partitions with a real topic and a checker."""
     site.create("orders", partitions=2)
     site.checker()
     return site

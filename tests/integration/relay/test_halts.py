@@ -1,7 +1,5 @@
 """A half partition that cannot go on halts alone: the other ones deliver, and the relay is not ready (R36, R38)."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 
@@ -18,7 +16,6 @@ from tests.support.probes import free_port, get, metric
 
 
 def key_of(partition: int, partitions: int = 2, service: str = "orders") -> str:
-    """Return an ordering key whose halves go to a half partition."""
     keys = (f"key{number}" for number in range(1_000))
     return next(key for key in keys if half_partition(service, key.encode(), b"", partitions) == partition)
 
@@ -35,7 +32,6 @@ def delete_before(site: Site, topic: str, partition: int, offset: int) -> None:
 
 
 def values(site: Site) -> list[str]:
-    """Return the values that are visible, sorted."""
     return sorted((record.value or b"").decode() for record in site.read("orders"))
 
 

@@ -1,12 +1,10 @@
 """A broker skips the end of a Kafka transaction on `__consumer_offsets`: the relay ends it as it was decided (R51)."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
@@ -42,7 +40,6 @@ def _nodes(site: Site) -> list[int]:
 
 
 def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
-    """Return whether the offsets of a group are on a node."""
     topics = site.admin.list_topics(timeout=20.0).topics
     partitions = topics["__consumer_offsets"].partitions
     return bool(partitions[partition_of(group, len(partitions))].leader == node)
@@ -50,7 +47,6 @@ def _is_coordinated_by(site: Site, group: str, node: int) -> bool:
 
 @pytest.fixture
 def site(own: Stack, owner: Owner) -> Iterator[Site]:
-    """A site on which the owner's checkpoint is on the last node."""
     with Site(own.bootstrap_servers, own.postgres_url, replication=3) as first:
         node = _nodes(first)[LAST]
         committed_checkpoints(first.kafka(), "any", [("any", 0)])  # Kafka makes the topic of offsets
@@ -64,7 +60,6 @@ def site(own: Stack, owner: Owner) -> Iterator[Site]:
 
 
 def _create_orders(site: Site, node: int) -> None:
-    """Create the real topic, on one node only."""
     topic, place = site.topic("orders"), [[_nodes(site)[node]]]
     site.admin.create_topics([NewTopic(topic, 1, replica_assignment=place)])[topic].result(20.0)
 
@@ -127,32 +122,24 @@ def _assert_ended(relay: Service, outcome: str) -> None:
     assert any(f'"outcome": "{outcome}"' in line for line in ended), relay.output()
 
 
-def test_hanging_commit_whose_messages_are_visible_counts(own: Stack, site: Site, owner: Owner) -> None:
-    _create_orders(site, 0)
+@pytest.mark.parametrize(
+    ("node", "leave", "outcome"),
+    [
+        (0, _leave_committed, "committed"),
+        (0, _leave_aborted, "aborted"),
+        (LAST, _leave_committed, "aborted"),  # its records hang on the real topic, too: a later abort would lose them
+    ],
+    ids=["messages are visible", "aborted", "nobody has seen it"],
+)
+def test_hanging_transaction_is_ended_and_delivered_once(
+    own: Stack, site: Site, owner: Owner, node: int, leave: Callable[[Stack, Site, Owner], None], outcome: str
+) -> None:
+    _create_orders(site, node)
     publish(site, owner)
-    _leave_committed(own, site, owner)
+    leave(own, site, owner)
     relay = owner.relay(site, "", QUICK)
     assert_all_once(site, owner)
-    _assert_ended(relay, "committed")
-
-
-def test_hanging_abort_is_delivered_again_once(own: Stack, site: Site, owner: Owner) -> None:
-    _create_orders(site, 0)
-    publish(site, owner)
-    _leave_aborted(own, site, owner)
-    relay = owner.relay(site, "", QUICK)
-    assert_all_once(site, owner)
-    _assert_ended(relay, "aborted")
-
-
-def test_hanging_commit_that_nobody_has_seen_is_aborted(own: Stack, site: Site, owner: Owner) -> None:
-    """Its records hang on the real topic, too, where a later abort would lose them."""
-    _create_orders(site, LAST)
-    publish(site, owner)
-    _leave_committed(own, site, owner)
-    relay = owner.relay(site, "", QUICK)
-    assert_all_once(site, owner)
-    _assert_ended(relay, "aborted")
+    _assert_ended(relay, outcome)
 
 
 def test_end_of_a_commit_that_is_cut_off_halts(own: Stack, site: Site, owner: Owner) -> None:

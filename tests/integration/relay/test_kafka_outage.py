@@ -1,7 +1,5 @@
 """A relay without Kafka is not ready, and shows what waits in its message table."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -53,9 +51,6 @@ def test_a_relay_without_kafka_is_not_ready_and_shows_what_waits() -> None:
         wait_until(lambda: len(site.read("orders")) == 7, 90, explain=site.logs)
 
 
-# --- A database that is down while many halves wait for it: that is no answer, and delays nobody else.
-
-
 SECONDS, HALVES = 20.0, 5_000
 """The long form, with 300 s and 100,000 halves, is `make outage`."""
 
@@ -70,9 +65,6 @@ def test_a_long_outage_counts_for_nothing_and_delays_nobody_else(capsys: pytest.
     assert result.late == 0
     assert result.unreachable >= HALVES, "all were asked about, in vain"
     assert result.bills_meanwhile, "the other database's transactions were decided during the outage"
-
-
-# --- A half partition that does not move makes the relay not ready (R50).
 
 
 STALLED = "outbox_relay_stalled_seconds"
@@ -102,9 +94,6 @@ def test_half_partition_behind_an_open_transaction_is_stalled(site: Site) -> Non
     wait_until(lambda: values(site) == ["behind it"], timeout=30, explain=site.logs)
     wait_until(lambda: get(port, "/readyz")[0] == 200, timeout=30, explain=site.logs)
     assert metric(port, STALLED, partition="0") == 0
-
-
-# --- Kafka gives no checkpoint out while a transaction that commits one has no end: the other partitions go on.
 
 
 COUNT = 40
@@ -141,9 +130,6 @@ def test_a_checkpoint_that_is_held_back_holds_up_its_own_partition_only(site: Si
     found = site.wait_visible(COUNT, "orders")
     assert not doubled(found)
     wait_until(lambda: metric(port, "outbox_relay_partitions", state="not_served") == 0, explain=site.logs)
-
-
-# --- Check requests that cannot be sent: they are asked again later, and nobody fails.
 
 
 REQUEST = CheckRequest("id", "orders", Truth.ROW, "half", 0, Positions.first(1), 7, 7, 1, None)

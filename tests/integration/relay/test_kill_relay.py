@@ -1,7 +1,5 @@
 """Relays that are killed, stopped, joined and ended: nothing is lost, doubled or out of order."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Notifications of commits: a waiting source is woken, none is missed, and without them it polls."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,7 +35,6 @@ def shop(site: Site) -> Site:
 
 
 def place(site: Site) -> str:
-    """Return the message table as `regclass` takes it."""
     return source_name(site.tables.schema, site.tables.message)
 
 
@@ -140,9 +137,6 @@ def test_the_command_creates_keeps_and_drops_the_trigger(shop: Site) -> None:
     assert code == 0
     assert "TRIGGER outbox_notify AFTER INSERT" in printed
     assert "outbox_notify" not in call_command(app, shop, "create", "--print-sql")[1]
-
-
-# --- the relay
 
 
 def relay(site: Site, port: int) -> Service:

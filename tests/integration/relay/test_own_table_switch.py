@@ -1,7 +1,5 @@
 """From an own table to the library, by the programs of docs/migrate/own_table.md, while four writers insert (R59)."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -26,7 +24,6 @@ KEYS = 3
 
 
 def program(site: Site, name: str) -> str:
-    """A program of the page, for a site."""
     found: str
     (found,) = re.findall(rf"<!-- program: {name} -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     for table in ("outbox_events", "outbox_switch"):

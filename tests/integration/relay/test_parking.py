@@ -1,7 +1,5 @@
 """Undecided transactions that are parked, what is delivered from the discard topic, and what is removed from it."""
 
-from __future__ import annotations
-
 import signal
 import uuid
 from collections.abc import Iterable, Mapping
@@ -38,7 +36,6 @@ BY_AGE = {**QUICK, "OUTBOX_UNDECIDED_MAX_AGE_MS": "400"}
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """A channel of one partition, with one real topic."""
     return site.create("orders", partitions=1)
 
 

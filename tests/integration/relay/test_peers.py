@@ -1,7 +1,5 @@
 """The peers of the benchmarks are real: each starts, moves messages, dies and goes on. Needs their jars, and a JDK."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """One record that cannot be read or kept does not stop the rest (R37, R40)."""
 
-from __future__ import annotations
-
 import random
 import uuid
 
@@ -121,7 +119,6 @@ def test_relay_and_checker_survive_random_records(site: Site) -> None:
 
 
 def _random_record(chance: random.Random) -> tuple[bytes | None, bytes | None]:
-    """Return a value, and a key that compaction accepts."""
     id_ = uuid.UUID(int=chance.getrandbits(128), version=4)
     key = chance.choice([f"{id_}/0", f"{id_}/manifest", f"{id_}", f"skip/{id_}/0/1", "x"])
     value = chance.choice([None, b"", b"{}", b"null", b'{"version":1}', chance.randbytes(chance.randrange(200))])

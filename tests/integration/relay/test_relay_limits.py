@@ -1,7 +1,5 @@
 """Limits of the cluster that the relay must know by itself: sizes of batches, the end of the half partition."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
@@ -98,14 +96,10 @@ def test_nothing_is_delivered_after_a_restart_before_what_was_read_long_ago_is_k
     site.wait_settled()
 
 
-# --- An application that saw a raised limit publishes at once: the relay looks at the topic once more (R83).
-
-
 SMALL, RAISED = 2_000, 200_000
 
 
 def _limit(site: Site, size: int) -> None:
-    """Set `max.message.bytes`."""
     site.set_topic(site.topic("orders"), "max.message.bytes", str(size))
 
 
@@ -129,9 +123,6 @@ def test_message_that_a_raised_limit_allows_is_delivered(site: Site) -> None:
     found = site.wait_visible(4, "orders")
     assert sorted(len(record.value or b"") for record in found) == [10, 10, 10 * SMALL, 10 * SMALL]
     assert "discarded" not in relay.output()
-
-
-# --- What wakes a producer breaks its connection to the transaction coordinator, and nothing else (R79).
 
 
 def test_a_producer_that_was_woken_makes_its_connection_again(site: Site) -> None:

@@ -1,7 +1,5 @@
 """Servers that are killed and come back under load: clear errors for the application, nothing lost, nothing doubled."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -42,7 +40,6 @@ def own() -> Iterator[Stack]:
 
 @pytest.fixture
 def site(own: Stack) -> Iterator[Site]:
-    """A site on those servers, with one real topic."""
     with Site(own.bootstrap_servers, own.postgres_url) as made:
         made.create("orders")
         yield made

@@ -1,7 +1,5 @@
 """Brokers that are restarted one after the other hold up no message for long: half mode and table mode (R79)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -35,7 +33,6 @@ LOOPS = "OUTBOX_TEST_LOOPS"
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers of which any broker may be ended."""
     with Stack(brokers=BROKERS, kafka_settings=USUAL_SESSION) as running:
         yield running
 

@@ -1,7 +1,5 @@
 """No setting of a role, a database or an environment decides what the relay writes (R77), nor does SQL_ASCII (R60)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import psycopg

@@ -1,7 +1,5 @@
 """A real topic that a dead broker leaves below `min.insync.replicas` holds up no other, in half and table mode."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter
@@ -38,7 +36,6 @@ USUAL_SESSION = {"broker.session.timeout.ms": "9000"}
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Stack]:
-    """Servers of which a broker may be killed."""
     with Stack(brokers=3, kafka_settings=USUAL_SESSION) as running:
         yield running
 

@@ -1,7 +1,5 @@
 """An owner whose session in the database gives no answer: it is given up, and whoever looks names it (R79, R81)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 

@@ -1,7 +1,5 @@
 """Two copies of one database under one name of a source: both halt, and no row is deleted unread (R73)."""
 
-from __future__ import annotations
-
 import json
 import signal
 from typing import Any
@@ -36,7 +34,6 @@ def settings(names: TableNames, site: Site) -> dict[str, str | None]:
 
 
 def rows(site: Site, names: TableNames) -> int:
-    """Return how many rows the message table of a copy holds."""
     with site.connect() as connection:
         row = connection.execute(MessageTable(names).compose("SELECT count(*) FROM {message}")).fetchone()
     return int(row[0]) if row else 0
@@ -48,7 +45,6 @@ def insert(site: Site, *keys: str, schema: str = "public") -> None:
 
 
 def resume(site: Site, variables: dict[str, str | None], source: str = SOURCE) -> Any:
-    """Call `outbox resume`."""
     words = ("--source", source, "--skip-delivered", "--yes", "--json")
     found, printed = call_command(app, site, *words, environ=variables)
     assert found == Exit.OK, printed
@@ -56,7 +52,6 @@ def resume(site: Site, variables: dict[str, str | None], source: str = SOURCE) -
 
 
 def is_halted(relay: Service) -> bool:
-    """Return whether a relay has said that another copy is served."""
     return "Table source halted" in relay.output() and "another copy" in relay.output()
 
 

@@ -1,7 +1,5 @@
 """What a table source settles is counted: a difference halts it, and nothing comes twice (R71)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -200,9 +198,6 @@ def test_a_policy_that_appears_brings_nothing_twice(store: Site) -> None:
     execute(store, f"ALTER TABLE {store.tables.message} DISABLE ROW LEVEL SECURITY")
     wait_empty(store)
     assert_exactly(store, "orders")
-
-
-# --- upkeep
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Evidence of delivered rows: it is exact, whenever the relay dies, and it is purged (R61)."""
 
-from __future__ import annotations
-
 import signal
 
 import psycopg
@@ -24,7 +22,6 @@ def relay(site: Site, failpoint: str = "", **table: object) -> Service:
 
 
 def evidence(site: Site) -> list[str]:
-    """Return the message ids of which there is evidence, sorted."""
     query = (
         f"SELECT CAST(CAST(xid AS text) AS bigint), {STARTED_US}, id FROM {site.tables.delivered}, unnest(ids) AS run,"
         " generate_series(lower(run), upper(run) - 1) AS id"
@@ -34,7 +31,6 @@ def evidence(site: Site) -> list[str]:
 
 
 def visible(site: Site) -> list[str]:
-    """Return the ids of visible messages, sorted."""
     return sorted(record.message_id for record in site.read("orders"))
 
 
@@ -97,9 +93,6 @@ def test_old_evidence_is_purged_and_its_time_is_kept(store: Site) -> None:
     with store.connect() as connection:
         row = connection.execute(f"SELECT purged_until < now(), delivered FROM {source}".encode()).fetchone()
     assert row == (True, 1)
-
-
-# --- What a row of a message table unpacks to is bounded, and counts in the relay's memory (R68).
 
 
 MEGABYTE = 1_000_000

@@ -1,7 +1,5 @@
 """A row is known by its local transaction and its id, never by one of the two alone (R72)."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -32,14 +30,12 @@ from tests.support.message_rows import (
 
 
 def call(site: Site, app: Any, *words: str, code: int = Exit.OK) -> Any:
-    """Call a command with `--json`; what it prints."""
     found, printed = call_command(app, site, *words, "--json", environ=relay_settings(site))
     assert found == code, printed
     return json.loads(printed)
 
 
 def keys(site: Site) -> list[bytes]:
-    """Return the keys of visible messages, sorted."""
     return sorted(record.key or b"" for record in site.read("orders"))
 
 
@@ -134,7 +130,6 @@ def _back_up(site: Site) -> None:
 
 
 def _restore(site: Site, start: str = "created_at") -> None:
-    """Bring rows of the message table alone back."""
     columns = "xid, id, created_at, service, topic, partition, key, value"
     execute(
         site,

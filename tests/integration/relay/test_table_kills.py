@@ -1,7 +1,5 @@
 """A relay killed fifty times in 100,000 rows of a message table, at each step and at random moments (R55)."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two relays that fight for a table source: frozen owners, and owners whose session in the database is ended (R55)."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal
@@ -69,8 +67,6 @@ class _Fight:
             owner = connection.execute(OWNER, {"source": source}).fetchone()
             assert owner is not None
             connection.execute("SELECT pg_terminate_backend(%s, 10000)", (owner[0],))
-
-    # --- rounds
 
     def cut(self) -> None:
         """End the session of an owner that runs; any of the two takes over."""

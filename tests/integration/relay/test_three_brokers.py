@@ -3,8 +3,6 @@
 A broker skips the end of a Kafka transaction on a partition without a leader: nothing is lost or doubled by it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -99,8 +97,6 @@ def _answers_again(client: AdminClient, topic: str) -> bool:
     return True
 
 
-# --- Why an owner does not go on under a second transactional id: docs/reliability.md, "Limits", has the conclusion.
-
 SERVICE, PLACE = "source", "progress"
 SECONDS = 30.0
 
@@ -116,7 +112,6 @@ class _FirstOrSecond:
         self._again(self.producer.init_transactions)
 
     def write(self, number: int, *topics: str) -> None:
-        """Write one record to each topic, and the number."""
         self.producer.begin_transaction()
         for topic in topics:
             self.producer.produce(topic, str(number))

@@ -1,7 +1,5 @@
 """An unforeseen error ends nothing but what it is about (R81)."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from functools import partial

@@ -1,7 +1,5 @@
 """Rank is proven by place: only what is in the verdict topic is of the checker or an operator (R65)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -20,7 +18,6 @@ FORGERS = (OpSource.CHECKER, OpSource.OPERATOR)
 
 @pytest.fixture
 def channel(site: Site) -> ChannelDescription:
-    """One half partition, and a real topic."""
     return site.create("orders", partitions=1)
 
 

@@ -1,7 +1,5 @@
 """What the two distributions install, and what they do beside packages of the same names."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import pytest
 
 from outbox._cli import main as cli
 from outbox.testing.stacks import servers_named
+from tests.support.commands import ran
 
 ROOT = Path(__file__).parents[3]
 _WHEEL = [sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps"]
@@ -47,15 +46,7 @@ def _entry_points(wheel: Path) -> ConfigParser:
 def _run(
     *command: str, path: Path, environ: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        check=False,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        cwd=path,
-        env={**os.environ, **environ, "PYTHONPATH": str(path)},
-    )
+    return ran(command, cwd=path, env={**os.environ, **environ, "PYTHONPATH": str(path)})
 
 
 def test_the_library_installs_one_package(wheels: dict[str, Path]) -> None:

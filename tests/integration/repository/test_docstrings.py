@@ -1,7 +1,5 @@
 """The examples in the docstrings of the library run as they stand, on real servers."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import doctest
@@ -161,7 +159,6 @@ async def _run_async(site: Site, code: str, names: dict[str, Any]) -> None:
 
 
 def _one_in_memory(site: Site) -> InMemoryHalfOutbox:
-    """An outbox in memory through which one message was published."""
     made = InMemoryHalfOutbox()
     with Session(site.engine()) as session, session.begin():
         made.publish(session, outbox.Message("orders", '{"id": 42}', "42", {"type": "created"}))

@@ -1,7 +1,5 @@
 """What `make dist` builds, installed into a fresh environment outside the checkout, runs the quickstart."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import ran
 from tests.support.harness import Site, wait_until
 from tests.support.servers import Servers
 
@@ -45,15 +44,7 @@ def _running(fresh: Path, site: Site, *words: str, **environ: str) -> Iterator[N
 
 def _run(fresh: Path, site: Site, *words: str | Path, **environ: str) -> str:
     environment = {**site.environment(), **environ}
-    done = subprocess.run(
-        [str(fresh / "venv/bin" / words[0]), *map(str, words[1:])],
-        cwd=fresh,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = ran([fresh / "venv/bin" / words[0], *words[1:]], cwd=fresh, env=environment, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -1,7 +1,5 @@
 """A demo that is asked to stop ends its servers and processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

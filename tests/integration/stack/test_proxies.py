@@ -1,7 +1,5 @@
 """Requests that are lost, cut or late on their way: the relay's Kafka transactions stay whole, and happen once."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import count
@@ -31,8 +29,6 @@ names = count()
 
 
 class Proxied(NamedTuple):
-    """A broker whose clients come through a proxy."""
-
     stack: Stack
     proxies: KafkaProxies
     armed: Armed

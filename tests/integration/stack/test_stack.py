@@ -1,7 +1,5 @@
 """The stack: real servers come up, survive kills with their data, refuse strangers, and never outlive their owner."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil
@@ -11,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -24,6 +22,7 @@ from stack import PortInUseError, Stack, StartError
 from stack.kafka import Listeners, cluster_in
 from stack.ports import Ports, is_free
 from stack.postgres_binaries import postgres_binaries, server_user, system_binaries
+from tests.support.harness import wait_until
 
 GONE_SECONDS = 5.0
 """So long after the owner's death nothing of a stack may be left."""
@@ -185,7 +184,7 @@ def test_nothing_is_left_when_the_supervisor_is_killed() -> None:
     with owner() as (process, folder, _):
         (supervisor,) = (pid for pid in processes_of(folder) if "supervisor.py" in command(pid))
         os.kill(supervisor, signal.SIGKILL)
-        wait_until(lambda: not processes_of(folder), "servers run on without their supervisor")
+        wait_until(lambda: not processes_of(folder), GONE_SECONDS)
         process.communicate()  # the end of its input ends it in order
         assert process.returncode == 0
         assert not folder.exists()
@@ -248,7 +247,6 @@ def test_a_folder_that_the_account_may_not_enter_is_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_the_command_creates_topics_and_prints_where_the_servers_are() -> None:
     command = [sys.executable, "-m", "outbox", "stack", "up", "--topic", "orders", "--topic", "stock"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -257,7 +255,7 @@ def test_the_command_creates_topics_and_prints_where_the_servers_are() -> None:
             lines = [process.stdout.readline().removeprefix("export ").rstrip() for _ in range(3)]
             printed = {name: value.strip("'") for name, value in (line.split("=", 1) for line in lines)}
             admin = AdminClient({"bootstrap.servers": printed["OUTBOX_BOOTSTRAP_SERVERS"], "log_level": 0})
-            wait_until(lambda: {"orders", "stock"} <= set(admin.list_topics(timeout=10).topics), "a topic is missing")
+            wait_until(lambda: {"orders", "stock"} <= set(admin.list_topics(timeout=10).topics), GONE_SECONDS)
             assert query(printed["OUTBOX_POSTGRES_URL"], "SELECT 1") == 1
         finally:
             process.terminate()
@@ -280,7 +278,7 @@ def test_three_brokers_and_a_standby_lose_one_of_each() -> None:
         insertion = "INSERT INTO replicated VALUES (2) RETURNING 1"
         insert = threading.Thread(target=query, args=(big.postgres_url, insertion))
         insert.start()
-        wait_until(lambda: waits_for_standby(big.postgres_url), "the commit does not wait for the standby")
+        wait_until(lambda: waits_for_standby(big.postgres_url), GONE_SECONDS)
         big.standby.start()
         insert.join(GONE_SECONDS * 4)
         assert not insert.is_alive()
@@ -310,7 +308,6 @@ def publish(stack: Stack, topic: str, value: bytes, *, commit: bool = True) -> N
 
 
 def records(stack: Stack, topic: str, count: int) -> list[bytes | None]:
-    """So many committed records of a topic, from its beginning."""
     consumer = Consumer({"bootstrap.servers": stack.bootstrap_servers, "group.id": topic, "log_level": 0})
     consumer.assign([TopicPartition(topic, 0, 0)])
     deadline = time.monotonic() + 30
@@ -324,7 +321,6 @@ def records(stack: Stack, topic: str, count: int) -> list[bytes | None]:
 
 
 def query(url: str, statement: str) -> object:
-    """The first column of the first row of the last result."""
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement)
         while cursor.nextset():
@@ -347,7 +343,7 @@ def busy_backend(url: str) -> Iterator[None]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    wait_until(lambda: backends(url, "DO $$%") == 1, "no backend is busy")
+    wait_until(lambda: backends(url, "DO $$%") == 1, GONE_SECONDS)
     yield
     thread.join(30)
     assert not thread.is_alive()
@@ -413,25 +409,13 @@ def sockets_listening_beyond_loopback() -> Iterator[str]:
 
 
 def wait_until_gone(folder: Path) -> None:
-    wait_until(lambda: not processes_of(folder) and not folder.exists(), f"something of {folder} is left")
-
-
-def wait_until(condition: Callable[[], bool], complaint: str) -> None:
-    deadline = time.monotonic() + GONE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, complaint
-        time.sleep(0.02)
-
-
-# --- What a secured stack needs, and what it leaves behind.
+    wait_until(lambda: not processes_of(folder) and not folder.exists(), GONE_SECONDS)
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder that every account may enter, unlike pytest's own."""
-    with tempfile.TemporaryDirectory(prefix="outbox-test-") as made:
-        Path(made).chmod(0o755)
-        yield Path(made)
+    with reachable_folder() as made:
+        yield made
 
 
 def test_secured_stack_without_cryptography_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

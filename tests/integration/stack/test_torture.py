@@ -1,7 +1,5 @@
 """Everything killed, stopped and cut at random for a while, then checked."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,7 +13,6 @@ FOLDER = Path("build/torture")
 
 @pytest.fixture(autouse=True)
 def _no_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory of its processes is watched."""
     monkeypatch.setattr(forked, "enabled", False)
 
 

@@ -1,7 +1,5 @@
 """All mutants, from the tables beside this folder; the cheap ones first."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from importlib import import_module

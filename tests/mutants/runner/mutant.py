@@ -1,7 +1,5 @@
 """A mutant: one function of the shipped code, and the one that takes its place."""
 
-from __future__ import annotations
-
 import enum
 import inspect
 import sys
@@ -22,18 +20,13 @@ class Harm(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Mutant:
-    """A function without its rule. The docstring of the replacement says what goes wrong then.
+    """A function without its rule. The docstring of the replacement says what goes wrong then."""
 
-    Args:
-        rule: The rule's number in docs/reliability.md, or what it is about.
-        tests: Ids of tests, each of which fails then, by an assertion; without their parameters.
-    """
-
-    rule: str
+    rule: str  # the rule's number in docs/reliability.md, or what it is about
     harm: Harm
     original: Callable[..., Any]
     replacement: Callable[..., Any]
-    tests: tuple[str, ...]
+    tests: tuple[str, ...]  # ids of tests, each of which fails then, by an assertion; without their parameters
 
     @property
     def target(self) -> str:

@@ -3,8 +3,6 @@
 `pytest -p tests.mutants.runner.plugin --mutant r19_lowest_unsettled tests/unit/relay/test_ledger.py`
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Runs tests with a mutant in place, in a process of its own, and judges how they ended."""
 
-from __future__ import annotations
-
 import enum
 import json
 import multiprocessing
@@ -40,16 +38,12 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Result:
-    """How the tests of a mutant ended.
-
-    Args:
-        reasons: How the tests failed, by test id.
-    """
+    """How the tests of a mutant ended."""
 
     verdict: Verdict
     seconds: float
     why: str = ""
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # how the tests failed, by test id
 
 
 def run(name: str, mutant: Mutant) -> Result:
@@ -62,11 +56,7 @@ def run(name: str, mutant: Mutant) -> Result:
 
 
 def control(tests: Sequence[str]) -> str:
-    """Run tests without a mutant: they must pass.
-
-    Returns:
-        What is wrong, empty if nothing is.
-    """
+    """Run tests without a mutant: they must pass. Returns what is wrong, empty if nothing is."""
     endings = _pytest("control", tests)
     if endings is None:
         return f"the tests did not end properly: see {FOLDER}/control.log"
@@ -77,8 +67,7 @@ def control(tests: Sequence[str]) -> str:
 def judge(tests: Sequence[str], endings: list[dict[str, Any]] | None) -> tuple[Verdict, str]:
     """What the endings of a mutant's tests mean, and why it is not caught.
 
-    Args:
-        endings: How they ended, as the plugin notes it; None if the run did not end properly.
+    `endings`: how they ended, as the plugin notes it; None if the run did not end properly.
     """
     if endings is None:
         return Verdict.UNCLEAR, "the tests did not end properly: see its log"
@@ -95,8 +84,7 @@ def judge(tests: Sequence[str], endings: list[dict[str, Any]] | None) -> tuple[V
 def _pytest(name: str, arguments: Sequence[str]) -> list[dict[str, Any]] | None:
     """Run pytest in a fork of this process, which has imported nearly everything already.
 
-    Returns:
-        How each test ended; None if the run did not end properly.
+    Returns how each test ended; None if the run did not end properly.
     """
     FOLDER.mkdir(parents=True, exist_ok=True)
     report = FOLDER / f"{name}.endings.json"

@@ -1,7 +1,5 @@
 """Attacks without end, until the round is checked."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from random import Random
@@ -21,11 +19,8 @@ _JOIN_SECONDS = 120.0
 class Assault:
     """A thread that attacks, from `begin()` to `end()`.
 
-    Args:
-        victim_id: Topic id of the victim's half topic.
-
-    Attributes:
-        attacks: What was done, by name; what Kafka or Postgres refused, or did not answer, is under its own name.
+    `victim_id`: topic id of the victim's half topic; `attacks`: what was done, by name; what Kafka or Postgres refused,
+    or did not answer, is under its own name.
     """
 
     def __init__(self, channel: HostileChannel, victim_id: str, chance: Random) -> None:

@@ -1,7 +1,5 @@
 """What the hostile application does in its own channel, each a function; a seeded generator chooses."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -50,7 +48,6 @@ class Attacker:
         self.producer.poll(0)
 
     def half(self, topic: str = "", value: bytes = _VALUE, **how: Any) -> tuple[str, int]:
-        """Send a half; its transaction id and half partition."""
         id_, place = marked_id(time.time_ns() // 1_000_000, self.chance), self.chance.randrange(PARTITIONS)
         options = HalfOptions(
             immunity=how.pop("immunity", None), incarnation=how.pop("incarnation", self.channel.incarnation)
@@ -88,7 +85,6 @@ class Attacker:
         self.send(self.site.channel.op_topic, value, list(headers), place)
 
     def sql(self, statement: str, *values: Any) -> None:
-        """Run a statement in its database, as the owner of its tables."""
         with self.site.connect(connect_timeout=3, options="-c lock_timeout=3s") as connection:
             connection.execute(statement.encode(), values)
 

@@ -1,7 +1,5 @@
 """The hostile channel: its topics, its own database behind a proxy, and the file that names both channels."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections import Counter
@@ -30,14 +28,10 @@ _OF_ONE_CHANNEL = ("OUTBOX_CHANNEL", "OUTBOX_TABLE_PREFIX", "OUTBOX_POSTGRES_URL
 
 
 class HostileChannel:
-    """A channel that is created for each round, because its application may have ruined the last one.
-
-    Args:
-        victim: The site of the other channel, in the same processes.
-    """
+    """A channel that is created for each round, because its application may have ruined the last one."""
 
     def __init__(self, victim: Site, victim_url: str, relay_url: str, loop: LoopThread, replication: int) -> None:
-        self.victim = victim
+        self.victim = victim  # the site of the other channel, in the same processes
         self.loop = loop
         self.file = Path(victim.log_folder) / "channels.toml"
         self._victim_url = victim_url
@@ -80,13 +74,11 @@ class HostileChannel:
         return {**dict.fromkeys(_OF_ONE_CHANNEL), "OUTBOX_CONFIG": str(self.file)}
 
     def renew(self) -> None:
-        """Make another channel, and leave the former one behind."""
         former = self.site
         self.site, self.description = self._make()
         former.__exit__()
 
     def follow(self) -> None:
-        """Use the new primary, after a failover."""
         self.site.postgres_url = _in_own_database(self.victim.postgres_url)
         self.loop.run(self.proxy.follow(self.victim.postgres_url))
 
@@ -107,7 +99,6 @@ class HostileChannel:
         return reasons + Counter({"transactions fenced by the checker": count})
 
     def close(self) -> None:
-        """End the proxy, and the clients."""
         self.loop.run(self.proxy.stop())
         self.site.__exit__()
 

@@ -1,7 +1,5 @@
 """The mark of all that the hostile application writes, by which it is found where it must not be. Pure."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from typing import Any

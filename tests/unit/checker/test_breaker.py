@@ -1,7 +1,5 @@
 """The circuit breaker: at most so many are fenced that are all newer than the service's newest committed row."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """What the checker looks at of the check topic."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, replace
 from unittest.mock import Mock
@@ -26,8 +24,6 @@ PLACE = TopicPartition("check", 0)
 
 @dataclass
 class Record:
-    """A message of the check topic, as far as the intake reads it."""
-
     content: bytes = REQUEST.encode()
     appended: int = APPENDED
     trouble: KafkaError | None = None
@@ -38,7 +34,6 @@ class Record:
         return self.trouble
 
     def timestamp(self) -> tuple[int, int]:
-        """Return the append time, by the broker."""
         return (2, self.appended)
 
     def value(self) -> bytes:

@@ -1,7 +1,5 @@
 """Settings of the checker's databases."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a database server must be set to."""
 
-from __future__ import annotations
-
 import pytest
 
 from checker.connection import durability_problems

@@ -1,7 +1,5 @@
 """The story of a transaction of table mode: what follows from what was found, and nothing more."""
 
-from __future__ import annotations
-
 import pytest
 
 from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, advice, conclude

@@ -1,7 +1,5 @@
 """What an operator may decide: the table is whole, and nothing in it contradicts the one who knows the truth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Which rows may go, and which wait for too long: decided on what Kafka said; and what an op record rolls back."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 
@@ -54,24 +52,14 @@ CHECKPOINT = HalfCheckpoint(100, 200, (range(100, 110), range(150, 151)))
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        (row(0, 99), None),
-        (row(110, 149), None),
-        (row(151, 199), None),
-        (row(99, 100), Delay.PENDING),
-        (row(109, 110), Delay.PENDING),
-        (row(150, 150), Delay.PENDING),
-        (row(199, 200), Delay.UNREAD),
-        (row(200, 200), Delay.UNREAD),
-        (row(999, 999), Delay.UNREAD),
+        *((row(*span), None) for span in ((0, 99), (110, 149), (151, 199), (-1, -1))),
+        *((row(*span), Delay.PENDING) for span in ((99, 100), (109, 110), (150, 150))),
+        *((row(*span), Delay.UNREAD) for span in ((199, 200), (200, 200), (999, 999))),
         (row(1_000, 1_000), Delay.GONE),
-        (row(-1, -1), None),
         (row(0, 0, topic=OTHER), Delay.DELETED_TOPIC),
         (row(0, 0, partition=1), Delay.UNKNOWN),
-        (row(0, 0, id_="discarded"), Delay.DISCARDED),
-        (row(50, 50), Delay.DISCARDED),
-        (row(40, 50), Delay.DISCARDED),
-        (row(50, 60), Delay.DISCARDED),
-        (row(500, 500, id_="discarded"), Delay.DISCARDED),
+        *((row(*span), Delay.DISCARDED) for span in ((50, 50), (40, 50), (50, 60))),
+        *((row(at, at, id_="discarded"), Delay.DISCARDED) for at in (0, 500)),
     ],
 )
 def test_why_a_committed_transaction_is_not_delivered(found: CommittedRow, expected: Delay | None) -> None:

@@ -1,23 +1,12 @@
 """The story of a transaction: what follows from what was found, and nothing more."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 
 import pytest
 
 from outbox._kafka.range_reader import Span, cut_spans
-from outbox.operator.state.story import (
-    EventKind,
-    Findings,
-    Status,
-    TimelineEvent,
-    born_ms,
-    conclude,
-    folded,
-    needed,
-)
+from outbox.operator.state.story import EventKind, Findings, Status, TimelineEvent, born_ms, conclude, folded, needed
 from outbox.protocol.identifiers import make_transaction_id
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -73,14 +62,8 @@ def _found(*events: TimelineEvent, position: int | None = None) -> Findings:
         ([*HALVES, _row(OpKind.ROLLBACK), _visible(0)], Status.CONTRADICTION),
         ([_discard(EventKind.DISCARDED, 1)], Status.DISCARDED),
         ([_discard(EventKind.DISCARDED, 1, "UNDECIDED")], Status.PARKED),
-        (
-            [*HALVES, _discard(EventKind.DISCARDED, 1, "UNDECIDED"), _discard(EventKind.LEFT, 2)],
-            Status.UNDECIDED,
-        ),
-        (
-            [_discard(EventKind.DISCARDED, 1), _discard(EventKind.LEFT, 2), _visible(0), _visible(1, 1)],
-            Status.VISIBLE,
-        ),
+        ([*HALVES, _discard(EventKind.DISCARDED, 1, "UNDECIDED"), _discard(EventKind.LEFT, 2)], Status.UNDECIDED),
+        ([_discard(EventKind.DISCARDED, 1), _discard(EventKind.LEFT, 2), _visible(0), _visible(1, 1)], Status.VISIBLE),
     ],
 )
 def test_what_follows(events: list[TimelineEvent], expected: Status) -> None:

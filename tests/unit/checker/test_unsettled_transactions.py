@@ -1,7 +1,5 @@
 """What is unsettled in a channel, gathered from its records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,6 +1,6 @@
 """Verdicts, the op markers that follow from them, and the age of what has no decision."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import pytest
 
@@ -16,9 +16,7 @@ from tests.support.protocol_documents import OTHER_TRANSACTION, TOPIC, TRANSACTI
 
 REQUEST = CheckRequest(TRANSACTION, "shop", Truth.ROW, TOPIC, 3, Positions.of([0, 7]), 100, 109, 4)
 ROW = Row(committed=True, topic_id=TOPIC, partition=3, first_offset=100, last_offset=104, positions=Positions.first(3))
-ROLLBACK_ROW = Row(
-    committed=False, topic_id=TOPIC, partition=3, first_offset=100, last_offset=100, positions=Positions.first(1)
-)
+ROLLBACK_ROW = replace(ROW, committed=False, last_offset=100, positions=Positions.first(1))
 
 
 @pytest.mark.parametrize("positions", ["", "x", "0,0", "5-1", "0-99999999999", "0\n1", "\x1b[2J"])
@@ -94,14 +92,7 @@ def test_a_copy_in_another_partition_is_told_that_nothing_of_it_counts() -> None
 
 
 def test_a_row_of_another_topic_decides_nothing_here() -> None:
-    row = Row(
-        committed=True,
-        topic_id=OTHER_TRANSACTION,
-        partition=3,
-        first_offset=100,
-        last_offset=104,
-        positions=Positions.first(3),
-    )
+    row = replace(ROW, topic_id=OTHER_TRANSACTION)
     assert op_entry(REQUEST, Verdict.COMMITTED, row) is None
 
 

@@ -1,7 +1,5 @@
 """The plan of kills: each mode gets as many; what an application process noted is read back after it was killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

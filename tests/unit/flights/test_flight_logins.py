@@ -1,7 +1,5 @@
 """What each role of the demo finds in its environment, on plain servers and on secured ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which mode publishes which flights, and by which ids their messages are found again."""
 
-from __future__ import annotations
-
 import json
 import time
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The outage stops a broker once, starts it again, and reports when."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The demo's result is clean only if all is accounted for, and its tables have the figures."""
 
-from __future__ import annotations
-
 import io
 from collections import Counter
 from dataclasses import replace
@@ -23,16 +21,9 @@ KILLS = [Kill(Mode.HALF, AFTER_HALF, "a"), Kill(Mode.TABLE, BEFORE_COMMIT, "b"),
 
 
 def _summary() -> Summary:
-    return Summary(
-        told=660,
-        modes={Mode.HALF: HALF, Mode.TABLE: TABLE},
-        outage=Span(1_000.0, 1_010.0, 1_014.2),
-        decided=Counter(rollback=2),
-        kills=KILLS,
-        survived={"c"},
-        visible=Reconciliation(660),
-        landed=Reconciliation(660),
-    )
+    modes, found = {Mode.HALF: HALF, Mode.TABLE: TABLE}, Reconciliation(660)
+    outage, decided = Span(1_000.0, 1_010.0, 1_014.2), Counter(rollback=2)
+    return Summary(660, modes, outage, decided, kills=KILLS, survived={"c"}, visible=found, landed=found)
 
 
 def _with(mode: Mode, **changes: object) -> Summary:

@@ -1,7 +1,5 @@
 """The reconciler of the demo finds what is wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The figures of the modes beside each other."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Acknowledgements of halves: only one with an offset counts."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

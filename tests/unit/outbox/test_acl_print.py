@@ -1,7 +1,5 @@
 """`outbox acl print`: what is printed is what the tools read."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

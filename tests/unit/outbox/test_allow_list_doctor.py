@@ -1,7 +1,5 @@
 """What the doctor reports of an allow-list, and of a message table."""
 
-from __future__ import annotations
-
 import pytest
 from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]  # public, but not in its __all__
 

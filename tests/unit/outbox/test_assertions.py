@@ -1,7 +1,5 @@
 """`assert_published`: what fits, what does not, and what it says then."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The configuration of several channels: what each inherits, what is refused, and which of them a command works for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What is said of a COMMIT whose end nobody saw: nothing. Case by case, on a connection that fails as it is told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -49,8 +47,6 @@ class Connection(LocalConnection):
 
 
 class Part:
-    """What an outbox is told of the end of its part."""
-
     transaction_id = "0190b8c2-0000-7000-8000-000000000001"
 
     def __init__(self, row: bool | None) -> None:  # noqa: FBT001 - three values

@@ -1,7 +1,5 @@
 """The contract of a channel's topics: each broken rule is one sentence, and says what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """An operator's decisions on what lies in the discard topic."""
 
-from __future__ import annotations
-
 import pytest
 
 from outbox.operator.deciding.discarded_places import entry_of

@@ -1,7 +1,5 @@
 """What the doctor says of connections that leave this machine unencrypted."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Questions to the cluster: one thread, shared answers, and no caller who is left waiting."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import Future
 

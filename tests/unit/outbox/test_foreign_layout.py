@@ -1,7 +1,5 @@
 """Settings of a foreign table, and the layout that they make."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

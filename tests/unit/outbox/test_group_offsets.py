@@ -1,7 +1,5 @@
 """Committed offsets of a group that Kafka does not show: the request only times out, and the right is named."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any

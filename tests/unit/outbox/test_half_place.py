@@ -1,7 +1,5 @@
 """Where the halves of a transaction lie: the id and the offsets must fit (R39)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import pytest

@@ -1,12 +1,8 @@
 """An exception of a signal handler inside publish() of a session loses no later message (R47)."""
 
-from __future__ import annotations
-
 import linecache
-import sys
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Self
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -15,53 +11,25 @@ from sqlalchemy.orm import Session
 import outbox
 from outbox import Message, OutboxError
 from outbox.testing import InMemoryHalfOutbox
+from tests.support.interrupting import Interrupter, Interruption
 
 TRACED = str(outbox.__file__).removesuffix("__init__.py")
 
 
-class Interruption(BaseException):
-    """What a signal handler raises."""
-
-
-def _is_with(frame: FrameType) -> bool:
-    """Return whether a line is that of `with`, also at its end, where Python runs no signal handler."""
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
-
-
-class Interrupter:
-    """Raises at one line of the library; counts the lines."""
-
-    def __init__(self, line: int) -> None:
-        self._line = line
-        self.lines = 0
-
-    def __enter__(self) -> Self:
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(None)
-
-    def _trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(TRACED):
-            return None
-        if event == "line" and not _is_with(frame):
-            self.lines += 1
-            if self.lines == self._line:
-                raise Interruption
-        return self._trace
+def _may_raise(frame: FrameType) -> bool:
+    """Return whether a line is not that of `with`, also at its end, where Python runs no signal handler."""
+    return not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with ")
 
 
 def publish_interrupted(line: int, *, in_savepoint: bool) -> tuple[int, bool, list[bytes | str | None]]:
     """Publish "first", interrupted at a line, then "second", and commit.
 
-    Returns:
-        How many lines there were, whether "second" was accepted, and what was published.
+    Returns how many lines there were, whether "second" was accepted, and what was published.
     """
     with InMemoryHalfOutbox() as box, Session(create_engine("sqlite://")) as session:
         accepted = True
         session.execute(text("SELECT 1"))
-        with suppress(Interruption), Interrupter(line) as interrupter:
+        with suppress(Interruption), Interrupter(line, lambda file: file.startswith(TRACED), _may_raise) as interrupter:
             box.publish(session, Message("orders", "first", "k"))
         try:
             box.publish(session, Message("orders", "second", "k"))

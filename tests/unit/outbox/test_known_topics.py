@@ -1,7 +1,5 @@
 """Descriptions of real topics: which is served, when it is renewed; one that is there never passes for missing."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +34,6 @@ class Cluster:
         self.meanwhile: Callable[[], None] = lambda: None
 
     def monotonic(self) -> float:
-        """Return the time, in seconds."""
         return self.now
 
     def describe(

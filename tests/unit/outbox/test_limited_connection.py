@@ -1,7 +1,5 @@
 """A connection to a Postgres that does not answer any more is given up; one on a slow line is not (R79)."""
 
-from __future__ import annotations
-
 import select
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The listener API without Kafka: what a listener is given, and what its answers become."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Whether a service has joined its group: metadata of no generation would fence nobody (H5); and rights it lacks."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from unittest.mock import Mock

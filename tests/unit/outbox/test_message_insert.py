@@ -1,7 +1,5 @@
 """The INSERT and the COPY of table mode, and connections: of drivers that nothing is known of, and wrong ones."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The principal of a client as it can know it itself, and what is recorded of an operator."""
 
-from __future__ import annotations
-
 import base64
 import datetime as dt
 import json
@@ -25,13 +23,8 @@ from outbox.operator.settings import SkipSettings
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
 KINDS = [
-    NameOID.COMMON_NAME,
-    NameOID.ORGANIZATION_NAME,
-    NameOID.ORGANIZATIONAL_UNIT_NAME,
-    NameOID.LOCALITY_NAME,
-    NameOID.STATE_OR_PROVINCE_NAME,
-    NameOID.DOMAIN_COMPONENT,
-    NameOID.USER_ID,
+    *(NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.LOCALITY_NAME),
+    *(NameOID.STATE_OR_PROVINCE_NAME, NameOID.DOMAIN_COMPONENT, NameOID.USER_ID),
 ]
 
 

@@ -1,7 +1,5 @@
 """What commands print of records is text: no markup, no terminal escapes."""
 
-from __future__ import annotations
-
 import ast
 import json
 from pathlib import Path
@@ -55,19 +53,8 @@ def test_discarded_table_prints_hostile_detail(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     id_ = "01890a5d-ac96-774b-bcce-b302099a8057"
-    manifest = Manifest(
-        transaction_id=id_,
-        service=HOSTILE,
-        truth=Truth.ROW,
-        reason=DiscardReason.TOPIC_MISSING,
-        detail=HOSTILE,
-        topic_id=id_,
-        partition=0,
-        decision=None,
-        first_append_time=0,
-        positions=Positions.parse("0"),
-        offsets=((0, 0),),
-    )
+    found = (HOSTILE, None, Positions.parse("0"), ((0, 0),), 0)
+    manifest = Manifest(id_, HOSTILE, Truth.ROW, id_, 0, DiscardReason.TOPIC_MISSING, *found)
     discarded._show([DiscardedTransaction.of(manifest)], "title")
     assert_plain(capsys.readouterr().out)
 

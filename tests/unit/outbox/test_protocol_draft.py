@@ -1,7 +1,5 @@
 """Messages, refused when they are made if no half could carry them, and drafts: those of one local transaction."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `publish()` accepts fits everywhere: the relay discards nothing of it as TOO_LARGE (R48)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import Mock, patch
 
@@ -50,15 +48,13 @@ def topic(name: str, limit: int, **settings: str) -> TopicDescription:
 
 
 def sender(real: TopicDescription, half: int = AMPLE, check: int = AMPLE, discard: int = AMPLE) -> Sender:
-    channel = ChannelDescription(
-        CHANNEL,
+    halves, ops, verdicts = (
         topic(CHANNEL.half_topic, half),
         topic(CHANNEL.op_topic, AMPLE),
         topic(CHANNEL.verdict_topic, AMPLE),
-        topic(CHANNEL.check_topic, check),
-        topic(CHANNEL.discard_topic, discard),
-        4,
     )
+    checks, discards = topic(CHANNEL.check_topic, check), topic(CHANNEL.discard_topic, discard)
+    channel = ChannelDescription(CHANNEL, halves, ops, verdicts, checks, discards, 4)
     made: Sender = Mock(
         spec=Sender,
         rejects=False,
@@ -98,12 +94,7 @@ def size(record: Record) -> int:
 
 
 @some.relaxed
-@given(
-    first=messages,
-    second=messages,
-    distance=near,
-    compression=st.sampled_from(["producer", "zstd"]),
-)
+@given(first=messages, second=messages, distance=near, compression=st.sampled_from(["producer", "zstd"]))
 def test_relay_delivers_each_message_that_publish_accepts(
     first: Message, second: Message, distance: int, compression: str
 ) -> None:

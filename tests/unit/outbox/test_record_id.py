@@ -1,7 +1,5 @@
 """Ids of consumed records, as the clients of Kafka give them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the library tells about its work: counted right, from many threads, and never in the way."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable
@@ -98,7 +96,6 @@ def test_many_threads_make_and_use_recorders_at_once() -> None:
 
 class Broken:
     def __getattr__(self, name: str) -> Callable[..., None]:
-        """Fail, whatever is told."""
         raise RuntimeError(name)
 
 

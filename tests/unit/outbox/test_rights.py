@@ -1,7 +1,5 @@
 """The table of rights: its names are the protocol's, and each right is there once, with nothing implied."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -16,23 +14,12 @@ from outbox.protocol.names import Channel
 CHANNEL = Channel("shop")
 SCOPE = Scope(CHANNEL, ("orders",), ("billing",), ("stock",))
 RELAY = (
-    "READ on topic shop.half",
-    "DESCRIBE_CONFIGS on topic shop.half",
-    "READ on topic shop.op",
-    "DESCRIBE_CONFIGS on topic shop.op",
-    "READ on topic shop.verdict",
-    "DESCRIBE_CONFIGS on topic shop.verdict",
-    "WRITE on topic shop.check",
-    "DESCRIBE_CONFIGS on topic shop.check",
-    "READ on topic shop.discard",
-    "WRITE on topic shop.discard",
-    "DESCRIBE_CONFIGS on topic shop.discard",
-    "WRITE on topic orders",
-    "DESCRIBE_CONFIGS on topic orders",
-    "READ on group shop-relay",
-    "WRITE on transactional id shop-relay-*",
-    "READ on group shop-table.stock",
-    "WRITE on transactional id shop-table.stock",
+    *(f"{right} on topic shop.{kind}" for kind in ("half", "op", "verdict") for right in ("READ", "DESCRIBE_CONFIGS")),
+    *(f"{right} on topic shop.check" for right in ("WRITE", "DESCRIBE_CONFIGS")),
+    *(f"{right} on topic shop.discard" for right in ("READ", "WRITE", "DESCRIBE_CONFIGS")),
+    *(f"{right} on topic orders" for right in ("WRITE", "DESCRIBE_CONFIGS")),
+    *("READ on group shop-relay", "WRITE on transactional id shop-relay-*"),
+    *("READ on group shop-table.stock", "WRITE on transactional id shop-table.stock"),
 )
 
 
@@ -157,10 +144,7 @@ def _refusing_admin(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         ({Operation.READ: "", Operation.WRITE: ""}, "READ and WRITE are missing"),
         ({Operation.WRITE: "", Operation.READ: "it waits"}, "WRITE is missing"),
-        (
-            {Operation.CREATE: ""},
-            "DESCRIBE is missing, and without it Kafka does not show whether there is CREATE",
-        ),
+        ({Operation.CREATE: ""}, "DESCRIBE is missing, and without it Kafka does not show whether there is CREATE"),
     ],
 )
 def test_doctor_on_hidden_topic_names_what_acl_print_grants(
@@ -172,9 +156,7 @@ def test_doctor_on_hidden_topic_names_what_acl_print_grants(
     assert found.problem == finding
 
 
-def test_doctor_on_hidden_topic_spares_what_is_optional(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_doctor_on_hidden_topic_spares_what_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     _refusing_admin(monkeypatch)
     (found,) = RightsDoctor({}).examine([Right(Kind.TOPIC, "orders", Operation.READ, otherwise="it waits")])
     assert (found.problem, found.fix) == ("", "READ is missing: it waits")

@@ -1,7 +1,5 @@
 """Objects become bytes through confluent-kafka's serializers, and what cannot is refused without being shown."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math
@@ -219,7 +217,6 @@ def registry() -> SchemaRegistryClient:
 
 @pytest.fixture(params=SCHEMAS, ids=[schema.name for schema in SCHEMAS])
 def schema(request: pytest.FixtureRequest) -> Schema:
-    """One of Avro, JSON Schema and Protobuf."""
     found: Schema = request.param
     return found
 

@@ -1,7 +1,5 @@
 """What the services share: help, exit codes, logs, progress, looks from time to time."""
 
-from __future__ import annotations
-
 import io
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Options of a command, made from its settings type."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import pytest

@@ -1,7 +1,5 @@
 """How a halted table source goes on (R55), and the first checkpoint of a half partition that had none (R84)."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Every subcommand takes its settings from the command line, the environment and the file of OUTBOX_CONFIG."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from importlib.metadata import entry_points
@@ -54,7 +52,6 @@ APPS: dict[str, typer.Typer] = {point.name: point.load() for point in entry_poin
 
 
 def _subcommands() -> Iterator[str]:
-    """Yield the names of all subcommands, as they are typed."""
     for name, app in APPS.items():
         service = typer.main.get_command(app)
         if getattr(service, "invoke_without_command", True):
@@ -71,7 +68,6 @@ class _LoadedError(Exception):
 
 
 def _load(monkeypatch: pytest.MonkeyPatch, subcommand: str, *options: str) -> LayeredSettings:
-    """Return the settings with which a subcommand would run."""
     loaded: list[LayeredSettings] = []
     read = LayeredSettings.__init__
 

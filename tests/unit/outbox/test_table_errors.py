@@ -1,7 +1,5 @@
 """The errors about the project's tables name a command that makes these tables, and no others."""
 
-from __future__ import annotations
-
 import psycopg
 import pytest
 

@@ -1,7 +1,5 @@
 """The DDL as text, names of roles, message ids: what needs no server."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -125,16 +123,8 @@ def test_names_that_postgres_would_read_otherwise_are_refused(role: str) -> None
 
 
 def test_sql_of_a_foreign_table_makes_only_what_belongs_to_it() -> None:
-    options = [
-        "create",
-        "--print-sql",
-        "--table-prefix",
-        "events",
-        "--message-table",
-        "public.Events",
-        "--relay-role",
-        "one",
-    ]
+    names = ["--table-prefix", "events", "--message-table", "public.Events", "--relay-role", "one"]
+    options = ["create", "--print-sql", *names]
     found = CliRunner().invoke(app, options)
     assert found.exit_code == 0, found.output
     assert 'CREATE TABLE IF NOT EXISTS "public"."events_source"' in found.stdout

@@ -1,7 +1,5 @@
 """Topics to which messages go: which are of a channel, by whether a sibling exists; what an error of Kafka means."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 

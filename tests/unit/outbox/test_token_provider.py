@@ -1,7 +1,5 @@
 """Token providers by name: `oauth_cb` in a file or in the environment."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

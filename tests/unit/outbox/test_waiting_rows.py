@@ -1,22 +1,12 @@
 """Why rows of a message table wait."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest
 
 from outbox._rules.topic_description import Replicas, TopicDescription
 from outbox.operator.reading.source_report import topic_state
-from outbox.operator.state.waiting_rows import (
-    TopicRows,
-    TopicState,
-    WaitingRow,
-    Waits,
-    all_of,
-    is_any_closed,
-    reasons,
-)
+from outbox.operator.state.waiting_rows import TopicRows, TopicState, WaitingRow, Waits, all_of, is_any_closed, reasons
 
 NOW = 100
 OPEN = TopicState(3)
@@ -54,10 +44,7 @@ def test_a_missing_topic_holds_its_rows_its_transactions_and_their_keys() -> Non
 def test_a_transaction_with_the_xid_of_an_older_one_does_not_wait_for_it() -> None:
     """As where a dump was restored into a new server."""
     old, new = _row(1, 1, "gone", b"a"), _row(1, 2, "orders", b"b")
-    assert _counts([old._replace(started_us=1), new]) == {
-        ("gone", Waits.TOPIC_MISSING): 1,
-        ("orders", Waits.NEXT): 1,
-    }
+    assert _counts([old._replace(started_us=1), new]) == {("gone", Waits.TOPIC_MISSING): 1, ("orders", Waits.NEXT): 1}
 
 
 def test_keys_of_other_services_and_rows_without_key_do_not_wait() -> None:

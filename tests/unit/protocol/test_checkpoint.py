@@ -1,7 +1,5 @@
 """Checkpoints: the metadata strings beside committed offsets."""
 
-from __future__ import annotations
-
 import base64
 import random
 import zlib
@@ -39,7 +37,6 @@ def window(offset: int, span: int, unsettled: set[int]) -> HalfCheckpoint:
 
 @st.composite
 def windows(draw: st.DrawFn) -> HalfCheckpoint:
-    """Windows of every width and pattern that a relay may meet."""
     offset = draw(st.integers(0, 1_000) | st.integers(0, LARGEST))
     span = draw(st.integers(0, 100) | st.integers(0, WINDOW) | st.just(WINDOW))
     share = draw(st.sampled_from([0.0, 0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.9, 0.999, 1.0]))
@@ -206,36 +203,13 @@ def test_junk_with_a_right_checksum_is_refused_as_a_protocol_error(junk: str) ->
         assert parse_half_checkpoint(found.encode(TOPIC, PARTITION), 5, TOPIC, PARTITION) == found
 
 
+RUNS = (varints(0), varints(1)[:-1], varints(1, MAX_SPAN), varints(2**64), base64.urlsafe_b64encode(b"\x81").decode())
+OTHERS = ["", "--", "x", "r", "r!", "rA", "b", "b0:", "b8", "b-8:AA", "b+8:AA", "b9:AA", "b8:", f"b{'9' * 5_000}:AA"]
+BEGINNINGS = ["", "1", "1;h", f"1;h;{TOPIC}", f"0;h;{TOPIC};-", f"x;h;{TOPIC};-", f"²;h;{TOPIC};-"]
+
+
 @pytest.mark.parametrize(
-    "body",
-    [
-        "",
-        "1",
-        "1;h",
-        f"1;h;{TOPIC}",
-        f"1;h;{TOPIC};",
-        f"0;h;{TOPIC};-",
-        f"x;h;{TOPIC};-",
-        f"²;h;{TOPIC};-",
-        f"1;h;{TOPIC};--",
-        f"1;h;{TOPIC};x",
-        f"1;h;{TOPIC};r",
-        f"1;h;{TOPIC};r!",
-        f"1;h;{TOPIC};rA",
-        f"1;h;{TOPIC};r{varints(0)}",
-        f"1;h;{TOPIC};r{varints(1)[:-1]}",
-        f"1;h;{TOPIC};r{base64.urlsafe_b64encode(bytes([0x81])).decode()}",
-        f"1;h;{TOPIC};r{varints(1, MAX_SPAN)}",
-        f"1;h;{TOPIC};r{varints(2**64)}",
-        f"1;h;{TOPIC};b",
-        f"1;h;{TOPIC};b0:",
-        f"1;h;{TOPIC};b8",
-        f"1;h;{TOPIC};b-8:AA",
-        f"1;h;{TOPIC};b+8:AA",
-        f"1;h;{TOPIC};b9:AA",
-        f"1;h;{TOPIC};b8:",
-        f"1;h;{TOPIC};b{'9' * 5_000}:AA",
-    ],
+    "body", [*BEGINNINGS, *(f"1;h;{TOPIC};{rest}" for rest in (*OTHERS, *(f"r{one}" for one in RUNS)))]
 )
 def test_a_string_that_says_nothing_sensible_is_refused(body: str) -> None:
     with pytest.raises(CheckpointError):

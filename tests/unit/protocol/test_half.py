@@ -1,7 +1,5 @@
 """Control headers of half messages."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +25,6 @@ CONTROL = HalfControl("orders", -1, TRANSACTION, 0, "shop", Truth.ROW)
 
 
 def changed(name: str, value: bytes | None) -> list[Header]:
-    """The headers of a good half, with another value of one of them."""
     stored: dict[str, bytes | None] = {**dict(CONTROL.encode()), name: value}
     return list(stored.items())
 

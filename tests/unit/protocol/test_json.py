@@ -1,7 +1,5 @@
 """Records in JSON: envelopes, check requests, manifests of discarded transactions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any
@@ -74,23 +72,8 @@ def test_a_record_with_a_junk_field_is_refused_or_means_what_it_says(
 @pytest.mark.parametrize(
     "junk",
     [
-        [],
-        {},
-        True,
-        1.0,
-        -1,
-        "",
-        "x",
-        "\ud800",
-        10**20,
-        float("inf"),
-        float("nan"),
-        [[1]],
-        [[1, 2, 3]],
-        [[True, 1]],
-        ["ab"],
-        [["a", 1]],
-        [["\ud800", None]],
+        *([], {}, True, 1.0, -1, "", "x", "\ud800", 10**20, float("inf"), float("nan")),
+        *([[1]], [[1, 2, 3]], [[True, 1]], ["ab"], [["a", 1]], [["\ud800", None]]),
     ],
     ids=repr,
 )

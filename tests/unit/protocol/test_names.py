@@ -1,7 +1,5 @@
 """Names, ids, and the partition of a key."""
 
-from __future__ import annotations
-
 import uuid
 
 import pytest

@@ -1,7 +1,5 @@
 """Sizes of records, as a broker compares them with `max.message.bytes`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from urllib.parse import quote_from_bytes
 

@@ -1,7 +1,5 @@
 """The test vectors of `docs/vectors.json`: every format is written and read as they say."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -25,16 +23,7 @@ from outbox.protocol.half import (
 from outbox.protocol.names import FORMAT_VERSION
 from outbox.protocol.op import OpEntry, OpKind, OpSource, encode_op, parse_op
 from outbox.protocol.positions import Positions
-from tests.support.protocol_documents import (
-    CHECKS,
-    ENVELOPES,
-    JAVA_MURMUR2,
-    MANIFESTS,
-    VECTORS,
-    as_json,
-    data,
-    vectors,
-)
+from tests.support.protocol_documents import CHECKS, ENVELOPES, JAVA_MURMUR2, MANIFESTS, VECTORS, as_json, data, vectors
 
 FILE: dict[str, Any] = json.loads(VECTORS.read_text(encoding="utf-8"))
 
@@ -89,15 +78,9 @@ def test_half_is_read_as_the_vector_says(vector: dict[str, Any]) -> None:
 def entries_of(vector: dict[str, Any]) -> list[OpEntry]:
     return [
         OpEntry(
-            OpKind(fields["kind"]),
-            fields["transaction"],
-            fields["topic_id"],
-            fields["partition"],
-            Positions.parse(fields["positions"]),
-            fields["first_offset"],
-            fields["last_offset"],
-            fields["checks"],
-            fields["reason"],
+            *(OpKind(fields["kind"]), fields["transaction"], fields["topic_id"], fields["partition"]),
+            *(Positions.parse(fields["positions"]), fields["first_offset"], fields["last_offset"]),
+            *(fields["checks"], fields["reason"]),
         )
         for fields in vector["entries"]
     ]

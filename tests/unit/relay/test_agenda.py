@@ -1,7 +1,5 @@
 """Who is due when, and halves that were read and are not kept: queues compared with plain lists."""
 
-from __future__ import annotations
-
 from collections import Counter
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """The allow-list: who may write where, and what a list may say."""
 
-from __future__ import annotations
-
 import pytest
 
 from outbox.errors import ConfigurationError

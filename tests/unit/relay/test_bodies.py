@@ -1,7 +1,5 @@
 """Bodies of pending halves: let go when they are old or many, wanted again when they are needed."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Iterable, Iterator
@@ -96,10 +94,8 @@ def test_a_listener_is_not_asked_without_the_message() -> None:
     ledger.overdue.ops_read_until(10 * MINUTE)
     (request, _) = ledger.take_due(10 * MINUTE)
     assert request.message is None
-    assert first_half(ledger.find(request.transaction_id), ledger.discards) == (
-        None,
-        0 if request.first_offset == 0 else 1,
-    )
+    offset = 0 if request.first_offset == 0 else 1
+    assert first_half(ledger.find(request.transaction_id), ledger.discards) == (None, offset)
 
 
 @pytest.mark.usefixtures("uncollected")

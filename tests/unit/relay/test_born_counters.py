@@ -1,7 +1,5 @@
 """Each counter of the relay is at 0 before it counts: `increase()` does not see a series that begins at 1."""
 
-from __future__ import annotations
-
 import ast
 from collections import Counter
 from collections.abc import Iterator

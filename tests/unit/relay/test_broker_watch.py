@@ -1,7 +1,5 @@
 """Which brokers count as lost: those whose connection broke, unless only this process does not reach them."""
 
-from __future__ import annotations
-
 from relay.delivery.broker_watch import DISBELIEF_SECONDS, BrokerStates, BrokerView
 
 UP = {1: "UP", 2: "UP", 3: "UP"}

@@ -1,7 +1,5 @@
 """A call to Kafka that takes long is logged once, with its name; one that makes progress does not take long (R79)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from unittest.mock import Mock
 

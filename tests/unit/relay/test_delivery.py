@@ -1,7 +1,5 @@
 """Kafka transactions of the relay when an EndTxn of the old protocol comes late (KAFKA-17754), or it is fenced."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -39,7 +37,6 @@ def delivery(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> Trans
 
 
 def write(found: TransactionalDelivery, start: int) -> None:
-    """One batch, as a partition's worker writes it."""
     records = [Record("real", -1, None, message, [], 0) for message in MESSAGES[start : start + BATCH]]
     found.commit(records, [TopicPartition("outbox.half", 0, start + len(records))], b"")
 

@@ -1,7 +1,5 @@
 """How long messages took until they were visible, by service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

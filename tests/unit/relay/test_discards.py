@@ -1,7 +1,5 @@
 """The discard index, case by case: what lies in the discard topic, how it leaves, and that nothing leaves twice."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 
@@ -9,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint, runs_of
+from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.discard import DiscardReason, Manifest, parse_manifest
 from outbox.protocol.half import HalfOptions, Truth
 from outbox.protocol.op import OpEntry, OpKind, OpSource
@@ -125,21 +123,6 @@ def test_a_commit_whose_effect_was_not_committed_has_it_after_the_crash() -> Non
     assert ready(again) == [1]
 
 
-def test_a_commit_waits_for_the_halves_that_follow() -> None:
-    ledger = ledger_with_parked(0)
-    ledger.read_ops([op(0, entry(COMMIT, 1, "0-1", 0, 3))])
-    ledger.read_halves([half(1, 2), half(2, 1, 1, key=b"k")])
-    assert ledger.half_checkpoint().unsettled == runs_of([1, 2]), "not settled before it lies in the discard topic"
-    assert ready(ledger) == []
-    park(ledger)
-    assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1]))
-    assert ready(ledger) == [], "not read to its last offset"
-    ledger.read_halves([half(3, 3)])
-    (transaction,) = taken_ready(ledger, ALL)
-    assert transaction.complete()
-    assert ledger.op_checkpoint() == OpCheckpoint(1, 1)
-
-
 def test_a_half_that_follows_is_written_before_its_transaction_is_delivered() -> None:
     ledger = ledger_with_parked(0)
     ledger.read_halves([half(1, 1, 1)])
@@ -149,23 +132,6 @@ def test_a_half_that_follows_is_written_before_its_transaction_is_delivered() ->
     assert not batch.ready
     assert [found.offset for move in batch.moves for found in move.halves] == [1]
     assert [int(found.id[-12:], 16) for found in out.next(LATE).delivered()] == [1]
-
-
-def test_a_rollback_lets_the_halves_go_that_would_follow() -> None:
-    ledger = ledger_with_parked(0)
-    ledger.read_halves([half(1, 1, 1)])
-    ledger.read_ops([op(0, entry(ROLLBACK, 1, "0-1", 0, 1))])
-    assert ledger.half_checkpoint() == HalfCheckpoint(2, 2)
-    assert removed(ledger) == [1]
-    assert park(ledger) == []
-
-
-def test_a_commit_that_counts_none_of_its_halves_removes_it() -> None:
-    """A straggler of a transaction that was delivered long ago."""
-    ledger = ledger_with_parked(0)
-    ledger.read_halves([half(1, 2)])
-    ledger.read_ops([op(0, entry(COMMIT, 1, "1", 1, 1))])
-    assert (ready(ledger), removed(ledger)) == ([], [1])
 
 
 def test_contradictions_are_looked_up_there_too() -> None:

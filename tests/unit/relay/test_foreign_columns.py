@@ -1,7 +1,5 @@
 """Whether a foreign table fits its layout, by what the catalog has of it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

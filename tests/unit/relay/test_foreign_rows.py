@@ -1,7 +1,5 @@
 """Rows of a foreign table as transactions of the relay (R59)."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 
@@ -39,7 +37,6 @@ def _stored(value: object) -> object:
 
 
 def read(rows: Sequence[ForeignRow], layout: Layout = MAPPING, id_type: str = "int8") -> list[Row]:
-    """Rows of a foreign table as rows of a message table."""
     return list(RowReader(layout, "shop", {layout.columns["id"]: id_type}, INCARNATION).rows(rows))
 
 

@@ -1,7 +1,5 @@
 """The gate: what a real topic cannot take yet waits in its order, what lasts is given up, and nobody else is held."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -79,11 +77,9 @@ class GatedLedger:
         return number
 
     def turn(self, passed: int = 0) -> list[int]:
-        """What goes in a turn of the relay, so many ms later."""
         return [number(transaction) for transaction in self.take(passed)]
 
     def take(self, passed: int = 0) -> Sequence[Transaction]:
-        """As `turn`."""
         self.now += passed
         self.ledger.read_deferred([self.halves[offset] for offset in self.ledger.deferred_wanted(ALL)])
         again = self.gate.turn(self.now)

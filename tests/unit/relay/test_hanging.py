@@ -72,7 +72,6 @@ class Coordinator:
         self.records += [(of, _value(state) if isinstance(state, int) else state) for state in states]
 
     def reader(self, _kafka: object, topic: str, partition: int, _group: str, isolation: str) -> Coordinator:
-        """Stands in for an `OffsetReader`."""
         assert (topic, partition, isolation) == (TOPIC, self.partition, "read_uncommitted")
         return self
 
@@ -96,7 +95,6 @@ class Group:
     def read(
         self, _kafka: object, _group: str, places: list[tuple[str, int]], *, stable: bool
     ) -> dict[tuple[str, int], TopicPartition]:
-        """Stands in for `committed_checkpoints`."""
         assert not stable
         return {place: self.offsets[place] for place in places if place in self.offsets}
 
@@ -346,11 +344,9 @@ class Cluster:
         self.record: Message | None = None
 
     def end_offset(self, _admin: object, _topic: str, _partition: int, *, stable: bool = False) -> int | None:
-        """Stands in for `end_offset()`."""
         return self.stable if stable else self.end
 
     def reader(self, *_: object, isolation: str) -> Cluster:
-        """Stands in for an `OffsetReader`."""
         assert isolation == "read_uncommitted"
         return self
 
@@ -359,7 +355,6 @@ class Cluster:
         yield from [] if self.record is None else [self.record]
 
     def half_reader(self, *_: object) -> Cluster:
-        """Stands in for a `HalfReader`."""
         return self
 
     def find(self, offsets: Collection[int]) -> dict[int, Half]:

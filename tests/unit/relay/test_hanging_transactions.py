@@ -72,7 +72,6 @@ class Cluster:
         return {TOPIC: (self.stable.pop(0) if len(self.stable) > 1 else self.stable[0], *empty)}
 
     def find(self, offsets: Iterator[int]) -> dict[int, Half]:
-        """Stands in for `HalfReader.find`."""
         return {offset: self._half(offset) for offset in offsets if offset in self.halves}
 
     def _half(self, offset: int) -> Half:
@@ -80,7 +79,6 @@ class Cluster:
         return Half(offset, 1_000, None, None, (), HalfControl(topic, -1, id_, 0, SERVICE, Truth.ROW))
 
     def reader(self, *_: object, isolation: str) -> Cluster:
-        """Stands in for an `OffsetReader`."""
         assert isolation == "read_uncommitted"
         return self
 
@@ -147,11 +145,7 @@ def _aborted(delivery: Mock) -> list[int]:
     ],
 )
 def test_the_last_own_record_tells_how_its_transaction_had_ended(
-    cluster: Cluster,
-    delivery: Mock,
-    hanging: Own,
-    lie_there: list[tuple[int, int]],
-    aborted: list[int],
+    cluster: Cluster, delivery: Mock, hanging: Own, lie_there: list[tuple[int, int]], aborted: list[int]
 ) -> None:
     cluster.records = [_record(offset, number, half) for offset, (number, half) in enumerate(lie_there)]
     cluster.stable = [0]

@@ -1,7 +1,5 @@
 """From which id a table source reads: no row below it is unknown, or can appear (R62)."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -98,7 +96,6 @@ class Tables(RuleBasedStateMachine):
 
     @rule()
     def begin(self) -> None:
-        """A transaction takes its lock, and may be given ids later."""
         self.started += 1
         self.open[f"3/{self.started}"] = []
 
@@ -118,7 +115,6 @@ class Tables(RuleBasedStateMachine):
     @precondition(lambda self: self.started_ones())
     @rule(data=st.data())
     def prepare(self, data: st.DataObject) -> None:
-        """A transaction is prepared, and has another name from now on."""
         name = data.draw(st.sampled_from(self.started_ones()))
         self.open[f"prepared {name}"] = self.open.pop(name)
 

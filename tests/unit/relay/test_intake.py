@@ -1,7 +1,5 @@
 """What the consumer hands over reaches a worker without holes: librdkafka may lose what it had fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 from unittest.mock import MagicMock, Mock
@@ -17,8 +15,6 @@ HALF, OP, VERDICT = "outbox.half", "outbox.op", "outbox.verdict"
 
 
 class _Record:
-    """As `confluent_kafka.Message`."""
-
     def __init__(self, topic: str, offset: int, error: KafkaError | None = None) -> None:
         self.place, self._error = (topic, offset), error
 

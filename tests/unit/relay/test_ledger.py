@@ -1,7 +1,5 @@
 """The ledger, case by case."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from dataclasses import replace
@@ -153,27 +151,6 @@ def test_one_ordering_key_keeps_the_order_of_first_halves() -> None:
     assert take(ledger) == [1, 2, 3]
 
 
-def test_the_first_half_gives_the_order_not_the_last() -> None:
-    ledger = new_ledger(halves=[half(0, 1, 0, key=b"k"), half(1, 2, key=b"k"), half(2, 1, 1, key=b"k")])
-    ledger.read_ops([op(0, commit(2, 1)), op(1, entry(COMMIT, 1, "0-1", 0, 2))])
-    assert take(ledger) == [1, 2]
-
-
-def test_a_rollback_frees_the_ones_behind() -> None:
-    ledger = new_ledger(halves=(half(number, number, key=b"k") for number in range(4)))
-    ledger.read_ops([op(0, commit(3, 3), rollback(2, 2), commit(1, 1))])
-    assert take(ledger) == []
-    ledger.read_ops([op(1, rollback(0, 0))])
-    assert take(ledger) == [1, 3]
-    assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
-
-
-def test_a_batch_of_one_keeps_the_order() -> None:
-    ledger = new_ledger(halves=(half(number, number, key=b"k") for number in range(4)))
-    ledger.read_ops([op(0, *(commit(number, number) for number in reversed(range(4))))])
-    assert [take(ledger, 1) for _ in range(5)] == [[0], [1], [2], [3], []]
-
-
 def test_other_keys_other_services_and_no_key_do_not_wait() -> None:
     ledger = new_ledger()
     ledger.read_halves(
@@ -197,22 +174,6 @@ def test_an_empty_key_is_a_key() -> None:
     assert take(ledger) == []
 
 
-def test_one_that_is_held_keeps_its_checkpoint_place() -> None:
-    ledger = new_ledger(halves=[half(0, 1, key=b"k"), half(1, 2, key=b"k"), half(2, 3)])
-    ledger.read_ops([op(0, commit(2, 1), commit(3, 2))])
-    assert take(ledger) == [3]
-    assert ledger.half_checkpoint() == HalfCheckpoint(0, 3, runs_of([0, 1]))
-
-
-def test_the_next_of_a_key_waits_for_its_own_halves_too() -> None:
-    ledger = new_ledger(ops=[op(0, entry(COMMIT, 2, "0-1", 1, 3))])
-    ledger.read_halves([half(0, 1, key=b"k"), half(1, 2, 0, key=b"k"), half(2, 3, key=b"k")])
-    ledger.read_ops([op(1, commit(1, 0), commit(3, 2))])
-    assert take(ledger) == [1]
-    ledger.read_halves([half(3, 2, 1, key=b"k")])
-    assert take(ledger) == [2, 3]
-
-
 def test_straggler_is_ordered_behind_its_transaction() -> None:
     """It came too late for its transaction, which keeps its place."""
     ledger = new_ledger(halves=[half(0, 1, key=b"k"), half(1, 2, key=b"k")], ops=[op(0, rollback(2, 1))])
@@ -221,14 +182,6 @@ def test_straggler_is_ordered_behind_its_transaction() -> None:
     assert take(ledger) == [1]
     ledger.read_ops([op(2, entry(ROLLBACK, 2, "1", 2, 2), source=CHECKER)])
     assert take(ledger) == [3]
-
-
-def test_a_transaction_waits_for_its_last_half() -> None:
-    ledger = new_ledger(halves=[half(0, 1, 0)], ops=[op(0, entry(COMMIT, 1, "0-1", 0, 2))])
-    ledger.read_halves([half(1, 2)])
-    assert take(ledger) == []
-    ledger.read_halves([half(2, 1, 1)])
-    assert take(ledger) == [1]
 
 
 def test_a_transaction_is_incomplete_once_its_last_offset_was_read_past() -> None:
@@ -240,12 +193,6 @@ def test_a_transaction_is_incomplete_once_its_last_offset_was_read_past() -> Non
     assert not transaction.complete()
     assert offsets(transaction) == [0]
     assert ledger.half_checkpoint() == HalfCheckpoint(1, 3, runs_of([1, 2]))
-
-
-def test_a_missing_first_half_makes_incomplete_too() -> None:
-    ledger = new_ledger(halves=[damaged(0), half(1, 1, 1)], ops=[op(0, entry(COMMIT, 1, "0-1", 0, 1))])
-    (transaction,) = taken_ready(ledger, ALL)
-    assert not transaction.complete()
 
 
 def test_one_that_waits_for_its_halves_holds_its_ordering_key() -> None:
@@ -265,27 +212,6 @@ def test_struck_messages_are_settled_undelivered() -> None:
     assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
 
 
-def test_a_transaction_of_which_everything_was_struck_is_settled_undelivered() -> None:
-    ledger = new_ledger(halves=[half(0, 1, key=b"k"), half(1, 2, key=b"k")])
-    ledger.read_ops([op(0, entry(COMMIT, 1, "-", -1, -1), commit(2, 1))])
-    assert take(ledger) == [2]
-    assert len(ledger.pending) == 0
-
-
-@pytest.mark.parametrize("position", [0, 1, 7])
-def test_straggler_of_delivered_transaction_is_not_delivered(position: int) -> None:
-    """It is checked and settled, because the transaction does not list it."""
-    ledger = new_ledger(halves=[half(0, 1, key=b"k")], ops=[op(0, commit(1, 0))])
-    assert take(ledger) == [1]
-    ledger.read_halves([half(1, 1, position, key=b"k"), half(2, 2, key=b"k")])
-    ledger.read_ops([op(1, commit(2, 2))])
-    assert overdue(ledger) == [transaction_id(1)]
-    ledger.read_ops([op(2, commit(1, 0), source=CHECKER)])
-    assert take(ledger) == [2]
-    assert ledger.counts["stray"] == 1
-    assert ledger.half_checkpoint() == HalfCheckpoint(3, 3)
-
-
 def test_a_straggler_that_comes_while_the_transaction_is_held_goes_with_it() -> None:
     ledger = new_ledger(halves=[half(0, 1, key=b"k"), half(1, 2, key=b"k")], ops=[op(0, commit(2, 1))])
     ledger.read_halves([half(2, 2, 1, key=b"k"), half(3, 2, 0, key=b"k")])
@@ -293,14 +219,6 @@ def test_a_straggler_that_comes_while_the_transaction_is_held_goes_with_it() -> 
     first, second = taken_ready(ledger, ALL)
     assert [offsets(first), offsets(second)] == [[0], [1]]
     assert ledger.half_checkpoint() == HalfCheckpoint(4, 4)
-
-
-def test_a_straggler_of_a_rolled_back_transaction_is_asked_about_anew() -> None:
-    ledger = new_ledger(halves=[half(0, 1)], ops=[op(0, rollback(1, 0))])
-    ledger.read_halves([half(1, 1, 1)])
-    assert overdue(ledger) == [transaction_id(1)]
-    ledger.read_ops([op(1, entry(ROLLBACK, 1, "1", 1, 1), source=CHECKER)])
-    assert len(ledger.pending) == 0
 
 
 def test_copies_that_a_mirror_made_are_settled_with_the_original() -> None:
@@ -388,23 +306,6 @@ def test_commits_that_list_different_halves_contradict_each_other() -> None:
     ledger.read_ops([op(2, entry(COMMIT, 1, "0-1", 0, 1), source=CHECKER)])
     (transaction,) = taken_ready(ledger, ALL)
     assert offsets(transaction) == [0, 1]
-
-
-@pytest.mark.parametrize("wise", [CHECKER, OPERATOR])
-def test_who_saw_the_row_is_not_contradicted_by_who_did_not(wise: OpSource) -> None:
-    ledger = new_ledger(halves=[half(0, 1)])
-    ledger.read_ops([op(0, commit(1, 0), source=wise), op(1, commit(1, 0)), op(2, rollback(1, 0))])
-    assert take(ledger) == [1]
-    assert ledger.counts["contradiction"] == 0
-    assert ledger.counts["op_dropped"] == 1
-
-
-@pytest.mark.parametrize("wise", [CHECKER, OPERATOR])
-def test_who_saw_the_row_overrules_who_did_not(wise: OpSource) -> None:
-    ledger = new_ledger(halves=[half(0, 1), half(1, 2)])
-    ledger.read_ops([op(0, commit(1, 0), commit(2, 1)), op(1, rollback(1, 0), source=wise)])
-    assert take(ledger) == [2]
-    assert ledger.half_checkpoint() == HalfCheckpoint(2, 2)
 
 
 def test_a_listener_that_was_asked_ends_a_dispute_of_its_own_transactions() -> None:
@@ -536,15 +437,8 @@ def test_early_ops_beyond_the_room_are_passed_and_the_checker_answers_for_them(m
 @pytest.mark.parametrize("foreign", [{"topic_id": OP_TOPIC_ID}, {"partition": PARTITION + 1}])
 def test_an_op_for_another_place_decides_nothing_here(foreign: dict[str, str | int]) -> None:
     ledger = new_ledger(halves=[half(0, 1)])
-    elsewhere = OpEntry(
-        COMMIT,
-        transaction_id(1),
-        str(foreign.get("topic_id", TOPIC_ID)),
-        int(foreign.get("partition", PARTITION)),
-        commit(1, 0).positions,
-        0,
-        0,
-    )
+    place = (str(foreign.get("topic_id", TOPIC_ID)), int(foreign.get("partition", PARTITION)))
+    elsewhere = OpEntry(COMMIT, transaction_id(1), *place, commit(1, 0).positions, 0, 0)
     ledger.read_ops([op(0, elsewhere)])
     assert take(ledger) == []
     assert ledger.counts["op_foreign"] == 1
@@ -578,18 +472,6 @@ def test_misplaced_ops_are_counted_and_reported_once_a_minute() -> None:
     assert ledger.dropped.take(60_999) is None
     assert ledger.dropped.take(61_000) == (1, replace(forged[2], offset=3))
     assert ledger.dropped.take(1_000_000) is None
-
-
-def test_op_and_verdict_partition_have_own_positions() -> None:
-    """An op of each is kept for a half ahead, and holds its own partition only."""
-    ledger = new_ledger(ops=[op(7, commit(1, 0)), op(8, commit(2, 1)), verdict(3, commit(3, 2)), verdict(4)])
-    assert (ledger.op_checkpoint(), ledger.checkpoints().verdict) == (OpCheckpoint(7, 9), OpCheckpoint(3, 5))
-    ledger.read_halves([half(0, 1), half(1, 2)])
-    assert take(ledger) == [1, 2]
-    assert (ledger.op_checkpoint(), ledger.checkpoints().verdict) == (OpCheckpoint(9, 9), OpCheckpoint(3, 5))
-    ledger.read_halves([half(2, 3)])
-    assert take(ledger) == [3]
-    assert (ledger.op_checkpoint(), ledger.checkpoints().verdict) == (OpCheckpoint(9, 9), OpCheckpoint(5, 5))
 
 
 def test_a_verdict_overrules_a_producer_in_either_order() -> None:
@@ -682,20 +564,6 @@ def test_one_undecided_half_does_not_stop_a_busy_partition() -> None:
         head = limit
     assert ledger.half_checkpoint().unsettled == runs_of([0])
     assert restored(ledger).read_limit(0) == head, "all of it can be read again"
-
-
-def test_beyond_the_window_there_are_at_most_few_runs() -> None:
-    ledger = new_ledger(parking=MANY, halves=[half(0, 0)])
-    busy = range(1, WINDOW + 1)
-    ledger.read_halves(half(offset, offset) for offset in busy)
-    ledger.read_ops([op(0, *(commit(offset, offset) for offset in busy))])
-    assert take(ledger) == list(busy)
-    end = WINDOW + 1 + 4 * FEW
-    assert ledger.read_limit(WINDOW + 1) == WINDOW + 1 + FEW - 2
-    every_other(ledger, WINDOW + 1, end)
-    assert ledger.read_limit(end) == end, "no more until there is room"
-    assert len(ledger.half_checkpoint().unsettled) == FEW
-    assert ledger.half_checkpoint().encode(TOPIC_ID, 0)
 
 
 def test_malformed_half_beyond_checkpoint_space_waits() -> None:
@@ -832,28 +700,6 @@ def test_order_is_kept_across_a_crash() -> None:
     assert take(again) == []
     again.read_ops([op(2, commit(1, 0))])
     assert take(again) == [1, 3]
-
-
-def test_checkpoints_do_not_go_back_while_the_window_is_read_again() -> None:
-    start = (HalfCheckpoint(5, 20, runs_of([5, 9, 12])), OpCheckpoint(30, 44))
-    ledger = new_ledger(*start)
-    assert (ledger.half_checkpoint(), ledger.op_checkpoint()) == start
-    ledger.read_halves([half(5, 5)])
-    ledger.read_ops([op(30, commit(5, 5))])
-    assert take(ledger) == [5]
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, runs_of([9, 12]))
-    assert ledger.op_checkpoint() == OpCheckpoint(31, 44)
-    ledger.read_halves(half(offset, offset) for offset in range(6, 12))
-    assert ledger.half_checkpoint() == HalfCheckpoint(9, 20, runs_of([9, 12]))
-    assert len(ledger.pending) == 1
-
-
-def test_the_checkpoint_leaps_to_the_head_once_the_last_unsettled_half_is_settled() -> None:
-    ledger = new_ledger(HalfCheckpoint(5, 20, runs_of([5])), OpCheckpoint(0, 0), halves=[half(5, 5)])
-    ledger.read_ops([op(0, rollback(5, 5))])
-    assert ledger.half_checkpoint() == HalfCheckpoint(20, 20)
-    ledger.read_halves(half(offset, offset) for offset in range(6, 21))
-    assert ledger.half_checkpoint() == HalfCheckpoint(20, 21, runs_of([20]))
 
 
 def test_a_crash_between_the_halves_of_a_transaction_keeps_it_whole() -> None:

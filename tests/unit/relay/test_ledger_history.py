@@ -1,7 +1,5 @@
 """The ledger in a small world: whatever happens, each committed transaction is delivered once, whole and in order."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
@@ -82,8 +80,6 @@ class _History(RuleBasedStateMachine):
     def any_finished(self) -> bool:
         return any(local.fate is not Fate.OPEN and local.offsets for local in self.world.locals)
 
-    # --- producers ----------------------------------------------------------------------------------------------
-
     @rule(
         size=st.integers(1, 4),
         key=st.sampled_from([b"a", b"a", b"b", None]),
@@ -150,8 +146,6 @@ class _History(RuleBasedStateMachine):
     def a_mirror_copies(self, number: int) -> None:
         self.world.copy(number % len(self.world.halves))
 
-    # --- the checker --------------------------------------------------------------------------------------------
-
     @precondition(lambda self: self.world.inbox)
     @rule(count=st.integers(1, 5), again=st.booleans())
     def answer(self, count: int, *, again: bool) -> None:
@@ -166,8 +160,6 @@ class _History(RuleBasedStateMachine):
         if not again:
             del self.world.inbox[:count]
 
-    # --- topics and an operator ---------------------------------------------------------------------------------
-
     @rule(there=st.booleans())
     def the_real_topic_comes_or_goes(self, *, there: bool) -> None:
         self.world.topics = dict(TOPICS) if there else {}
@@ -175,8 +167,6 @@ class _History(RuleBasedStateMachine):
     @rule()
     def an_operator_wants_it_delivered(self) -> None:
         self.world.order_deliveries()
-
-    # --- the relay ----------------------------------------------------------------------------------------------
 
     @rule(count=st.sampled_from([1, 2, 5, 100]))
     def read_halves(self, count: int) -> None:

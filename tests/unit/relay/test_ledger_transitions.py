@@ -1,7 +1,5 @@
 """The table of what may happen to a transaction: all of it happens, and nothing else does."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """A session that is lost while a window is read or worked on is followed by smaller windows (R34)."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from typing import Any

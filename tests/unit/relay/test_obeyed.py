@@ -1,7 +1,5 @@
 """Decisions that contradict those that were obeyed, after their transactions were settled."""
 
-from __future__ import annotations
-
 import pytest
 
 from outbox.protocol.op import OpEntry, OpKind, OpSource

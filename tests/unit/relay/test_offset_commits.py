@@ -1,7 +1,5 @@
 """Checkpoints of at-least-once delivery: who sends them, when they count, and what becomes of those that fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from unittest.mock import Mock
 
@@ -85,10 +83,7 @@ def test_a_commit_that_may_be_tried_again_is_and_with_the_newest_offsets(
 
 
 def test_one_that_is_tried_for_too_long_has_failed(
-    commits: OffsetCommits,
-    commit: Commit,
-    consumer: Mock,
-    monkeypatch: pytest.MonkeyPatch,
+    commits: OffsetCommits, commit: Commit, consumer: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offset_commits, "PATIENCE_SECONDS", 0.0)
     commit(offsets(1))

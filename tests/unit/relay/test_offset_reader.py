@@ -1,7 +1,5 @@
 """A reader beside the subscribed consumer rests; real topics that an open transaction keeps back from their readers."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import pytest

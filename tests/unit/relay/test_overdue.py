@@ -1,7 +1,5 @@
 """When a transaction is overdue, by the broker's clock, and when it is asked about again."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

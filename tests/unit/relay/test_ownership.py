@@ -1,7 +1,5 @@
 """Which partition numbers a relay may serve, which are halted (R36), and when one stands still (R50)."""
 
-from __future__ import annotations
-
 from relay.half.partitions.ownership import (
     FENCED_SECONDS,
     RETRY_SECONDS,

@@ -1,7 +1,5 @@
 """When a batch leaves: full, old, or at once while nobody else is expected."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Who is parked, and when: the oldest of whoever is in the way, and nobody whose op may still be unread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest
@@ -285,22 +283,6 @@ def test_service_at_its_limit_does_not_hold_up_others() -> None:
     assert ledger.half_checkpoint() == HalfCheckpoint(0, 5_001, (range(5_000),))
 
 
-def test_deferred_halves_keep_their_order() -> None:
-    """What came later is decided first, and yet delivered last."""
-    keyed = [half(number, number, service="flood", key=b"k") for number in range(30)]
-    ledger = new_ledger(parking=LIMITED, halves=keyed[:25])
-    decided = [entry(OpKind.COMMIT, number, "0", number, number) for number in reversed(range(30))]
-    ledger.read_ops([op(0, *decided[5:])])
-    ledger.read_halves(keyed[25:])
-    ledger.read_ops([op(1, *decided[:5])])
-    delivered: list[int] = []
-    while taken := taken_ready(ledger, ALL):
-        delivered += [int(ready.id[-12:], 16) for ready in taken]
-        ledger.read_deferred([keyed[offset] for offset in ledger.deferred_wanted(3)])
-    assert delivered == list(range(30))
-    assert (ledger.half_checkpoint(), ledger.op_checkpoint().offset) == (HalfCheckpoint(30, 30), 2)
-
-
 def test_transaction_waits_for_its_deferred_halves() -> None:
     """It would else be taken for one that lacks a position."""
     ledger = flooded(9)
@@ -352,14 +334,6 @@ def test_flood_is_deferred_after_a_restart_too() -> None:
     ledger.restored()
     assert (len(ledger.pending), len(ledger.deferred), ledger.progress.head()) == (10, 90, 100)
     assert ledger.half_checkpoint() == before.half_checkpoint()
-
-
-def test_what_is_settled_weighs_nothing() -> None:
-    ledger = new_ledger(parking=ParkingPolicy(service_pending_max=10))
-    for start in range(0, 100, 10):
-        busy(ledger, start, start + 10)
-    assert parked(ledger, NOW + HOUR) == []
-    assert ledger._parking._weights == {}
 
 
 def test_the_settings_say_the_same() -> None:

@@ -1,7 +1,5 @@
 """The worker of a partition: how it reads, when it commits, and that it ends at the first error."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -62,8 +60,6 @@ REAL = TopicDescription("real", OP_TOPIC_ID, 4, 3, {"max.message.bytes": "10000"
 
 @dataclass
 class Clock:
-    """Stands in for the module `time`."""
-
     now: float = 1_000.0
 
     def monotonic(self) -> float:

@@ -1,7 +1,5 @@
 """Pauses of a table source: how long it polls, and when it waits for notifications."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable
 
@@ -17,28 +15,22 @@ class Begins(enum.Enum):
 
 
 class Place(Notifications):
-    """A clock and notifications that note what is asked of them."""
-
     def __init__(self, *, begins: bool | None, comes: bool = False) -> None:
         self.begins, self.comes = begins, comes
         self.done: list[str | float] = []
         self.dropped = 0
 
     def drop(self) -> None:
-        """See `Notifications`."""
         self.dropped += 1
 
     def try_begin(self) -> bool | None:
-        """See `Notifications`."""
         self.done.append("begin")
         return self.begins
 
     def end(self) -> None:
-        """See `Notifications`."""
         self.done.append("end")
 
     def wait(self, seconds: float, stopping: Callable[[float], bool]) -> bool:
-        """See `Notifications`."""
         self.done.append(f"wait {seconds}")
         return self.comes and not stopping(0)
 

@@ -1,7 +1,5 @@
 """What a relay makes of records that it cannot read or keep (R37, R40)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace

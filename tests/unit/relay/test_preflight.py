@@ -1,7 +1,5 @@
 """Pre-flight, and what the relay writes: real records and discard records."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import replace
 
@@ -211,11 +209,7 @@ UNKNOWN_BYTES = 90
 @some.relaxed
 @given(control=some.controls, own=some.user_headers, key=some.bodies, value=some.bodies, offset=some.offsets)
 def test_real_record_size_bounds_delivered_record(
-    control: HalfControl,
-    own: list[tuple[str, bytes | None]],
-    key: bytes | None,
-    value: bytes | None,
-    offset: int,
+    control: HalfControl, own: list[tuple[str, bytes | None]], key: bytes | None, value: bytes | None, offset: int
 ) -> None:
     half = Half(offset, NOW, key, value, (*control.encode(), *own), control)
     transaction = Transaction(control.transaction_id, control.service, control.truth, None, None, 0)
@@ -276,7 +270,6 @@ def test_records_have_order_of_positions_without_struck_ones() -> None:
 
 
 def discarded(transaction: Transaction, found: Finding) -> list[Record]:
-    """The records of a transaction that goes to the discard topic."""
     halves = [half for _, half in sorted(transaction.halves.items())]
     return list(
         discard(ParkedHalves(transaction, halves), to_manifest(transaction, found, TOPIC_ID, 3), "outbox.discard")

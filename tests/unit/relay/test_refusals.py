@@ -1,7 +1,5 @@
 """Topics whose records Kafka did not acknowledge are closed for a while, and no others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 

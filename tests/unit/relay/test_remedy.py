@@ -1,7 +1,5 @@
 """What is done about each kind of error of the transactional producer."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

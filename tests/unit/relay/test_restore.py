@@ -1,7 +1,5 @@
 """Where a relay begins to read: at committed checkpoints, or nowhere."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import nullcontext
 from unittest.mock import Mock
@@ -86,12 +84,7 @@ def test_offsets_that_cannot_be_told_now_are_no_missing_ones() -> None:
 
 @pytest.mark.parametrize(
     ("end", "stable", "told"),
-    [
-        (9, 9, None),
-        (9, 8, "back from offset 8"),
-        (None, 9, "does not answer"),
-        (9, None, "does not answer"),
-    ],
+    [(9, 9, None), (9, 8, "back from offset 8"), (None, 9, "does not answer"), (9, None, "does not answer")],
 )
 def test_what_lies_in_the_discard_topic_must_be_told_whole(
     end: int | None, stable: int | None, told: str | None, monkeypatch: pytest.MonkeyPatch

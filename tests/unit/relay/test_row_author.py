@@ -1,7 +1,5 @@
 """Which records a table source wrote, and whether their rows are still to be delivered (R31)."""
 
-from __future__ import annotations
-
 from unittest.mock import Mock
 
 import pytest
@@ -80,18 +78,11 @@ def test_database_is_not_asked_about_records_of_others(table: Mock, foreign: Rec
 @pytest.mark.parametrize(
     ("kind", "text", "is_id"),
     [
-        ("bigint[]", "7", True),
-        ("bigint[]", "-7", True),
-        ("bigint[]", str(2**63 - 1), True),
-        ("bigint[]", str(2**63), False),
-        ("bigint[]", "9" * 5_000, False),
-        ("bigint[]", "x", False),
-        ("bigint[]", "\u0667", False),
+        *(("bigint[]", text, True) for text in ("7", "-7", str(2**63 - 1))),
+        *(("bigint[]", text, False) for text in (str(2**63), "9" * 5_000, "x", "\u0667")),
         ("uuid[]", "0192f0c1-7e3a-7b5c-8d4e-5f6a7b8c9d0e", True),
-        ("uuid[]", "{0192f0c17e3a7b5c8d4e5f6a7b8c9d0e}", False),
-        ("uuid[]", "7", False),
-        ("text[]", "a/b", True),
-        ("text[]", "a\0b", False),
+        *(("uuid[]", text, False) for text in ("{0192f0c17e3a7b5c8d4e5f6a7b8c9d0e}", "7")),
+        *(("text[]", "a/b", True), ("text[]", "a\0b", False)),
     ],
 )
 def test_no_header_makes_a_statement_fail(kind: str, text: str, *, is_id: bool) -> None:

@@ -1,7 +1,5 @@
 """The half partitions of a relay: their take-over, and what was not foreseen halts the one that it is about (R81)."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A standby of a table source reports what would keep it from serving, and nothing that has passed."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -23,7 +21,6 @@ SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
 
 @pytest.fixture
 def table() -> Any:
-    """A table that another relay owns."""
     made = MagicMock()
     made.try_own.return_value = False
     made.intruder.return_value = ""

@@ -1,7 +1,5 @@
 """Which rows of a message table are delivered, wait, or are discarded."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -40,7 +38,6 @@ def array(*elements: str | bytes | None) -> bytes:
 
 
 def ids(found: Admitted | RowTransaction) -> list[int]:
-    """Ids of rows, in their order."""
     return found.ids() if isinstance(found, RowTransaction) else [one.id for one in found.rows]
 
 
@@ -49,8 +46,6 @@ def written(rows: Sequence[Row], source: str = "shop") -> list[Record]:
 
 
 class Waiters:
-    """An admission with a gate, and what is known of topics."""
-
     def __init__(self, source: str = "shop", **topics: RealTopic | None) -> None:
         self.gate = Gate(GatePolicy(), Channel("outbox"), source)
         self.gate.turn(0)

@@ -114,9 +114,6 @@ def test_every_row_is_delivered_once_wherever_owners_die(ends: list[str]) -> Non
     assert delivered == list(range(1, len(delivered) + 1))
 
 
-# --- copies of a database
-
-
 class _Kafka:
     """What Kafka holds: the progress, who may write it, and which rows are visible."""
 

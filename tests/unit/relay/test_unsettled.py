@@ -1,7 +1,5 @@
 """The unsettled offsets of a half partition: never more runs than a checkpoint string can name."""
 
-from __future__ import annotations
-
 import random
 
 import pytest
@@ -15,7 +13,6 @@ from tests.support.protocol_documents import TOPIC
 
 
 def read(count: int) -> Unsettled:
-    """So many offsets, all of them unsettled."""
     unsettled = Unsettled((), 0)
     for offset in range(count):
         unsettled.read(offset)

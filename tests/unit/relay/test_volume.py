@@ -1,7 +1,5 @@
 """Batches follow what the connection carries; record batches are small while a small topic is written to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

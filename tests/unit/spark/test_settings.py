@@ -1,7 +1,5 @@
 """Settings of the jobs: what they refuse, what they hide, and what Spark's source is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -41,10 +39,7 @@ def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("given", "complaint"),
-    [
-        ({"topics": ""}, "no topic is named"),
-        ({"accept_gap": "stock"}, "stock, which is not landed"),
-    ],
+    [({"topics": ""}, "no topic is named"), ({"accept_gap": "stock"}, "stock, which is not landed")],
 )
 def test_what_does_not_go_together_is_refused(given: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):

@@ -1,7 +1,5 @@
 """Lost spans: what a job needs against what Kafka has; and what commits of `land` carry."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A signal that ends Spark's Java process with the job is a stop; the same end without one is an error."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The window of an audit, its spans, its settings, and how its summary ends: what needs no Spark."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import unicodedata

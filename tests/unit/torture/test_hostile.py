@@ -1,7 +1,5 @@
 """What the hostile application writes is found where it must not be, and its attacks are chosen by a seed."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The torture of `land`: each invariant finds what contradicts it; the document says what the reports say."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from itertools import islice

@@ -1,7 +1,5 @@
 """Rounds of steps and the bound on pauses: what is too slow is found, but for what the machine takes without a step."""
 
-from __future__ import annotations
-
 import math
 import random
 import time
@@ -59,12 +57,7 @@ def test_a_slow_machine_is_allowed_for_by_what_it_took_without_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [
-        committed("x", 121.0, topic=SHORT),
-        committed("x", 121.0)._replace(kind=ANSWERED),
-        committed("x", 99.0),
-    ],
+    "entry", [committed("x", 121.0, topic=SHORT), committed("x", 121.0)._replace(kind=ANSWERED), committed("x", 99.0)]
 )
 def test_what_must_wait_or_is_not_measured_is_not_found(entry: Entry) -> None:
     assert judged(entry, arrived={}) == []

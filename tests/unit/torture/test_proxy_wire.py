@@ -1,7 +1,5 @@
 """Proxies tell requests apart by their first bytes."""
 
-from __future__ import annotations
-
 import struct
 
 import pytest
@@ -70,11 +68,8 @@ def test_a_commit_is_known(kind: bytes, body: bytes, commits: bool) -> None:  # 
 
 
 def test_a_session_begins_after_requests_for_encryption() -> None:
-    assert [begins_session(struct.pack("!ii", 8, code)) for code in (80877103, 80877104, 196608)] == [
-        False,
-        False,
-        True,
-    ]
+    found = [begins_session(struct.pack("!ii", 8, code)) for code in (80877103, 80877104, 196608)]
+    assert found == [False, False, True]
 
 
 def test_a_fault_happens_once_to_a_request_of_its_name() -> None:

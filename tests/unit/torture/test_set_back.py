@@ -1,7 +1,5 @@
 """Set-backs of the table source: when a relay must halt, what an operator must find; and when a table grew too much."""
 
-from __future__ import annotations
-
 import pytest
 
 from outbox._rules.source_progress import Committed, Progress, contradiction

@@ -1,7 +1,5 @@
 """The document about the torture says what its report says, and claims no more than the rule of three allows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -9,17 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.reports import PLACE
 from tests.torture.document import FOLDER, document, keep, main, repeated_of, restarts_of, verdict
 from tests.torture.outage import OutageResult
 from tests.torture.run import Result
 
-ENVIRONMENT = {
-    "date": "2026-01-01T00:00:00+00:00",
-    "command": "python -m tests.torture --seed 3",
-    "commit": "abc",
-    "machine": {"system": "S", "processor": "P", "cores": 2, "memory_gib": 3.5, "load_before": 0.1},
-    "versions": {"Python": "3.11"},
-}
+ENVIRONMENT = {**PLACE, "command": "python -m tests.torture --seed 3", "versions": {"Python": "3.11"}}
 
 
 @pytest.fixture
@@ -39,15 +32,9 @@ def test_the_document_says_what_the_reports_say(report: dict[str, Any]) -> None:
     text = document([report, bad])
     assert "**0 violations in 60,000 transactions.**\nWith 95 % confidence less than 3/n" in text
     for line in (
-        "| minutes | 60 | 60 |",
-        "| fault | 3 | 4 |",
-        "| relay killed | 300 | 0 |",
-        "| killed at a step of relay | 0 | 5 |",
-        "| lock table full | 0 | 1 |",
-        "| faults | 301 | 6 |",
-        "| violations | 0 | 2 |",
-        "| rolling restart: broker killed, mode half | 4.5 s |",
-        "**2 violations in 60,000 transactions.**",
+        *("| minutes | 60 | 60 |", "| fault | 3 | 4 |", "| relay killed | 300 | 0 |", "| faults | 301 | 6 |"),
+        *("| killed at a step of relay | 0 | 5 |", "| lock table full | 0 | 1 |", "| violations | 0 | 2 |"),
+        *("| rolling restart: broker killed, mode half | 4.5 s |", "**2 violations in 60,000 transactions.**"),
         "Seed 4 ended early: kafka-3\n",
     ):
         assert line in text

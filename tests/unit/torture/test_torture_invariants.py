@@ -1,7 +1,5 @@
 """Each invariant of the torture finds what contradicts it, and nothing in evidence that is clean."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -47,17 +45,7 @@ def row(number: int, position: int = 0) -> Seen:
 def manifest(transaction_id: str, reason: DiscardReason, place: tuple[int, int] = (1, 9)) -> Manifest:
     partition, offset = place
     return Manifest(
-        transaction_id,
-        "g",
-        Truth.ROW,
-        TOPIC_ID,
-        partition,
-        reason,
-        "",
-        None,
-        Positions.first(1),
-        ((0, offset),),
-        1,
+        transaction_id, "g", Truth.ROW, TOPIC_ID, partition, reason, "", None, Positions.first(1), ((0, offset),), 1
     )
 
 
@@ -106,12 +94,10 @@ CLEAN, WITH_ROWS = clean(), with_rows()
 
 
 def logged(records: Sequence[Seen], evidence: Evidence = CLEAN) -> Evidence:
-    """Evidence with other records in its log and its reader."""
     return replace(evidence, log=records, reader=records)
 
 
 def other(place: int, evidence: Evidence = CLEAN, **changes: object) -> Evidence:
-    """Evidence in whose log and reader one record is another."""
     records = list(evidence.log)
     records[place] = records[place]._replace(**changes)  # type: ignore[arg-type]  # each case names its fields
     return logged(records, evidence)

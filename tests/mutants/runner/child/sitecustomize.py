@@ -1,7 +1,5 @@
 """Python imports this at the start of a process: services and applications that a test starts get its mutant."""
 
-from __future__ import annotations
-
 import os
 
 from tests.mutants.runner.plugin import VARIABLE, put_in_place

@@ -75,6 +75,10 @@ def other_default(table: str, change: str, found: str) -> tuple[str, str, str]:
     return f"ALTER TABLE {{n}}_{table} ALTER COLUMN {change}", said, "SET DEFAULT"
 
 
+def constraint(table: str, statement: str, name: str = "") -> tuple[str, str, str]:
+    return statement, f"_{table} has constraints that are not its own: {name}", "DROP CONSTRAINT"
+
+
 BREACHES: Mapping[str, tuple[str, str, str]] = {
     "missing": ("DROP TABLE {n}_delivered", "_delivered does not exist", "outbox table create"),
     "view": (
@@ -126,7 +130,7 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "other key": (
         "ALTER TABLE {n}_inbox DROP CONSTRAINT {n}_inbox_pkey, ADD PRIMARY KEY (message_id, consumer_group)",
         "_inbox needs the primary key (consumer_group, message_id)",
-        "--print-sql",
+        "as `outbox inbox create --print-sql` does",
     ),
     "deferrable": (
         "ALTER TABLE {n}_transaction DROP CONSTRAINT {n}_transaction_pkey, ADD PRIMARY KEY (transaction_id) DEFERRABLE",
@@ -198,6 +202,29 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         "_message has triggers: outbox_notify",
         "drop or disable",
     ),
+    "another function of our trigger": (
+        KEEP + "; CREATE TRIGGER outbox_notify AFTER INSERT ON {n}_message EXECUTE FUNCTION {n}_keep()",
+        "_message has triggers: outbox_notify",
+        "`outbox table create --notify` makes its own again",
+    ),
+    "check": constraint(
+        "message", "ALTER TABLE {n}_message ADD CONSTRAINT mine CHECK (topic <> 'x') NOT VALID", "mine"
+    ),
+    "check of ours elsewhere": constraint(
+        "message", "ALTER TABLE {n}_message ADD CONSTRAINT mine CHECK (id = 0)", "mine"
+    ),
+    "foreign key": constraint(
+        "message", "ALTER TABLE {n}_message ADD of bigint CONSTRAINT mine REFERENCES {n}_events", "mine"
+    ),
+    "foreign key to it": constraint(
+        "message", "CREATE TABLE {n}_r (id bigint CONSTRAINT mine REFERENCES {n}_message)", "mine of"
+    ),
+    "unique index": constraint(
+        "delivered", "CREATE UNIQUE INDEX ON {n}_delivered (xid) INCLUDE (created_at, first_id)"
+    ),
+    "unique": constraint("inbox", "ALTER TABLE {n}_inbox ADD UNIQUE (message_id)"),
+    "exclusion": constraint("discarded", "ALTER TABLE {n}_discarded ADD EXCLUDE USING btree (topic WITH =)"),
+    "check of progress": constraint("source", "ALTER TABLE {n}_source ADD CONSTRAINT mine CHECK (batch < 9)", "mine"),
     "identity": (f"{ID} DROP IDENTITY", SEQUENCE, "id SET"),
     "restarted": (
         (
@@ -238,7 +265,8 @@ def test_what_breaks_nothing_is_fine(made: Made) -> None:
     made.run("ALTER TABLE {n}_message ENABLE ROW LEVEL SECURITY")  # its owner sees all rows
     assert made.found() == []
     made.run("ALTER TABLE {n}_message ALTER COLUMN created_at SET DEFAULT CURRENT_TIMESTAMP, ADD COLUMN note text")
-    made.run("DROP FUNCTION {n}_publish")
+    made.run("DROP FUNCTION {n}_publish; CREATE INDEX ON {n}_message (topic)")
+    made.run("CREATE UNIQUE INDEX ON {n}_message (id)")  # as REINDEX CONCURRENTLY does meanwhile
     assert made.found() == []
     made.run("ALTER TABLE {n}_transaction RENAME TO {n}_was")
     made.run("CREATE TABLE {n}_transaction (LIKE {n}_was INCLUDING ALL) PARTITION BY HASH (transaction_id)")

@@ -143,6 +143,10 @@ class CallbackTable(Tables):
         self.insert_statement = self.compose(_INSERT)
         self.find_statement = self.compose(_FIND)
 
+    def compose(self, text: LiteralString) -> sql.Composed:
+        """Return a statement with the tables' names in place, and `{incarnation}` and `{server}`."""
+        return sql.SQL(text).format(**self._names)
+
     @property
     def full_name(self) -> str:
         """Return the callback table's schema and name, as SQL writes them."""

@@ -113,11 +113,6 @@ class Tables:
     """The statements, and that which makes their schema if there is none."""
     command: LiteralString = "table"
     """Of `outbox`: its `create` makes them."""
-    _names: Mapping[str, sql.Composable]
-
-    def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
-        return sql.SQL(text).format(**self._names)
 
     def ddl(self, grants: Iterable[Grant] = (), **options: Any) -> str:
         """Return the SQL that makes the tables and gives rights on them; running it again is safe."""

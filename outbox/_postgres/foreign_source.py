@@ -61,6 +61,10 @@ class ForeignSource(Tables):
             "lost": sql.SQL("false"),
         }
 
+    def compose(self, text: LiteralString) -> sql.Composed:
+        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
+        return sql.SQL(text).format(**self._names)
+
     @property
     def full_name(self) -> str:
         """Return the foreign table's schema and name, as SQL writes them."""

@@ -182,6 +182,10 @@ class MessageTable(Tables):
         parts |= {"lost": _LOST, "left": _LEFT}
         self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
 
+    def compose(self, text: LiteralString) -> sql.Composed:
+        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
+        return sql.SQL(text).format(**self._names)
+
     @property
     def full_name(self) -> str:
         """Return the message table's schema and name, as SQL writes them."""

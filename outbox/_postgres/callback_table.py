@@ -5,26 +5,14 @@ The committed row under the unique transaction id is the decision (R1); everythi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import (
-    BOUNDS,
-    Grant,
-    Rights,
-    all_statements,
-    create_schema,
-    drop_tables,
-    missing_rights,
-    run,
-    script,
-    split,
-    written,
-)
+from outbox._postgres.ddl import BOUNDS, Grant, Tables, create_schema, drop_tables, missing_rights, split, written
 from outbox._postgres.table_contract import CHECKS, Places, Table, breaches
 from outbox.errors import TableError
 from outbox.protocol.identifiers import created_ms
@@ -139,7 +127,7 @@ class CallbackRow:
         )
 
 
-class CallbackTable:
+class CallbackTable(Tables):
     """Statements on the callback tables under given names."""
 
     def __init__(self, names: TableNames) -> None:
@@ -182,7 +170,7 @@ class CallbackTable:
 
     def application_grant(self, role: str) -> Grant:
         """Return what the library's statements need: the seal inserts and reads the row, and reads the incarnation."""
-        rights: Rights = {self.names.transaction: ("SELECT", "INSERT"), self.names.meta: ("SELECT",)}
+        rights = {self.names.transaction: ("SELECT", "INSERT"), self.names.meta: ("SELECT",)}
         return Grant(self.names.schema, role, rights)
 
     def checker_grant(self, role: str) -> Grant:
@@ -190,20 +178,12 @@ class CallbackTable:
 
         The first watermark of a half partition is a new row of the meta table: that takes INSERT.
         """
-        rights: Rights = {
+        rights = {
             self.names.transaction: ("SELECT", "INSERT", "DELETE"),
             self.names.meta: ("SELECT", "INSERT", "UPDATE"),
             self.names.fence: ("SELECT", "UPDATE"),
         }
         return Grant(self.names.schema, role, rights)
-
-    def ddl(self, grants: Iterable[Grant] = ()) -> str:
-        """Return the SQL that makes the tables and gives rights on them; running it again is safe."""
-        return script([*self.statements(), *all_statements(grants)])
-
-    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
-        """Make the tables in one transaction, and their schema if there is none."""
-        run(connection, self.statements(), list(grants), "table")
 
     @property
     def places(self) -> Places:

@@ -1,7 +1,7 @@
 """What the tables' DDL is made of: statements that run one by one or are printed, and the rights of a role."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -104,6 +104,23 @@ def run(
         ) from error
     except psycopg.errors.UndefinedObject as error:
         raise TableError(f"{error.diag.message_primary}: create it first, then run this again") from error
+
+
+class Tables:
+    """Tables that are made together, by statements that may run again."""
+
+    statements: Callable[..., list[sql.Composed]]
+    """The statements, and that which makes their schema if there is none."""
+    command: LiteralString = "table"
+    """Of `outbox`: its `create` makes them."""
+
+    def ddl(self, grants: Iterable[Grant] = (), **options: Any) -> str:
+        """Return the SQL that makes the tables and gives rights on them; running it again is safe."""
+        return script([*self.statements(**options), *all_statements(grants)])
+
+    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), **options: Any) -> None:
+        """Make the tables in one transaction, and their schema if there is none."""
+        run(connection, self.statements(**options), list(grants), self.command)
 
 
 def _require(connection: psycopg.Connection[Any], grant: Grant) -> None:

@@ -1,12 +1,10 @@
 """What the relay keeps beside a foreign table: its progress, and what it could not deliver. DDL and rights."""
 
-from collections.abc import Iterable
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.notifications import notify_statements
 from outbox._postgres.table_contract import Places, Table
 from outbox._rules.foreign_layout import QualifiedName
@@ -43,7 +41,7 @@ CREATE INDEX IF NOT EXISTS {index} ON {discarded} (row_id);
 """
 
 
-class ForeignSource:
+class ForeignSource(Tables):
     """DDL and rights of the tables that belong to a foreign table.
 
     Args:
@@ -64,7 +62,7 @@ class ForeignSource:
         }
 
     def compose(self, text: LiteralString) -> sql.Composed:
-        """Return a statement with the names in place of `{source}` and `{discarded}`."""
+        """Return a statement with names in place of `{message}` and so on, and SQL of `{started}` and the like."""
         return sql.SQL(text).format(**self._names)
 
     @property
@@ -124,13 +122,3 @@ class ForeignSource:
             Grant(self.names.schema, role, ours),
             Grant(self.table.schema, role, {self.table.table: ("SELECT", settle)}),
         ]
-
-    def ddl(self, grants: Iterable[Grant] = (), *, notify: bool | None = None) -> str:
-        """Return the SQL that makes both tables and gives rights; running it again is safe."""
-        return script([*self.statements(notify=notify), *all_statements(grants)])
-
-    def create(
-        self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
-    ) -> None:
-        """Make both tables in one transaction, and the schema if there is none."""
-        run(connection, self.statements(notify=notify), list(grants), "table")

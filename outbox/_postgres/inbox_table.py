@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
 
-from outbox._postgres.ddl import Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.table_contract import Places, Table
 from outbox.errors import UsageError
 from outbox.settings import TableNames
@@ -45,8 +45,10 @@ PURGE_BATCH = 5_000
 """Rows that the clean-up deletes in one transaction."""
 
 
-class InboxTable:
+class InboxTable(Tables):
     """DDL, insertion and clean-up of the inbox table."""
+
+    command = "inbox"
 
     def __init__(self, names: TableNames) -> None:
         self.schema = names.schema
@@ -86,14 +88,6 @@ class InboxTable:
 
     def purger_grant(self, role: str) -> Grant:
         return Grant(self.schema, role, {self.name: ("SELECT", "DELETE")})
-
-    def ddl(self, grants: Iterable[Grant] = ()) -> str:
-        """Return the SQL that makes the table and gives rights on it; running it again is safe."""
-        return script([*self.statements(), *all_statements(grants)])
-
-    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
-        """Make the table in one transaction, and its schema if there is none."""
-        run(connection, self.statements(), list(grants), "inbox")
 
     def purge(
         self,

@@ -5,13 +5,11 @@ them. `xid` identifies the local transaction. It is the first column because def
 columns: no row gets an id before its transaction has an xid.
 """
 
-from collections.abc import Iterable
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import BOUNDS, Grant, all_statements, create_schema, drop_tables, run, script, split, written
+from outbox._postgres.ddl import BOUNDS, Grant, Tables, create_schema, drop_tables, split, written
 from outbox._postgres.notifications import notify_statements
 from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
@@ -158,7 +156,7 @@ _TOAST: LiteralString = (
 )
 
 
-class MessageTable:
+class MessageTable(Tables):
     """DDL and rights of the message table, and of what belongs to it."""
 
     def __init__(self, names: TableNames) -> None:
@@ -286,13 +284,3 @@ class MessageTable:
         rights[names.message] = (*rights[names.message], INSERT_RIGHT)
         rights[names.discarded] = (*rights[names.discarded], "DELETE")
         return Grant(names.schema, role, rights)
-
-    def ddl(self, grants: Iterable[Grant] = (), *, notify: bool | None = None) -> str:
-        """Return the SQL that makes all of it and gives rights on it; running it again is safe."""
-        return script([*self.statements(notify=notify), *all_statements(grants)])
-
-    def create(
-        self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = (), *, notify: bool | None = None
-    ) -> None:
-        """Make all of it in one transaction, and the schema if there is none."""
-        run(connection, self.statements(notify=notify), list(grants), "table")

@@ -21,13 +21,14 @@ STOP_SECONDS = 0.25
 # The body has no line break behind a semicolon: `split()` would end the statement there.
 # It runs as the owner, so that applications need no right to take locks (R67), and names each operator's schema, so
 # that no search path gives it another one.
-_DDL: LiteralString = """
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+NOTIFY_BODY: LiteralString = """
 BEGIN IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(
     1869967459, CAST(CAST(TG_RELID AS bigint) OPERATOR(pg_catalog.-) 2147483648 AS integer)
 ) THEN PERFORM pg_catalog.pg_notify(pg_catalog.concat('outbox.', TG_RELID), ''); END IF; RETURN NULL; END
-$$;
-CREATE OR REPLACE TRIGGER outbox_notify AFTER INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {function}();
+"""
+_DDL: LiteralString = f"""
+CREATE OR REPLACE FUNCTION {{function}}() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $${NOTIFY_BODY}$$;
+CREATE OR REPLACE TRIGGER outbox_notify AFTER INSERT ON {{table}} FOR EACH STATEMENT EXECUTE FUNCTION {{function}}();
 """
 _DROP: LiteralString = "DROP FUNCTION IF EXISTS {function}() CASCADE"  # with its trigger
 

@@ -7,12 +7,11 @@ transaction that counts the batch.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, LiteralString
+from typing import LiteralString
 
-import psycopg
 from psycopg import sql
 
-from outbox._postgres.ddl import Grant, all_statements, drop_tables, run, script, written
+from outbox._postgres.ddl import Grant, Tables, drop_tables, written
 from outbox._postgres.message_table import INSERT_RIGHT
 from outbox._postgres.table_contract import Places, Table
 from outbox.settings import TableNames
@@ -71,7 +70,7 @@ CLEAN: LiteralString = "DELETE FROM {staged} WHERE staged_at < now() - interval 
 """Removes what killed tasks and drivers have left."""
 
 
-class SinkTables:
+class SinkTables(Tables):
     """DDL and rights of both tables."""
 
     def __init__(self, names: TableNames) -> None:
@@ -112,11 +111,3 @@ class SinkTables:
 
     def grants(self, executors: Iterable[str], drivers: Iterable[str]) -> list[Grant]:
         return [*map(self.executor_grant, executors), *map(self.driver_grant, drivers)]
-
-    def ddl(self, grants: Iterable[Grant] = ()) -> str:
-        """Return the SQL that makes both tables and gives rights on them; running it again is safe."""
-        return script([*self.statements(), *all_statements(grants)])
-
-    def create(self, connection: psycopg.Connection[Any], grants: Iterable[Grant] = ()) -> None:
-        """Make both tables in one transaction, beside the message table."""
-        run(connection, self.statements(), list(grants), "table")

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import may_use_schema, written
+from outbox._postgres.notifications import NOTIFY_BODY
 from outbox._postgres.publish_function import is_altered
 from outbox.errors import TableError
 from outbox.settings import TableNames
@@ -114,6 +115,13 @@ CHECKS: Mapping[Table, tuple[LiteralString, ...]] = {
 }
 """What bounds a row (R68)."""
 
+_MORE_CHECKS: Mapping[Table, str] = {
+    Table.CALLBACK: "state = ANY (ARRAY['C', 'R'])",
+    Table.SOURCE: "id = 0",
+    Table.FOREIGN_SOURCE: "id = 0",
+}
+"""Checks that a table has besides."""
+
 _FACTS: LiteralString = """
 SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkeydef(c.oid), ''),
        EXISTS (SELECT FROM pg_inherits i
@@ -121,7 +129,9 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
        NOT EXISTS (SELECT FROM pg_class p WHERE p.oid = ANY (part.oids) AND p.relpersistence <> 'p'),
        ARRAY(SELECT DISTINCT t.tgname::text FROM pg_trigger t WHERE t.tgrelid = ANY (part.oids)
                 AND NOT t.tgisinternal AND t.tgenabled <> 'D'
-                AND NOT (t.tgname = 'outbox_notify' AND t.tgtype = 4) ORDER BY 1),
+                AND NOT (t.tgname = 'outbox_notify' AND t.tgtype = 4 AND t.tgqual IS NULL AND EXISTS (
+                    SELECT FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.oid = t.tgfoid AND p.prosecdef
+                       AND l.lanname = 'plpgsql' AND replace(p.prosrc, E'\\r', '') = %(notify)s)) ORDER BY 1),
        ARRAY(SELECT DISTINCT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = ANY (part.oids)
                 AND r.ev_enabled <> 'D' ORDER BY 1),
        coalesce(row_security_active(c.oid), false),
@@ -133,10 +143,17 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                     ELSE 'BY DEFAULT AS IDENTITY' END
                 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
                WHERE a.attrelid = c.oid AND (a.attidentity <> '' OR d.oid IS NOT NULL)),
-       ARRAY(SELECT pg_get_expr(k.conbin, k.conrelid) FROM pg_constraint k
-                WHERE k.conrelid = c.oid AND k.contype = 'c' AND k.convalidated),
+       ARRAY(SELECT concat(k.conname, CASE WHEN k.conrelid <> c.oid THEN concat(' of ', k.conrelid::regclass) END,
+                           ': ', pg_get_expr(k.conbin, k.conrelid), CASE WHEN NOT k.convalidated THEN ' NOT VALID' END)
+                FROM pg_constraint k WHERE k.contype IN ('c', 'f') AND k.conparentid = 0
+                 AND (k.conrelid = ANY (part.oids) OR k.confrelid = ANY (part.oids))
+              UNION SELECT concat(i.indexrelid::regclass, ': ') FROM pg_index i
+                WHERE i.indrelid = ANY (part.oids) AND (i.indisunique OR i.indisexclusion) AND NOT EXISTS (
+                    SELECT FROM pg_index p WHERE p.indrelid = i.indrelid AND p.indisprimary
+                       AND ROW(p.indkey, p.indnkeyatts, p.indclass, p.indcollation)::text
+                         = ROW(i.indkey, i.indnkeyatts, i.indclass, i.indcollation)::text) ORDER BY 1),
        coalesce(serial.is_fine, false), serial.schema, serial.name
-  FROM unnest(CAST(%s AS text[])) WITH ORDINALITY AS given (place, number)
+  FROM unnest(CAST(%(places)s AS text[])) WITH ORDINALITY AS given (place, number)
   LEFT JOIN pg_class c ON c.oid = to_regclass(given.place)
   LEFT JOIN LATERAL (SELECT CASE c.relkind WHEN 'p' THEN ARRAY(SELECT relid::oid FROM pg_partition_tree(c.oid))
                                  ELSE ARRAY[c.oid] END AS oids) AS part ON true
@@ -179,7 +196,7 @@ class Facts(NamedTuple):
     is_immediate: bool
     columns: Sequence[str]
     defaults: Sequence[str]
-    checks: Sequence[str]
+    constraints: Sequence[str]
     has_sequence: bool
     sequence_schema: str | None
     sequence: str | None
@@ -193,7 +210,7 @@ class Condition:
 
     Args:
         broken: Returns what a table is or has instead; empty if it fulfils the condition.
-        fix: What to do; `{table}` is the table.
+        fix: What to do; `{table}` is the table, `{create}` the command that makes it.
     """
 
     name: str
@@ -214,6 +231,7 @@ class Breach(NamedTuple):
         return f"{self.what}: {self.harm}; {self.fix}"
 
 
+_CREATE = {Table.INBOX: "inbox create", Table.STAGED: "table create --sink", Table.SINK: "table create --sink"}
 _ALL = frozenset(Table)
 _OURS = _ALL - {Table.FOREIGN}
 
@@ -266,9 +284,20 @@ def _has_other_defaults(facts: Facts, table: Table) -> str:
 
 
 def _lacks_checks(facts: Facts, table: Table) -> str:
-    found = {*map(_plain, facts.checks)}
+    found = {_plain(text) for name, _, text in _constraints(facts) if " of " not in name}
     lacking = ", ".join(f"CHECK ({check})" for check in CHECKS[table] if _plain(check) not in found)
     return lacking and f"lacks, or has not validated, {lacking}"
+
+
+def _constraints(facts: Facts) -> list[tuple[str, str, str]]:
+    """Return name, colon and check of each constraint and unique index; a name has ` of ` if it is another table's."""
+    return [one.partition(": ") for one in facts.constraints]
+
+
+def _has_other_constraints(facts: Facts, table: Table) -> str:
+    own = {*map(_plain, CHECKS.get(table, ())), _plain(_MORE_CHECKS.get(table, "true"))}
+    other = [name for name, _, text in _constraints(facts) if _plain(text).removesuffix("notvalid") not in own]
+    return f"has constraints that are not its own: {', '.join(other)}" if other else ""
 
 
 CONTRACT = (
@@ -277,14 +306,14 @@ CONTRACT = (
         _ALL,
         lambda facts, _: "" if facts.exists else "does not exist",
         "nothing can be written or delivered",
-        "run `outbox table create`, or the SQL of its `--print-sql`; `outbox inbox create` makes an inbox",
+        "run `{create}`, or the SQL of its `--print-sql`",
     ),
     Condition(
         "an ordinary table; a callback table may be hash-partitioned by transaction_id, a foreign table in any way",
         _ALL,
         _is_no_table,
         "its rows are not unique, or not its own",
-        "make it one, as `outbox table create --print-sql` does",
+        "make it one, as `{create} --print-sql` does",
     ),
     Condition(
         "no parents and no children",
@@ -305,14 +334,14 @@ CONTRACT = (
         _OURS,
         _lacks,
         "rows could not be read or written",
-        "run ALTER TABLE {table} ADD COLUMN …, or ALTER COLUMN … TYPE …, as `outbox table create --print-sql` has it",
+        "run ALTER TABLE {table} ADD COLUMN …, or ALTER COLUMN … TYPE …, as `{create} --print-sql` has it",
     ),
     Condition(
         "its primary key, not deferrable",
         _OURS,
         _has_another_key,
         "a row could be there twice, and a fence would be void",
-        "make it as `outbox table create --print-sql` does, NOT DEFERRABLE",
+        "make it as `{create} --print-sql` does, NOT DEFERRABLE",
     ),
     Condition(
         "its checks, validated",
@@ -322,11 +351,18 @@ CONTRACT = (
         "run ALTER TABLE {table} ADD CHECK (…) with it, or VALIDATE CONSTRAINT",
     ),
     Condition(
-        "no trigger but `outbox_notify`",
+        "no foreign key from or to it; no check, exclusion constraint or unique index that is not its own",
+        _OURS,
+        _has_other_constraints,
+        "statements of relay, checker or application would fail, or rows go with those of another table",
+        "run ALTER TABLE … DROP CONSTRAINT …, or DROP INDEX …, for each",
+    ),
+    Condition(
+        "no trigger but `outbox_notify`, as `outbox table create --notify` makes it",
         _OURS,
         lambda facts, _: f"has triggers: {', '.join(facts.triggers)}" if facts.triggers else "",
         "they could change a decision, keep rows that were delivered, or add and drop messages",
-        "drop or disable them; triggers of your own belong on your own tables",
+        "drop or disable them (`outbox table create --notify` makes its own again); yours belong on your own tables",
     ),
     Condition(
         "no rule",
@@ -350,11 +386,11 @@ CONTRACT = (
         "run ALTER TABLE {table} ALTER COLUMN id SET CACHE 1 SET INCREMENT 1 SET NO CYCLE",
     ),
     Condition(
-        "the defaults, identity and generated columns of `outbox table create`, and no others",
+        "its defaults, identity and generated columns, and no others",
         _OURS,
         _has_other_defaults,
         "rows of one transaction would be taken for several, or for another's, or be purged too early",
-        "run ALTER TABLE {table} ALTER COLUMN … SET DEFAULT …, or as `outbox table create --print-sql` has it",
+        "run ALTER TABLE {table} ALTER COLUMN … SET DEFAULT …, or as `{create} --print-sql` has it",
     ),
     Condition(
         "`outbox_publish()`, where it is, as `outbox table create` makes it",
@@ -390,7 +426,8 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
             name, user = written(schema), written(connection.info.user)
             problem = f"role {user} may not use schema {name}"
             return [Breach(problem, "its tables cannot be read", f"GRANT USAGE ON SCHEMA {name} TO {user}")]
-    rows = connection.execute(_FACTS, ([_quoted(place) for place in places.values()],)).fetchall()
+    asked = {"places": [*map(_quoted, places.values())], "notify": NOTIFY_BODY}
+    rows = connection.execute(_FACTS, asked).fetchall()
     found = zip(places.items(), (Facts(*row) for row in rows), strict=True)
     return [breach for (table, place), facts in found for breach in _breaches(connection, table, place, facts)]
 
@@ -411,7 +448,9 @@ def _breaches(
     for condition in CONTRACT:
         if table in condition.tables and (problem := condition.broken(facts, table)):
             name, source = written(*place), table is Table.MESSAGE and written(place[0], _names(place).source)
-            yield Breach(f"table {name} {problem}", condition.harm, condition.fix.format(table=name, source=source))
+            create = f"outbox {_CREATE.get(table, 'table create')}"
+            fix = condition.fix.format(table=name, source=source, create=create)
+            yield Breach(f"table {name} {problem}", condition.harm, fix)
             if not facts.exists:
                 return
 

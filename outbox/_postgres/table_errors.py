@@ -21,8 +21,8 @@ _NO_RIGHT = "42501"
 _POLICY_ROUTINES = frozenset({"check_enable_rls", "ExecWithCheckOptions"})
 """Where Postgres refuses a statement for a policy, with the SQLSTATE of a missing right."""
 
-_FUNCTION = re.compile(r"\bpg_(control_system|(try_)?advisory_\w+)")
-"""A function of Postgres from which EXECUTE may be revoked, as a message names it in any language."""
+_OF_POSTGRES = re.compile(r"\bpg_(?:(locks|stat_activity)|control_system|(?:try_)?advisory_\w+)")
+"""A view or function of Postgres from which rights may be revoked, as a message names it in any language."""
 
 APPLICATION = "--application-role ROLE"
 
@@ -75,8 +75,9 @@ def explanation_of(error: BaseException, schema: str, table: str, right: str = A
             f"row security hides rows of table {written(schema, table)}, or of one beside it, from this role, or "
             f"refuses them ({what}): run ALTER TABLE … DISABLE ROW LEVEL SECURITY, or give the role BYPASSRLS"
         )
-    if function := _FUNCTION.search(what or ""):
-        return TableError(f"{what}: let a superuser run GRANT EXECUTE ON FUNCTION {function[0]} to this role")
+    if found := _OF_POSTGRES.search(what or ""):
+        right = f"{'SELECT ON' if found[1] else 'EXECUTE ON FUNCTION'} {found[0]}"
+        return TableError(f"{what}: let a superuser run GRANT {right} to this role")
     return TableError(
         f"{what} (schema {written(schema)}): let the owner of the tables run "
         f"`outbox table create{_options(schema, table)} {right}` with the role of this connection"

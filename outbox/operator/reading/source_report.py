@@ -74,14 +74,15 @@ class SourceReporter:
         Of a foreign table the progress and the discarded rows are read.
         """
         foreign = table if isinstance(table, ForeignSource) else None
-        found = SourceState(source, table.full_name, foreign is not None)
+        found, broken = SourceState(source, table.full_name, foreign is not None), ""
         try:
             with table_connection(source, table.names, dsn, foreign=foreign) as opened:
+                broken = "; ".join(map(str, breaches(opened, table.places)))
                 self._look(found, TableView(table, opened))
-                if broken := breaches(opened, table.places):  # a relay halts it (R75)
-                    found.condition, found.why = Condition.HALTED, "; ".join(map(str, broken))
+                if broken:  # a relay halts it (R75)
+                    found.condition, found.why = Condition.HALTED, broken
         except ConfigurationError as error:
-            found.condition, found.why = Condition.UNREACHABLE, str(error)
+            found.condition, found.why = Condition.UNREACHABLE, broken or str(error)
         if found.condition is Condition.NO_OWNER and not found.why:
             self._explain(found, dsn)
         return found

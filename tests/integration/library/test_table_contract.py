@@ -67,9 +67,26 @@ def test_the_tables_beside_a_foreign_one_fulfil_it(site: Site) -> None:
 ID, SEQUENCE = "ALTER TABLE {n}_message ALTER COLUMN id", "_message has another sequence"
 
 
+def altered(table: str, change: str, found: str, fix: str) -> tuple[str, str, str]:
+    return f"ALTER TABLE {{n}}_{table} {change}", f"_{table} {found}", fix
+
+
 def other_default(table: str, change: str, found: str) -> tuple[str, str, str]:
-    said = f"_{table} has other defaults ({found}"
-    return f"ALTER TABLE {{n}}_{table} ALTER COLUMN {change}", said, "SET DEFAULT"
+    return altered(table, f"ALTER COLUMN {change}", f"has other defaults ({found}", "SET DEFAULT")
+
+
+def constraint(table: str, added: str, name: str = "") -> tuple[str, str, str]:
+    return altered(table, f"ADD {added}", f"has constraints that are not its own: {name}", "DROP CONSTRAINT")
+
+
+def other_key(table: str, more: str, key: str) -> tuple[str, str, str]:
+    change = f"DROP CONSTRAINT {{n}}_{table}_pkey{more}"
+    return altered(table, change, f"needs the primary key ({key})", "NOT DEFERRABLE")
+
+
+def trigger(table: str, name: str, when: str, fix: str = "drop or disable") -> tuple[str, str, str]:
+    made = f"CREATE TRIGGER {name} {when} EXECUTE FUNCTION {{n}}_keep()".replace(" ON ", f" ON {{n}}_{table} ")
+    return f"{KEEP}; {made}", f"_{table} has triggers: {name}", fix
 
 
 BREACHES: Mapping[str, tuple[str, str, str]] = {
@@ -77,40 +94,24 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "view": (
         "ALTER TABLE {n}_inbox RENAME TO {n}_was; CREATE VIEW {n}_inbox AS SELECT * FROM {n}_was",
         "_inbox is not an ordinary table",
-        "--print-sql",
+        "as `outbox inbox create --print-sql` does",
     ),
     "children": ("CREATE TABLE {n}_child () INHERITS ({n}_message)", "_message has parent or child", "NO INHERIT"),
     "unlogged": ("ALTER TABLE {n}_message SET UNLOGGED", "_message is not logged", "_message SET LOGGED"),
     "unlogged inbox": ("ALTER TABLE {n}_inbox SET UNLOGGED", "_inbox is not logged", "_inbox SET LOGGED"),
-    "nullable": (
-        "ALTER TABLE {n}_message ALTER COLUMN topic DROP NOT NULL",
-        "_message lacks the columns topic text NOT NULL",
-        "--print-sql",
+    "nullable": altered(
+        "message", "ALTER COLUMN topic DROP NOT NULL", "lacks the columns topic text NOT NULL", "--print-sql"
     ),
-    "type": (
-        "ALTER TABLE {n}_fence ALTER COLUMN id TYPE bigint",
-        "_fence lacks the columns id integer NOT NULL",
-        "--print-sql",
-    ),
+    "type": altered("fence", "ALTER COLUMN id TYPE bigint", "lacks the columns id integer NOT NULL", "--print-sql"),
     "rounded times": (
         "ALTER TABLE {n}_message ALTER COLUMN created_at TYPE timestamptz(0)",
         "created_at timestamp with time zone NOT NULL (found: created_at timestamp(0) with time zone NOT NULL)",
         "ALTER COLUMN … TYPE …",
     ),
-    "no key": (
-        "ALTER TABLE {n}_message DROP CONSTRAINT {n}_message_pkey",
-        "_message needs the primary key (id)",
-        "DEFERRABLE",
-    ),
-    "key of evidence": (
-        "ALTER TABLE {n}_discarded DROP CONSTRAINT {n}_discarded_pkey, ADD PRIMARY KEY (id)",
-        "_discarded needs the primary key (xid, created_at, id)",
-        "DEFERRABLE",
-    ),
-    "checks": (
-        "ALTER TABLE {n}_message DROP CONSTRAINT outbox_bounds",
-        "_message lacks, or has not validated, CHECK (octet_length(service) <= 200",
-        "ADD CHECK",
+    "no key": other_key("message", "", "id"),
+    "key of evidence": other_key("discarded", ", ADD PRIMARY KEY (id)", "xid, created_at, id"),
+    "checks": altered(
+        "message", "DROP CONSTRAINT outbox_bounds", "lacks, or has not validated, CHECK (octet_length", "ADD CHECK"
     ),
     "a check that is not validated": (
         (
@@ -120,26 +121,15 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         "_transaction lacks, or has not validated, CHECK",
         "VALIDATE CONSTRAINT",
     ),
-    "other key": (
-        "ALTER TABLE {n}_inbox DROP CONSTRAINT {n}_inbox_pkey, ADD PRIMARY KEY (message_id, consumer_group)",
-        "_inbox needs the primary key (consumer_group, message_id)",
-        "--print-sql",
-    ),
-    "deferrable": (
-        "ALTER TABLE {n}_transaction DROP CONSTRAINT {n}_transaction_pkey, ADD PRIMARY KEY (transaction_id) DEFERRABLE",
-        "_transaction has a deferrable primary key",
+    "other key": other_key("inbox", ", ADD PRIMARY KEY (message_id, consumer_group)", "consumer_group, message_id"),
+    "deferrable": altered(
+        "transaction",
+        "DROP CONSTRAINT {n}_transaction_pkey, ADD PRIMARY KEY (transaction_id) DEFERRABLE",
+        "has a deferrable primary key",
         "NOT DEFERRABLE",
     ),
-    "trigger": (
-        KEEP + "; CREATE TRIGGER soft BEFORE DELETE ON {n}_message FOR EACH ROW EXECUTE FUNCTION {n}_keep()",
-        "_message has triggers: soft",
-        "drop or disable",
-    ),
-    "trigger of evidence": (
-        KEEP + "; CREATE TRIGGER soft AFTER INSERT ON {n}_delivered FOR EACH ROW EXECUTE FUNCTION {n}_keep()",
-        "_delivered has triggers: soft",
-        "drop or disable",
-    ),
+    "trigger": trigger("message", "soft", "BEFORE DELETE ON FOR EACH ROW"),
+    "trigger of evidence": trigger("delivered", "soft", "AFTER INSERT ON FOR EACH ROW"),
     "rule": (
         "CREATE RULE kept AS ON DELETE TO {n}_message DO INSTEAD NOTHING",
         "_message has rules: kept",
@@ -168,12 +158,10 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "a default of ours that is none": other_default(
         "message", "partition SET DEFAULT 0, ALTER COLUMN value SET DEFAULT 'x'", "partition: 0 instead of -1, value: "
     ),
-    "generated": (
-        (
-            "ALTER TABLE {n}_delivered DROP COLUMN earliest;"
-            " ALTER TABLE {n}_delivered ADD COLUMN earliest bigint GENERATED ALWAYS AS (batch) STORED"
-        ),
-        "_delivered has other defaults (earliest: ALWAYS AS batch instead of none)",
+    "generated": altered(
+        "delivered",
+        "DROP COLUMN earliest, ADD COLUMN earliest bigint GENERATED ALWAYS AS (batch) STORED",
+        "has other defaults (earliest: ALWAYS AS batch instead of none)",
         "SET DEFAULT",
     ),
     "one incarnation": other_default("source", f"incarnation SET DEFAULT '{UUID(int=0)}'", "incarnation: "),
@@ -190,17 +178,24 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         "_message has another function outbox_publish()",
         "makes the function again",
     ),
-    "a trigger with the name of ours": (
-        KEEP + "; CREATE TRIGGER outbox_notify BEFORE INSERT ON {n}_message FOR EACH ROW EXECUTE FUNCTION {n}_keep()",
-        "_message has triggers: outbox_notify",
-        "drop or disable",
+    "a trigger with the name of ours": trigger("message", "outbox_notify", "BEFORE INSERT ON FOR EACH ROW"),
+    "another function of our trigger": trigger(
+        "message", "outbox_notify", "AFTER INSERT ON FOR EACH STATEMENT", "`outbox table create --notify` makes its own"
     ),
+    "check": constraint("message", "CONSTRAINT mine CHECK (topic <> 'x') NOT VALID", "mine"),
+    "check of another table of ours": constraint("message", "CONSTRAINT mine CHECK (id = 0)", "mine"),
+    "foreign key": constraint("message", "of bigint CONSTRAINT mine REFERENCES {n}_events", "mine"),
+    "foreign key to it": constraint(
+        "message", "note text; CREATE TABLE {n}_r (id bigint CONSTRAINT mine REFERENCES {n}_message)", "mine of"
+    ),
+    "unique index": constraint("delivered", "note text; CREATE UNIQUE INDEX ON {n}_delivered (xid) INCLUDE (note)"),
+    "unique with the columns of the key": constraint("discarded", "UNIQUE (xid) INCLUDE (created_at, id)"),
+    "unique": constraint("inbox", "UNIQUE (message_id)"),
+    "exclusion": constraint("discarded", "EXCLUDE USING btree (topic WITH =)"),
+    "check of progress": constraint("source", "CONSTRAINT mine CHECK (batch < 9)", "mine"),
     "identity": (f"{ID} DROP IDENTITY", SEQUENCE, "id SET"),
     "restarted": (
-        (
-            "INSERT INTO {n}_message (service, topic) SELECT 'g', 't' FROM generate_series(1, 3);"
-            " ALTER TABLE {n}_message ALTER COLUMN id RESTART WITH 3"
-        ),
+        f"INSERT INTO {{n}}_message (service, topic) VALUES ('g', 't'), ('g', 't'), ('g', 't'); {ID} RESTART WITH 3",
         "_message has, or had, ids above the last value of their sequence",
         "SELECT setval(",
     ),
@@ -235,7 +230,8 @@ def test_what_breaks_nothing_is_fine(made: Made) -> None:
     made.run("ALTER TABLE {n}_message ENABLE ROW LEVEL SECURITY")  # its owner sees all rows
     assert made.found() == []
     made.run("ALTER TABLE {n}_message ALTER COLUMN created_at SET DEFAULT CURRENT_TIMESTAMP, ADD COLUMN note text")
-    made.run("DROP FUNCTION {n}_publish")
+    made.run("DROP FUNCTION {n}_publish; CREATE INDEX ON {n}_message (topic)")
+    made.run("CREATE UNIQUE INDEX ON {n}_message (id)")  # as REINDEX CONCURRENTLY does meanwhile
     assert made.found() == []
     made.run("ALTER TABLE {n}_transaction RENAME TO {n}_was")
     made.run("CREATE TABLE {n}_transaction (LIKE {n}_was INCLUDING ALL) PARTITION BY HASH (transaction_id)")

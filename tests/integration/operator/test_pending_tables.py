@@ -72,6 +72,8 @@ def test_a_source_whose_table_breaks_its_contract_is_halted(store: Site) -> None
     assert (table["condition"], table["rows"]) == ("halted", 1)
     assert "is not logged: a crash would empty it" in table["why"]
     assert "waits for a relay" not in call_command(app, store, environ=relay_settings(store))[1]
+    store.sql(f"ALTER TABLE {store.tables.message} RENAME TO {store.name}_was")
+    assert f"{store.tables.message} does not exist" in _table(store, Exit.UNPROVABLE)["why"]
 
 
 def test_a_source_that_its_owner_halted_is_shown_with_the_cause(store: Site) -> None:

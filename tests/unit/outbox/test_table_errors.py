@@ -31,6 +31,7 @@ def test_a_function_that_was_revoked_is_named_with_its_grant() -> None:
         error = explanation_of(RevokedError(), "public", what)
         assert error is not None
         assert f"GRANT EXECUTE ON FUNCTION {what.split()[1]} to this role" in str(error)
+    assert "GRANT SELECT ON pg_locks to" in str(explanation_of(RevokedError(), "public", "view pg_locks"))
     other = explanation_of(RevokedError(), "public", "pg_shop_message")
     assert other is not None
     assert "--application-role" in str(other)

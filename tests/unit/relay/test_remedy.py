@@ -121,6 +121,7 @@ def test_a_former_transaction_without_its_end_is_a_fault_only_if_it_lasts() -> N
     error = delivery_error(Step.TAKE_OVER, KafkaError(KafkaError.CONCURRENT_TRANSACTIONS))
     assert str(error).startswith("taking over failed: CONCURRENT_TRANSACTIONS")
     assert "If it lasts, bring back the brokers" in str(error)
+    assert "change no min.insync.replicas while a partition has no leader" in str(error)
 
 
 def test_line_that_comes_again_is_logged_once() -> None:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from checker.connection import connect_and_verify
+from checker.connection import UnreachableError, connect_and_verify
 from checker.settings import CheckerSettings
+from outbox._postgres.dsn import connection_remedy
 from outbox._settings.declared import CheckerDatabase
 from outbox.errors import ConfigurationError
 from outbox.operator.checks.checks import Examiner, Subject, examine
@@ -24,6 +25,9 @@ def _database(name: str, database: CheckerDatabase, settings: CheckerSettings) -
     what = f"database {name}"
     try:
         connect_and_verify(name, database, purge=settings.purge).close()
+    except UnreachableError as error:
+        remedy = connection_remedy(database.connection_string(), "the setting databases", str(error))
+        return Finding(what, str(error), remedy)
     except ConfigurationError as error:
-        return Finding(what, str(error), "start it, or correct its DSN, its tables or the rights of its role")
+        return Finding(what, str(error), "correct its DSN, its tables or the rights of its role")
     return Finding(what, "", f"its tables and rights are fine; services {', '.join(database.services)}")

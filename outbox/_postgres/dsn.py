@@ -126,8 +126,10 @@ def connection_problem(error: psycopg.Error, text: str) -> str:
     return query_problem(error)
 
 
-def connection_remedy(text: str, where: str) -> str:
+def connection_remedy(text: str, where: str, problem: str = "") -> str:
     """Return what helps where a connection failed: to start the server is no remedy if it answers."""
+    if "read-only" in problem:
+        return f"set default_transaction_read_only = off for database and role, or name the primary in {where}"
     found = PGconn.ping(conninfo.make_conninfo(libpq_dsn(text), connect_timeout=PING_SECONDS).encode())
     if found == Ping.OK:
         return f"the server answers: correct user, password, database or pg_hba.conf, or name the primary in {where}"

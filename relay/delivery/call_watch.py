@@ -60,6 +60,12 @@ def calling(what: str, wake: Wake | None = None, server: str = "Kafka") -> Itera
             _open[thread] = outer
 
 
+def overdue(thread: int | None) -> str:
+    """Return for which call a thread has waited long without any progress; empty: for none."""
+    call = _open.get(thread or 0)
+    return "" if call is None or time.monotonic() < call.since + LONG_SECONDS else f"{call.line}: {call.what}"
+
+
 def look(channel: str) -> None:
     """Wake and log the calls of a channel that take long."""
     now = time.monotonic()

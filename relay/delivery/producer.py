@@ -39,8 +39,8 @@ SETTINGS: dict[str, str | int | bool] = {
 }
 
 UNENDED = (
-    ". Kafka has not written the end of the former transaction yet, as for some seconds after a broker started. "
-    "If it lasts, bring back the brokers of the topics that it wrote to, or lower min.insync.replicas of those topics"
+    ". Kafka has not written the end of the former transaction yet, as for some seconds after a broker started. If it "
+    "lasts, bring back the brokers of its topics; change no min.insync.replicas while a partition has no leader"
 )
 
 FLUSH_MARGIN_SECONDS = 5.0

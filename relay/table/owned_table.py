@@ -20,16 +20,7 @@ from outbox._failpoints import failpoint
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
 from outbox._postgres.notifications import Notifications
-from outbox._postgres.source_statements import (
-    HALT,
-    OWNER,
-    OWNS,
-    STATEMENT_SECONDS,
-    TRY_OWN,
-    Counts,
-    Owner,
-    source_name,
-)
+from outbox._postgres.source_statements import HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner, source_name
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
 from outbox._rules.source_progress import Committed, Progress, contradiction
@@ -315,8 +306,8 @@ class OwnedTable(ABC):
         if moved is None:
             raise UnsafeError(
                 f"Table source {self.name}: its row in the table {self._names.source} is no longer at batch "
-                f"{before.batch} of incarnation {before.incarnation}: another process changed it, or a trigger or row "
-                "security keeps it from being changed. Find out which, and restart this relay."
+                f"{before.batch} of incarnation {before.incarnation}: it was changed or deleted, or a trigger or row "
+                f"security keeps it from being changed. The next try may find which, and no restart is needed. {HALTED}"
             )
         failpoint("relay.table_moved")
         return after

@@ -21,6 +21,7 @@ from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, OutboxError
 from relay import metrics
 from relay.delivery.at_least_once_delivery import PlainRows
+from relay.delivery.call_watch import overdue
 from relay.delivery.producer import DeliveryError
 from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
@@ -261,6 +262,7 @@ class TableSources:
         threads = self._threads.items()
         halted = [f"table source {name} is halted: {thread.halted}" for name, thread in threads if thread.halted]
         unserved = [f"table source {name} is not served: {one.unserved}" for name, one in threads if one.unserved]
+        unserved += [f"table source {name}: {why}" for name, one in threads if (why := overdue(one.ident))]
         return "; ".join(halted + unserved) or None
 
     def stop(self) -> None:

@@ -106,7 +106,7 @@ _LOG = ClientLog.log
 
 
 @mutant(ClientLog.log, "R17", Harm.DOUBLED)
-@fails("unit/relay/test_remedy.py::test_a_lost_connection_is_trouble_where_only_a_debug_line_has_it")
+@fails("unit/relay/test_remedy.py::test_a_lost_connection_or_answer_is_trouble_and_other_lines_are_not")
 def r17_error_that_is_not_logged_again(
     self: ClientLog, level: int, _form: str, facility: str, client: str, text: str
 ) -> None:

@@ -182,7 +182,8 @@ def examine_checkpoints(kafka: Mapping[str, str], channel: Channel, topics: Topi
         yield Finding(
             "checkpoints",
             f"{len(missing)} partitions have no checkpoint, {missing[0]} first",
-            f"run `outbox channel create --channel {channel.name}` if the channel is new",
+            f"run `outbox channel create --channel {channel.name}` if the channel is new, else `outbox resume`, which "
+            "finds out what was delivered: docs/operations/recovery.md, 'Lost checkpoints'",
         )
         return
     read = (channel.half_topic, channel.op_topic, channel.verdict_topic)

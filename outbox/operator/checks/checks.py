@@ -124,7 +124,7 @@ def _database(subject: Subject) -> Iterator[Finding]:
     try:
         opened = database(settings)
     except ConfigurationError as error:
-        fix = connection_remedy(url, "OUTBOX_POSTGRES_URL") if url else "name it in OUTBOX_POSTGRES_URL"
+        fix = connection_remedy(url, "OUTBOX_POSTGRES_URL", str(error)) if url else "name it in OUTBOX_POSTGRES_URL"
         yield Finding("postgres", str(error), fix)
         return
     with opened:

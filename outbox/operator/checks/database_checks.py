@@ -70,9 +70,7 @@ def _others(connection: psycopg.Connection[Any], names: TableNames) -> Iterator[
 
 
 def examine_checker_database(
-    name: str,
-    database: CheckerDatabase,
-    more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]],
+    name: str, database: CheckerDatabase, more: Callable[[psycopg.Connection[Any], TableNames], Iterable[Finding]]
 ) -> Iterator[Finding]:
     what, table = f"database {name}", CallbackTable(database.table_names())
     try:
@@ -92,7 +90,8 @@ def examine_checker_database(
             problems = table.problems(opened)
             beside = list(more(opened, database.table_names()))
     except psycopg.Error as error:
-        yield Finding(what, connection_problem(error, url), connection_remedy(url, "the setting databases"))
+        problem = connection_problem(error, url)
+        yield Finding(what, problem, connection_remedy(url, "the setting databases", problem))
         return
     for problem in problems:
         found, _, fix = problem.partition(": ")

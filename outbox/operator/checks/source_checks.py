@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, but
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, admin_client
 from outbox._postgres.ddl import missing_rights, written
+from outbox._postgres.dsn import connection_remedy
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.notifications import NOTIFIED, has_trigger
@@ -166,7 +167,7 @@ class TableDoctor:
         if found.condition is Condition.HALTED:
             yield Finding(self._what, f"halted: {found.why}", "see docs/table_mode.md, 'A source that stops'")
         elif found.condition is Condition.READ_ONLY:
-            fix = f"set default_transaction_read_only = off for database and role, or name the primary in {IN_TABLES}"
+            fix = connection_remedy(self._dsn, IN_TABLES, found.condition)
             yield Finding(self._what, f"{found.condition}: {found.why}; {found.rows} rows wait", fix)
         elif found.why:
             yield Finding(self._what, f"{found.condition}: {found.why}", "REVOKE EXECUTE as the page shows")

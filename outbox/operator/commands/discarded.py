@@ -1,6 +1,7 @@
 """`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
@@ -161,7 +162,8 @@ def _show_new_ids(decision: Decision) -> None:
 
 def _report(decision: Decision) -> None:
     done = "were delivered" if decision.kind is OpKind.DELIVER else "were dropped"
-    count, left = len(decision.able), decision.left
+    count = len(decision.able)
+    left = [replace(one, transaction=decision.new_ids(one)[0] or one.transaction) for one in decision.left]
     typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables: they {done}")
     if left:
         _show(left, "still there: refused again, or no relay has come to them yet")

@@ -18,14 +18,7 @@ from outbox._service.output import Json, PlainConsole, print_json, show_records_
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.commands.pending import show_refusing
-from outbox.operator.context import (
-    ONE_COMMAND,
-    RECORDS,
-    OperatorContext,
-    Records,
-    missing_services,
-    parse_id,
-)
+from outbox.operator.context import ONE_COMMAND, RECORDS, OperatorContext, Records, missing_services, parse_id
 from outbox.operator.reading.search import SKEW_MS, TableSearch, TopicSearch, search_databases
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.story import Conclusion, Findings, Status, born_ms, conclude, folded
@@ -54,8 +47,8 @@ def trace(
 ) -> None:
     """Print all that databases and topics hold of it, in the order of time.
 
-    It ends with 2 if nothing is found, and with 6 if decisions contradict each other or what readers see. Without Kafka
-    it shows what the databases hold, and ends with 4.
+    It ends with 2 if nothing is found, with 3 if something could not be read besides, and with 6 if decisions
+    contradict each other or what readers see. Without Kafka it shows what the databases hold, and ends with 4.
     """
     transaction_id, position = parse_id(id_)
     start = _start(transaction_id, since)
@@ -87,7 +80,7 @@ def trace(
     if silence is not None:
         raise silence
     if conclusion.state is Status.NOT_FOUND:
-        raise SystemExit(Exit.FINDINGS)
+        raise SystemExit(Exit.UNPROVABLE if any(gap.is_fault for gap in found.unread) else Exit.FINDINGS)
     if conclusion.state is Status.CONTRADICTION:
         raise SystemExit(Exit.CONTRADICTION)
 

@@ -47,7 +47,7 @@ def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, fou
         try:
             there = DatabaseView(name, settings, channel).rows_of([found.transaction_id])
         except ConfigurationError as error:
-            found.miss(f"database {name}", str(error))
+            found.miss(f"database {name}", str(error), is_fault=True)
             continue
         found.databases.append(name)
         for row, created in there.values():
@@ -84,7 +84,7 @@ class TableSearch:
                 with table_connection(source, names, settings.connection_string()) as connection:
                     self._look(source, MessageTable(names), connection)
             except ConfigurationError as error:
-                self._found.miss(f"table of source {source}", str(error))
+                self._found.miss(f"table of source {source}", str(error), is_fault=True)
 
     def _look(self, source: str, table: MessageTable, connection: psycopg.Connection) -> None:
         id_, view = self._found.transaction_id, TableView(table, connection)
@@ -264,7 +264,7 @@ class TopicSearch:
             take(message)
         except ProtocolError as error:
             place = f"{message.topic()}/{message.partition()} offset {message.offset()}"
-            self._found.miss(place, str(error))
+            self._found.miss(place, str(error), is_fault=True)
 
     def _mentions(self, message: Message) -> bool:
         """Return whether a record may be of the transaction; nearly all others are ruled out without parsing."""

@@ -41,7 +41,7 @@ class DatabaseUnreachable(ConfigurationError):  # noqa: N818 - the name describe
 def remedy(error: ConfigurationError, dsn: str) -> str:
     """Return what helps after an error of `table_connection()`."""
     if isinstance(error, DatabaseUnreachable):
-        return connection_remedy(dsn, IN_TABLES)
+        return connection_remedy(dsn, IN_TABLES, str(error))
     return f"correct {IN_TABLES}, or the rights of this role"
 
 

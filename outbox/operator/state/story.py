@@ -127,8 +127,8 @@ class Findings:
         if event.position is None or self.position is None or event.position == self.position:
             self.events.append(event)
 
-    def miss(self, place: str, why: str) -> None:
-        self.unread.append(Gap(place, why))
+    def miss(self, place: str, why: str, *, is_fault: bool = False) -> None:
+        self.unread.append(Gap(place, why, is_fault=is_fault))
 
     def decisions(self) -> list[TimelineEvent]:
         """COMMIT and ROLLBACK of rows and ops."""
@@ -315,17 +315,11 @@ _CONTRADICTED = {
         Status.CONTRADICTION,
         "it has a row of state C and a ROLLBACK op marker; it is not visible in what was read",
     ),
-    False: (
-        Status.CONTRADICTION,
-        "it has a rollback row and a COMMIT op marker; it is not visible in what was read",
-    ),
+    False: (Status.CONTRADICTION, "it has a rollback row and a COMMIT op marker; it is not visible in what was read"),
 }
 _BY_OP = {
     True: (Status.COMMITTED, "it has a COMMIT op marker; it is not visible in what was read"),
-    False: (
-        Status.ROLLED_BACK,
-        "it has a ROLLBACK op marker and no row; it is not visible in what was read",
-    ),
+    False: (Status.ROLLED_BACK, "it has a ROLLBACK op marker and no row; it is not visible in what was read"),
 }
 
 

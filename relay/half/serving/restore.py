@@ -42,8 +42,8 @@ def read_checkpoints(
         if place.offset == OFFSET_INVALID and place.topic != channel.verdict.name and not deliver_again:
             raise UnsafeError(
                 f"{place.topic}/{number} has no checkpoint in group {channel.channel.relay_group}: for a new channel "
-                f"run `outbox channel create --channel {channel.channel.name}`; for one that was served before see "
-                "docs/operations/recovery.md, 'Lost checkpoints': starting at a guess would lose or double messages"
+                f"run `outbox channel create --channel {channel.channel.name}`; for one that grew or was served before "
+                "`outbox resume`, see docs/operations/recovery.md, 'Lost checkpoints': a guess would lose or double"
             )
     return committed
 

@@ -138,10 +138,15 @@ def test_a_wrong_password_is_no_server_that_must_be_started(shop: Site) -> None:
     assert "correct user, password" in fix
 
 
-def test_a_server_that_is_away_must_be_started(shop: Site) -> None:
-    away = {"dsn": "postgresql://nobody@127.0.0.1:1/none"}
-    (found,) = [one for one in findings(shop, relay_settings(shop, away)) if one[0] == f"table source {SOURCE}"]
+def test_a_server_that_is_away_must_be_started(shop: Site, waiting: str) -> None:
+    """And nothing is called empty, or not found, that only it may have."""
+    away = relay_settings(shop, {"dsn": "postgresql://nobody@127.0.0.1:1/none"})
+    (found,) = [one for one in findings(shop, away) if one[0] == f"table source {SOURCE}"]
     assert found[2].startswith("start Postgres")
+    code, printed = call_command(trace.app, shop, waiting, environ=away)
+    assert (code, f"not searched: table of source {SOURCE}" in printed) == (Exit.UNPROVABLE, True)
+    code, printed = call_command(discarded.app, shop, "list", environ=away)
+    assert (code, f"table source {SOURCE} cannot be asked" in printed) == (Exit.UNPROVABLE, True)
 
 
 def test_a_database_that_takes_no_writes_is_told_as_such(shop: Site, waiting: str) -> None:
@@ -161,3 +166,5 @@ def test_a_database_that_takes_no_writes_is_told_as_such(shop: Site, waiting: st
     (told,) = [one for one in found if "read-only" in one[1]]
     assert "default_transaction_read_only" in told[2]
     assert "start a relay" not in json.dumps(found)
+    done = run_command(shop, "checker", "--check", environ={"OUTBOX_POSTGRES_URL": dsn})
+    assert ("set default_transaction_read_only" in done.stdout, "start it" in done.stdout) == (True, False), done.stdout

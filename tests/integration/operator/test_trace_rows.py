@@ -15,7 +15,7 @@ from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site
 from tests.support.message_rows import SOURCE, create, relay_settings, wait_empty
 
-_DECIDE = ("--rollback", "--reason", "why")
+_DECIDE = ("--rollback", "--reason", "why", "--yes")
 
 
 def _publish(connection: psycopg.Connection, site: Site, topic: str = "orders") -> str:
@@ -52,9 +52,7 @@ def test_rows_that_wait_and_local_transactions_that_do_not(store: Site) -> None:
         opened = _trace(store, gone)
         assert opened["state"] == "open"
         assert f"pid {rolled_back.info.backend_pid}" in opened["conclusion"]
-        code, refused = call_for_json(
-            resolve, store, gone.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(store)
-        )
+        code, refused = call_for_json(resolve, store, gone.partition("/")[0], *_DECIDE, environ=relay_settings(store))
         assert (code, refused["standing"]) == (Exit.FINDINGS, "open")
         assert "pg_terminate_backend" in refused["why"]
     assert _trace(store, gone)["state"] == "rolled back"
@@ -97,9 +95,7 @@ def test_a_row_of_the_newest_batch_is_in_delivery_until_readers_see_it(store: Si
     assert evidence["detail"] == f"for {store.topic('orders')}, service orders, batch 1"
     assert evidence["time_ms"] > 0
     assert [span["topic"] for span in delivered["searched"]] == [store.topic("orders")] * 3
-    code, refused = call_for_json(
-        resolve, store, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(store)
-    )
+    code, refused = call_for_json(resolve, store, id_.partition("/")[0], *_DECIDE, environ=relay_settings(store))
     assert (code, refused["outcome"], refused["standing"]) == (Exit.FINDINGS, "refused", "delivered")
     assert refused["table_sources"] == SOURCE
     store.sql(f"DELETE FROM {store.tables.delivered}")
@@ -117,9 +113,7 @@ def test_a_discarded_row_is_found_with_its_reason(store: Site) -> None:
     assert document["state"] == "discarded"
     (event,) = [event for event in document["timeline"] if event["what"] == "row discarded"]
     assert "TOPIC_MISSING: topic" in event["detail"]
-    code, printed = call_command(
-        resolve, store, id_.partition("/")[0], *_DECIDE, "--yes", environ=relay_settings(store)
-    )
+    code, printed = call_command(resolve, store, id_.partition("/")[0], *_DECIDE, environ=relay_settings(store))
     assert code == Exit.FINDINGS
     assert "outbox discarded deliver" in printed
 

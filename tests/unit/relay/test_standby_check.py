@@ -1,5 +1,6 @@
 """A standby of a table source reports what would keep it from serving, and nothing that has passed."""
 
+import threading
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -10,10 +11,11 @@ from structlog.testing import capture_logs
 from outbox._service.exit_codes import UnsafeError
 from outbox.errors import ConfigurationError
 from relay import metrics
+from relay.delivery import call_watch
 from relay.settings import RelaySettings
 from relay.table import row_telemetry, source_threads
 from relay.table.row_telemetry import STALE_SECONDS, forget_table, table_figures
-from relay.table.source_threads import _SourceThread
+from relay.table.source_threads import TableSources, _SourceThread
 from tests.unit.relay.test_partition_worker import Clock
 
 SETTINGS: Any = {"bootstrap_servers": "localhost:0"}
@@ -82,6 +84,18 @@ def test_a_source_is_not_ready_before_a_relay_serves_it(thread: _SourceThread, t
     table.intruder.return_value = "the session that holds the owner's lock has done nothing for 70 s: pid 17"
     thread._attempt()
     assert "pid 17" in thread.unserved
+
+
+def test_a_source_whose_call_has_no_answer_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen Postgres is given up after 70 s only."""
+    monkeypatch.setattr(call_watch, "time", now := Clock())
+    sources = TableSources(RelaySettings(**SETTINGS), MagicMock(), MagicMock(), MagicMock())
+    sources._threads = {"shop": MagicMock(ident=threading.get_ident(), halted="", unserved="")}
+    with call_watch.calling("a statement", server="Postgres"):
+        assert sources.not_ready() is None
+        now.now += call_watch.LONG_SECONDS
+        assert sources.not_ready() == "table source shop: Postgres does not answer a call: a statement"
+    assert sources.not_ready() is None
 
 
 @pytest.fixture

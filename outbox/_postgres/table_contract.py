@@ -334,7 +334,7 @@ CONTRACT = (
         _OURS,
         _lacks,
         "rows could not be read or written",
-        "run ALTER TABLE {table} ADD COLUMN …, or ALTER COLUMN … TYPE …, as `{create} --print-sql` has it",
+        "run ALTER TABLE {table} ADD COLUMN …, or ALTER COLUMN … TYPE … or SET NOT NULL, as in `{create} --print-sql`",
     ),
     Condition(
         "its primary key, not deferrable",

@@ -148,6 +148,24 @@ def r61_evidence_apart(
     return _MOVE(self, before, after, ready, refused)
 
 
+@mutant(SourceTable.move, "R71", Harm.DOUBLED)
+@fails(
+    "integration/relay/test_table_counts.py"
+    "::test_a_trigger_that_empties_a_batch_afterwards_halts_the_source_at_the_next_step"
+)
+def r71_rows_that_the_owner_named(
+    self: SourceTable,
+    before: Progress,
+    after: Progress,
+    ready: Sequence[Row] = (),
+    refused: Sequence[Refusal] = (),
+) -> Progress:
+    """A step settles as many rows as its owner has named. Without it a trigger that empties the list of a batch keeps
+    its rows in the table, and they are delivered again and again."""
+    self._move = self._table.compose(source_table._MOVE.replace(" AND %(named)s IN (0, cardinality(ids))", ""))
+    return _MOVE(self, before, after, ready, refused)
+
+
 @mutant(SourceTable._purge, "R61", Harm.PHANTOM)
 @fails("integration/relay/test_table_evidence.py::test_old_evidence_is_purged_and_its_time_is_kept")
 @fails("integration/spark/test_table_snapshot.py::test_a_purge_is_known_by_its_time")
@@ -336,6 +354,16 @@ def r75_primary_keys(
     """The primary key of each table is part of the contract. Without that of the callback table a rollback row and the
     row of the application are there both, and a committed message is rolled back."""
     return (one for one in _BREACHES(connection, table, place, facts) if "primary key" not in one.what)
+
+
+@mutant(table_contract._breaches, "R75", Harm.LOST)
+@fails("integration/library/test_table_contract.py::test_a_breach_is_found")
+def r75_constraints_of_others(
+    connection: psycopg.Connection[Any], table: Table, place: tuple[str, str], facts: Facts
+) -> Iterator[Breach]:
+    """A table has no constraints but its own. Without it the message of a committed transaction is deleted with the
+    row of another table that it refers to."""
+    return (one for one in _BREACHES(connection, table, place, facts) if "not its own" not in one.what)
 
 
 @mutant(publish_function.is_altered, "R75", Harm.LOST)

@@ -9,7 +9,7 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import psycopg
@@ -100,9 +100,14 @@ def _kill_the_server(server: Postgres, pid: int) -> None:
 
 
 def _kill_a_backend(server: Postgres, pid: int) -> None:
-    """As the system does that has no memory left: the server ends all sessions, and recovers."""
-    del server
-    os.kill(pid, signal.SIGKILL)
+    """As the system does that has no memory left: the server ends all sessions, and recovers.
+
+    A session that begins before the server has noticed would be ended, too.
+    """
+    with psycopg.connect(server.url, autocommit=True) as other, suppress(psycopg.OperationalError):
+        os.kill(pid, signal.SIGKILL)
+        while True:
+            other.execute("SELECT pg_sleep(0.01)")
 
 
 @pytest.mark.parametrize("die", [_kill_the_server, _kill_a_backend])

@@ -1,5 +1,6 @@
 """Hands records to librdkafka, however many there are, and collects what Kafka refuses."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -54,7 +55,9 @@ def write_all(kafka: Mapping[str, Any], topic: str, records: Iterable[Record]) -
         for record in records:
             produce(producer, record)
             producer.poll(0)
-        left = producer.flush(REQUEST_TIMEOUT)
+        until = time.monotonic() + REQUEST_TIMEOUT
+        while (left := len(producer)) and time.monotonic() < until:
+            producer.poll(_ROOM_SECONDS)  # flush() loses what a fatal error was
     if left:
         raise ConfigurationError(f"Kafka did not take {left} records within {REQUEST_TIMEOUT:.0f} s: give them again")
 
@@ -76,9 +79,10 @@ class _Refusals:
         except KafkaException as error:
             self._errors.append(error.args[0])
         except SystemError as error:  # a fatal error, and behind it the report on a record: the interpreter's own words
-            if not isinstance(error.__cause__, KafkaException):
+            if isinstance(error.__cause__, KafkaException):
+                self._errors.append(error.__cause__.args[0])
+            elif not self._errors:
                 raise
-            self._errors.append(error.__cause__.args[0])
         self._raise_any(topic)
 
     def _raise_any(self, topic: str) -> None:

@@ -80,7 +80,7 @@ def _deletes(service: str) -> Callable[[Teams], str]:
 
 def _lists(teams: Teams) -> str:
     listed = teams.admin.list_consumer_groups().result(SECONDS)
-    return DONE if any(one.service_id.startswith(teams.b.name) for one in listed.valid) else HIDDEN
+    return DONE if any(one.group_id.startswith(teams.b.name) for one in listed.valid) else HIDDEN
 
 
 def _fences(transactional_id: str) -> Callable[[Teams], str]:

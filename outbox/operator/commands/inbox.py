@@ -58,7 +58,7 @@ def purge(
         float, typer.Option(help="Age that is kept, in days: longer than a message can come again, see the guide.")
     ],
     given: Given,
-    service: Annotated[str | None, typer.Option(help="Consumer group; all by default.")] = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group; all by default.")] = None,
     batch: Annotated[int, typer.Option(help="Rows that are deleted in one transaction.")] = PURGE_BATCH,
     as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
@@ -66,7 +66,7 @@ def purge(
     settings = PostgresSettings(**given)
     table = InboxTable(settings.table_names())
     with database(settings) as connection:
-        count = table.purge(connection, timedelta(days=keep_days), service, batch)
+        count = table.purge(connection, timedelta(days=keep_days), group, batch)
     if as_json:
         print_json({"table": table.full_name, "rows_deleted": count})
     else:

@@ -113,7 +113,7 @@ def test_kafka_down_at_commit_rolls_the_local_transaction_back_and_says_why() ->
             with site.connect() as connection, outbox.transaction(connection) as transaction:
                 transaction.publish(Message(site.topic("orders"), "x"))
             stack.kafka.stop()
-            with pytest.raises(PublishFailed, match="rolled back"):
+            with pytest.raises(PublishFailed, match="Roll the local transaction back"):
                 _sell(site, outbox, Message(site.topic("orders"), "x"))
             with pytest.raises(PublishFailed, match="circuit is open"):
                 _sell(site, outbox, Message(site.topic("orders"), "x"))
@@ -137,7 +137,7 @@ def test_a_property_for_kafka_that_conflicts_is_named(site: Site) -> None:
         ('{"enable.auto.commit": "true"}', "'enable.auto.commit' cannot be set"),
         ('{"no.such.property": "1"}', "no.such.property"),
         ('{"session.timeout.ms": "500000"}', "session.timeout.ms"),
-        ("{", "OUTBOX_KAFKA is not a JSON object"),
+        ("{", "(OUTBOX_KAFKA): it is not a JSON object"),
     ],
     ids=["breaks the guarantee", "unknown", "conflict", "no JSON"],
 )

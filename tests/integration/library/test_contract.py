@@ -120,7 +120,7 @@ def test_channel_that_grows_is_served_once_all_topics_grew(site: Site, outbox: H
     refused = site.relay()
     assert refused.wait() == Exit.CONFIGURATION
     assert "they must have the same number" in refused.output()
-    _grow(site, site.channel.discard_topic, site.channel.half_topic)
+    _grow(site, site.channel.verdict_topic, site.channel.discard_topic, site.channel.half_topic)
     unknown = site.relay()
     wait_until(lambda: '"serving": [0, 1]' in unknown.output(), explain=site.logs)
     assert "2 has no checkpoint" in unknown.output()

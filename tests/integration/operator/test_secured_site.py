@@ -80,7 +80,6 @@ def test_the_whole_loop_runs_with_the_printed_rights(site: SecuredSite) -> None:
     with site.acting(_application(site)), Shop(site, publish_timeout_seconds=20.0) as shop:
         with shop.session() as session:
             shop.publish(session, "orders", "published")
-        site.wait_visible(1, "orders", timeout=30)
         asyncio.run(_publish_async(shop))
         # An application that dies behind COMMIT: the checker finds its row.
         with shop.buyer("orders", 1, "outbox.committed") as (process, _):

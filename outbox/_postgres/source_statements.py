@@ -64,25 +64,15 @@ _COUNTS = re.compile(r"outbox counts (\d+) (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)")
 
 
 class Counts(NamedTuple):
-    """What a statement that settles rows has done, and what it was to do.
+    """What a statement that settles rows has done, and what it was to do."""
 
-    Args:
-        gone: Rows that were delivered and have left the table.
-        named: Rows that were delivered.
-        recorded: Rows of which evidence was inserted; where there is none, those that have left the table.
-        moved: Rows that cannot be delivered and have left the table.
-        refused: Rows that cannot be delivered.
-        kept: Rows that were inserted into the table of discarded rows.
-        is_set: Whether the progress is what was to be written.
-    """
-
-    gone: int
-    named: int
-    recorded: int
-    moved: int
-    refused: int
-    kept: int
-    is_set: int = 1
+    gone: int  # rows that were delivered and have left the table
+    named: int  # rows that were delivered
+    recorded: int  # rows of which evidence was inserted; where there is none, those that have left the table
+    moved: int  # rows that cannot be delivered and have left the table
+    refused: int  # rows that cannot be delivered
+    kept: int  # rows that were inserted into the table of discarded rows
+    is_set: int = 1  # whether the progress is what was to be written
 
     @classmethod
     def of(cls, error: psycopg.errors.InvalidTextRepresentation) -> Self | None:

@@ -90,7 +90,7 @@ class Hold:
             reader.close()
 
 
-TOPIC = "__transaction_state"
+TOPIC, OFFSETS = "__transaction_state", "__consumer_offsets"
 READ_AT_ONCE = 20_000
 NOTE_SECONDS = 5.0
 """Maximum time for the broker to show the note after it acknowledged the commit."""
@@ -176,21 +176,23 @@ def refuse_undone_end(
         )
 
 
-def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactional_id: str) -> Decision:
-    """Return how the last decided transaction of a transactional id ends, as its coordinator has written."""
+def decided(kafka: Mapping[str, str], admin: AdminClient, owner: Checkpointed) -> Decision:
+    """Return how the last transaction of an owner that wrote a checkpoint or discards ends, as Kafka has it."""
     topic = describe_topics(admin, [TOPIC]).get(TOPIC)
     if topic is None:
         raise KafkaUnreachable(f"{TOPIC} is not described")
-    reader = OffsetReader(kafka, TOPIC, partition_of(transactional_id, topic.partitions), group, "read_uncommitted")
-    key = key_of(transactional_id)
+    id_ = owner.transactional_id
+    reader = OffsetReader(kafka, TOPIC, partition_of(id_, topic.partitions), owner.group, "read_uncommitted")
+    key = key_of(id_)
     try:
         spans = backwards(*reader.bounds(), READ_AT_ONCE)
-        found = last_decision(state for span in spans for state in reversed(_states(reader, span, key)))
+        states = (state for span in spans for state in reversed(_states(reader, span, key)))
+        found = last_decision(states, lambda places: any(one == owner.note or one[0] == OFFSETS for one in places))
     finally:
         reader.close()
     if found is None:
         raise UndecidedError(
-            f"{TOPIC} no longer contains the end of the last transaction of {transactional_id}. Check whether readers "
+            f"{TOPIC} no longer contains the end of the last transaction of {id_}. Check whether readers "
             "see messages that the checkpoint owes: see docs/operations/recovery.md, 'A checkpoint that is held back'"
         )
     return found
@@ -199,12 +201,10 @@ def decided(kafka: Mapping[str, str], admin: AdminClient, group: str, transactio
 def _outcome(
     kafka: Mapping[str, str], admin: AdminClient, channel: Channel, owner: Checkpointed, author: Callable[[], Author]
 ) -> Outcome:
-    decision = decided(kafka, admin, owner.group, owner.transactional_id)
+    decision = decided(kafka, admin, owner)
     if decision.outcome is Outcome.ABORTED or decision.places is None:
         return decision.outcome
-    holds = Hold(kafka, admin, channel, author()).of(
-        [place for place in decision.places if place[0] != "__consumer_offsets"]
-    )
+    holds = Hold(kafka, admin, channel, author()).of([place for place in decision.places if place[0] != OFFSETS])
     return Outcome.COMMITTED if holds & {Held.SEEN, Held.BY_OTHERS} else Outcome.ABORTED
 
 

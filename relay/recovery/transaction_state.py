@@ -2,7 +2,7 @@
 
 import enum
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from outbox.errors import OutboxError
@@ -15,6 +15,10 @@ _PLAIN, _FLEXIBLE = 0, 1
 _SIGN_BIT = 31
 _MORE = 0x80
 _SEVEN_BITS = 0x7F
+
+
+Places = tuple[tuple[str, int], ...]
+"""Topics and partitions."""
 
 
 class Outcome(enum.StrEnum):
@@ -38,7 +42,7 @@ class TransactionalIdState(NamedTuple):
 
     producer_id: int
     outcome: Outcome | None = None  # how its transaction ends, if that is decided
-    places: tuple[tuple[str, int], ...] | None = None
+    places: Places | None = None
     """Topics and partitions that the transaction wrote to, in the record that decided it; else None."""
 
 
@@ -46,7 +50,7 @@ class Decision(NamedTuple):
     """How a transaction was decided."""
 
     outcome: Outcome
-    places: tuple[tuple[str, int], ...] | None
+    places: Places | None
 
 
 def partition_of(transactional_id: str, partitions: int) -> int:
@@ -80,8 +84,14 @@ def _state(value: bytes) -> TransactionalIdState:
     return TransactionalIdState(producer_id, _PREPARED[status], places)
 
 
-def last_decision(states: Iterable[TransactionalIdState]) -> Decision | None:
-    """Return how the last decided transaction of an id ended; None if its states, the newest first, do not show it."""
+def last_decision(states: Iterable[TransactionalIdState], wrote_to: Callable[[Places], bool]) -> Decision | None:
+    """Return how the last transaction of an id ended that wrote to some places; None if it is not to be seen.
+
+    A later one that wrote elsewhere, such as one that was aborted before its offsets, says nothing about it.
+
+    Args:
+        states: The newest first.
+    """
     newest: TransactionalIdState | None = None
     completed: Outcome | None = None
     for state in states:
@@ -95,9 +105,9 @@ def last_decision(states: Iterable[TransactionalIdState]) -> Decision | None:
                 f"the transactional id has a new producer id ({newest.producer_id}, formerly {state.producer_id}), "
                 "with which the relay cannot end the hanging transaction; see docs/operations/recovery.md"
             )
-        if state.places is not None:
+        if state.places is not None and wrote_to(state.places):
             return Decision(state.outcome, state.places)
-        completed = state.outcome
+        completed = state.outcome if state.places is None else None
     return None if completed is None else Decision(completed, None)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from outbox._kafka.admin import checked_properties
+from outbox._kafka.groups import committed_checkpoints
 from outbox._rules.source_progress import Committed
 from outbox.errors import KafkaUnreachable
 from outbox.protocol.names import Channel
@@ -48,6 +49,11 @@ class KafkaProgress:
         committed = None if place.offset < 0 else place
         refuse_undone_end(self._kafka, self.owner, committed, self._word)
         return None if committed is None else Committed.parse(committed.offset, committed.metadata)
+
+    def shown(self) -> int:
+        """Return the last batch that Kafka shows, whatever it holds back; -1: none."""
+        place = committed_checkpoints(self._kafka, self.group, [self.owner.place], stable=False).get(self.owner.place)
+        return -1 if place is None else place.offset
 
     def offsets(self, committed: Committed) -> list[TopicPartition]:
         return [TopicPartition(*self.owner.place, committed.batch, committed.metadata)]

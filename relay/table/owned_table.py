@@ -75,16 +75,11 @@ log = structlog.get_logger()
 
 
 class Window(NamedTuple):
-    """Committed rows that wait.
-
-    Args:
-        beyond: Local transactions of these rows that have further rows behind the window.
-        now: The database's time, ms since 1970: no process decides by its own clock (R25).
-    """
+    """Committed rows that wait."""
 
     rows: Sequence[Row]
-    beyond: frozenset[Local]
-    now: int
+    beyond: frozenset[Local]  # their local transactions that have further rows behind the window
+    now: int  # the database's time, ms since 1970: no process decides by its own clock (R25)
 
 
 class Refusal(NamedTuple):
@@ -97,16 +92,11 @@ class Refusal(NamedTuple):
 
 
 class TableFigures(NamedTuple):
-    """What waits in a table, and what is discarded.
+    """What waits in a table, and what is discarded."""
 
-    Args:
-        oldest_seconds: Age of the oldest row; 0: none waits.
-        discarded: How many are discarded, up to 10,000.
-    """
-
-    oldest_seconds: float
+    oldest_seconds: float  # age of the oldest row; 0: none waits
     rows: int
-    discarded: int
+    discarded: int  # up to 10,000
 
 
 def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connection[Any]:

@@ -212,6 +212,8 @@ class _SourceThread(threading.Thread):
         settings, admin, channel, _ = self._cluster
         author = RowAuthor(table, is_delivered=False)
         word = settings.hanging_transaction
+        if word == "decide" and table.progress().delivered > kafka.shown():
+            word = "commit"  # it was acknowledged, and its rows are deleted
         end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
     def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress) -> None:

@@ -253,7 +253,7 @@ def r51_checkpoint_after_a_slow_commit(self: TransactionalDelivery, offsets: Seq
 @mutant(decided, "R51", Harm.DOUBLED)
 @fails("unit/relay/test_hanging.py::test_committed_transaction_is_ended_after_a_note")
 @fails("unit/relay/test_hanging.py::test_decision_that_is_not_written_is_not_guessed")
-def r51_decision_of_kafka(kafka: Mapping[str, str], admin: AdminClient, group: str, transactional_id: str) -> Decision:
+def r51_decision_of_kafka(kafka: Mapping[str, str], admin: AdminClient, owner: Checkpointed) -> Decision:
     """A hanging transaction is ended as its coordinator decided it. Without it, its checkpoint is always dropped: the
     relay delivers messages again that readers have already seen."""
     return Decision(Outcome.ABORTED, None)

@@ -149,16 +149,9 @@ def r61_evidence_apart(
 
 
 @mutant(SourceTable.move, "R71", Harm.DOUBLED)
-@fails(
-    "integration/relay/test_table_counts.py"
-    "::test_a_trigger_that_empties_a_batch_afterwards_halts_the_source_at_the_next_step"
-)
+@fails("integration/relay/test_table_counts.py::test_a_trigger_that_empties_a_batch_halts_the_source_afterwards")
 def r71_rows_that_the_owner_named(
-    self: SourceTable,
-    before: Progress,
-    after: Progress,
-    ready: Sequence[Row] = (),
-    refused: Sequence[Refusal] = (),
+    self: SourceTable, before: Progress, after: Progress, ready: Sequence[Row] = (), refused: Sequence[Refusal] = ()
 ) -> Progress:
     """A step settles as many rows as its owner has named. Without it a trigger that empties the list of a batch keeps
     its rows in the table, and they are delivered again and again."""

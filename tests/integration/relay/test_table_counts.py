@@ -31,10 +31,14 @@ from tests.support.message_rows import (
 from tests.support.probes import free_port, metric
 from tests.support.servers import Servers
 
-KEEP = (
-    "CREATE FUNCTION {site}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';"
-    " CREATE TRIGGER keep BEFORE {event} ON {table} FOR EACH ROW EXECUTE FUNCTION {site}_keep()"
-)
+
+def trigger(site: Site, event: str, table: str, body: str = "RETURN NULL") -> None:
+    execute(
+        site,
+        f"CREATE FUNCTION {site.name}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN {body}; END';"
+        f" CREATE TRIGGER keep {event} ON {table} FOR EACH ROW WHEN (pg_trigger_depth() = 0)"
+        f" EXECUTE FUNCTION {site.name}_keep()",
+    )
 
 
 def insert_malformed(site: Site) -> None:
@@ -82,12 +86,7 @@ def test_a_trigger_that_keeps_the_progress_halts_the_source(store: Site) -> None
 def test_a_trigger_that_keeps_a_column_of_the_progress_halts_the_source(store: Site, column: str) -> None:
     """Before the batch that is named is delivered; `delivered` is first written afterwards."""
     relay = served(store)
-    execute(
-        store,
-        f"CREATE FUNCTION {store.name}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.{column} = OLD.{column};"
-        f" RETURN NEW; END'; CREATE TRIGGER keep BEFORE UPDATE ON {store.tables.source} FOR EACH ROW"
-        f" EXECUTE FUNCTION {store.name}_keep()",
-    )
+    trigger(store, "BEFORE UPDATE", store.tables.source, f"NEW.{column} = OLD.{column}; RETURN NEW")
     insert(store, "one", "two")
     wait_halted(store, relay, "0 of 1 rows of progress were written as named")
     assert len(store.read("orders")) == (3 if column == "delivered" else 1)
@@ -101,28 +100,17 @@ def test_a_halt_is_not_noted_where_a_trigger_would_change_more(store: Site) -> N
     with closing(SourceTable(SOURCE, settings, open_session(settings))) as source:
         source.progress()
         source.note_halt("first")
-        execute(
-            store,
-            f"CREATE FUNCTION {store.name}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.highest = 7;"
-            f" RETURN NEW; END'; CREATE TRIGGER keep BEFORE UPDATE ON {store.tables.source} FOR EACH ROW"
-            f" EXECUTE FUNCTION {store.name}_keep()",
-        )
+        trigger(store, "BEFORE UPDATE", store.tables.source, "NEW.highest = 7; RETURN NEW")
         with pytest.raises(psycopg.Error, match="a trigger changes the progress"):
             source.note_halt("second")
     assert execute(store, "SELECT halted, highest FROM {source}") == [("first", 0)]
 
 
-EMPTY = (
-    "CREATE FUNCTION {site}_keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN UPDATE public.{table}"
-    " SET ids = DEFAULT, xids = DEFAULT, starts = DEFAULT;"
-    " RETURN NULL; END'; CREATE TRIGGER keep AFTER UPDATE ON {table} FOR EACH ROW WHEN (pg_trigger_depth() = 0)"
-    " EXECUTE FUNCTION {site}_keep()"
-)
-
-
-def test_a_trigger_that_empties_a_batch_afterwards_halts_the_source_at_the_next_step(store: Site) -> None:
+def test_a_trigger_that_empties_a_batch_halts_the_source_afterwards(store: Site) -> None:
     relay = served(store)
-    execute(store, EMPTY.format(site=store.name, table=store.tables.source))
+    table = store.tables.source
+    empty = f"UPDATE public.{table} SET ids = DEFAULT, xids = DEFAULT, starts = DEFAULT; RETURN NULL"
+    trigger(store, "AFTER UPDATE", table, empty)
     insert(store, "one", "two")
     wait_halted(store, relay, "it was changed or deleted")
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
@@ -137,7 +125,7 @@ def test_a_trigger_that_empties_a_batch_afterwards_halts_the_source_at_the_next_
 def _halts(store: Site, table: str, event: str, words: str) -> None:
     relay = served(store)
     name = getattr(store.tables, table)
-    execute(store, KEEP.format(site=store.name, event=event, table=name))
+    trigger(store, f"BEFORE {event}", name)
     insert(store, "one", "two")
     wait_halted(store, relay, words)
     execute(store, f"DROP FUNCTION {store.name}_keep CASCADE")
@@ -154,7 +142,7 @@ def _halts(store: Site, table: str, event: str, words: str) -> None:
 )
 def test_what_cannot_be_delivered_and_stays_halts_the_source(store: Site, table: str, event: str, words: str) -> None:
     relay = served(store)
-    execute(store, KEEP.format(site=store.name, event=event, table=getattr(store.tables, table)))
+    trigger(store, f"BEFORE {event}", getattr(store.tables, table))
     insert_malformed(store)
     insert(store, "behind")
     wait_halted(store, relay, words)
@@ -177,7 +165,7 @@ def test_discarded_rows_that_a_trigger_keeps_are_neither_lost_nor_called_gone(
         f"INSERT INTO {store.tables.discarded} (xid, id, created_at, service, topic, partition, reason,"
         f" detail) VALUES ('3', 1, now(), 'g', '{store.topic('orders')}', -1, 'TOPIC_MISSING', 'why')"
     )
-    execute(store, KEEP.format(site=store.name, event=event, table=getattr(store.tables, table)))
+    trigger(store, f"BEFORE {event}", getattr(store.tables, table))
     settings = relay_settings(store)
     code, printed = call_command(app, store, verb, "--all", "--yes", environ=settings)
     assert (code, "Nothing was written" in printed) == (Exit.CONFIGURATION, True), printed

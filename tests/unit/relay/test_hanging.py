@@ -43,6 +43,7 @@ OWNER = Checkpointed.half_partition(CHANNEL, 2)
 
 REAL = "orders"
 PLAIN = struct.pack(">ih6siiih18sii", 2, 6, b"orders", 2, 0, 2, 18, b"__consumer_offsets", 1, 7)
+ELSEWHERE = struct.pack(">ih6sii", 1, 6, b"orders", 1, 0)
 PLACES = ((REAL, 0), (REAL, 2), ("__consumer_offsets", 7))
 
 
@@ -139,7 +140,7 @@ def deliveries(group: Group, monkeypatch: pytest.MonkeyPatch) -> dict[str, Mock]
 
 
 def _decided() -> Decision:
-    return decided({}, Mock(), CHANNEL.relay_group, ID)
+    return decided({}, Mock(), OWNER)
 
 
 def _end(word: relay.recovery.hanging_checkpoint.Word = "decide") -> None:
@@ -181,6 +182,11 @@ def test_state_of_unknown_form_is_refused(value: bytes) -> None:
         ([EMPTY, PREPARE_ABORT, COMPLETE_ABORT, EMPTY, EMPTY, EMPTY, EMPTY], Decision(Outcome.ABORTED, PLACES)),
         ([PREPARE_ABORT, COMPLETE_ABORT, ONGOING, PREPARE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, PLACES)),
         ([PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT, EMPTY], Decision(Outcome.ABORTED, PLACES)),
+        # Aborted before its offsets: what hangs is the commit before it.
+        (
+            [PREPARE_COMMIT, COMPLETE_COMMIT, ONGOING, _value(PREPARE_ABORT, places=ELSEWHERE), COMPLETE_ABORT],
+            Decision(Outcome.COMMITTED, PLACES),
+        ),
         # Compaction has left no more.
         ([COMPLETE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, None)),
         ([EMPTY, COMPLETE_COMMIT, EMPTY], Decision(Outcome.COMMITTED, None)),
@@ -188,7 +194,7 @@ def test_state_of_unknown_form_is_refused(value: bytes) -> None:
     ],
 )
 def test_last_decision_of_the_coordinator_counts(
-    coordinator: Coordinator, states: list[int], decision: Decision
+    coordinator: Coordinator, states: list[int | bytes], decision: Decision
 ) -> None:
     coordinator.write(*states)
     coordinator.write(EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, of="outbox-relay-22")

@@ -136,3 +136,16 @@ def test_the_oldest_row_grows_older_while_no_relay_is_seen_to_serve_it(
     clock.now += STALE_SECONDS
     assert _ages() == [STALE_SECONDS]
     forget_table("shop")
+
+
+@pytest.mark.parametrize(("delivered", "word"), [(925, "decide"), (926, "commit")])
+def test_a_batch_that_was_settled_is_not_ended_as_aborted(
+    thread: _SourceThread, table: Any, monkeypatch: pytest.MonkeyPatch, delivered: int, word: str
+) -> None:
+    """Its rows are deleted: what Kafka still holds back of it was acknowledged (R51)."""
+    end = MagicMock()
+    monkeypatch.setattr(source_threads, "end_hanging", end)
+    thread._cluster = (RelaySettings(**SETTINGS), *(MagicMock(),) * 3)  # type: ignore[assignment]
+    table.progress.return_value.delivered = delivered
+    thread._end_hanging(table, MagicMock(shown=lambda: 925))
+    assert end.call_args.args[-1] == word

@@ -87,7 +87,7 @@ def _state(value: bytes) -> TransactionalIdState:
 def last_decision(states: Iterable[TransactionalIdState], wrote_to: Callable[[Places], bool]) -> Decision | None:
     """Return how the last transaction of an id ended that wrote to some places; None if it is not to be seen.
 
-    A later one that wrote elsewhere, such as one that was aborted before its offsets, says nothing about it.
+    A later one that wrote elsewhere, such as one that was aborted before its offsets, is passed over.
 
     Args:
         states: The newest first.

@@ -116,14 +116,14 @@ class Processes:
         self._of_services = services or {}
         self._chance = chance
         self._running: list[_Running] = []
-        self._down: set[str] = set()
+        self._down: Counter[str] = Counter()  # how many want none of a kind
         self._halts: set[str] = set()
         self._hurts: Counter[str] = Counter()
 
     @contextmanager
     def down(self, kind: str) -> Iterator[None]:
         """Kill all processes of a kind, and start none of it during the block."""
-        self._down.add(kind)
+        self._down[kind] += 1
         try:
             for process in list(self._running):
                 if process.kind == kind:
@@ -131,7 +131,7 @@ class Processes:
                     process.service.process.kill()
             yield
         finally:
-            self._down.remove(kind)
+            self._down[kind] -= 1
 
     def watch(self, *, faults: bool, applications: bool) -> None:
         """Start what does not run, wake who slept long enough.
@@ -141,9 +141,7 @@ class Processes:
         self._running = [process for process in self._running if self._lives(process)]
         for process in self._running:
             self._look_whether_asleep(process)
-        wanted = Counter(
-            kind for kind in KINDS if kind not in self._down and (applications or kind not in APPLICATIONS)
-        )
+        wanted = Counter(kind for kind in KINDS if not self._down[kind] and (applications or kind not in APPLICATIONS))
         wanted.subtract(process.kind for process in self._running)
         for kind in wanted.elements():
             self._running.append(self._start(kind, faults=faults))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.1
 IDLE_POLL_SECONDS = 0.25
 """While nothing is to be done: a process may have many idle channels. Records and rebalances end it."""
+LOOK_SECONDS = 0.05
 FIGURES_SECONDS = 1.0
 CONSUME_AT_ONCE = 10_000
 OP_END_SECONDS = 0.2
@@ -89,12 +90,12 @@ class RelayService:
         ]
         """What has threads of its own, in the order in which they start."""
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
-        self._op_end_asked = self._progress_at = 0.0
+        self._op_end_asked = self._progress_at = self._looked_at = 0.0
         self._group = GroupMetadata()
         self._commits = OffsetCommits()
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
-        self._membership = Membership(self._consumer)
+        self._membership = Membership(self._consumer, stays=bool(settings.group_instance_id))
         self._intake = Intake(self._consumer, self._channel, self._contract.soon)
         self._served = self._serving()
 
@@ -182,6 +183,12 @@ class RelayService:
         arrivals = {number: worker.arrivals for number, worker in self._served.workers.items()}
         self._intake.hand_over(messages, arrivals)
         self._commits.send(self._consumer)
+        if time.monotonic() >= self._looked_at + LOOK_SECONDS:
+            self._looked_at = time.monotonic()
+            self._look_after_all()
+
+    def _look_after_all(self) -> None:
+        """Do what need not follow each record."""
         self._served.replace_failed()
         self._rejoin_if_fenced()
         self._look_at_what_is_outside()
@@ -224,10 +231,8 @@ class RelayService:
     def _not_ready(self) -> str | None:
         group = self._channel.channel.relay_group
         served = self._served.not_ready() or not_joined(self._group.newest, group)
-        return self._ends.not_ready() or served or self._more_not_ready()
-
-    def _more_not_ready(self) -> str | None:
-        return self._contract.not_ready() or (self._tables.not_ready() if self._tables is not None else None)
+        tables = self._tables.not_ready() if self._tables is not None else None
+        return self._ends.not_ready() or served or self._contract.not_ready() or tables
 
     # --- who owns what ------------------------------------------------------------------------------------------
 

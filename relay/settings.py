@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from outbox._kafka.topic_contract import Contract
 from outbox._rules.patterns import NO_LIST, NO_LIST_FIX, lacks_list
+from outbox._service.membership import static_name
 from outbox._service.settings import ServiceSettings
 from outbox._settings.declared import RelayFields
 from outbox._settings.properties import refuse_properties
@@ -55,9 +56,9 @@ class RelaySettings(RelayFields, ServiceSettings):
 
     def membership(self) -> dict[str, str | int]:
         """Return the librdkafka properties of a member of the relay's group."""
-        static = {"group.instance.id": self.group_instance_id} if self.group_instance_id else {}
+        name = self.group_instance_id or static_name(self.bootstrap_servers, self.channel_names().relay_group)
         return {
-            **static,
+            **({"group.instance.id": name} if name else {}),
             "session.timeout.ms": 20_000,  # it outlasts a coordinator that dies: Kafka misses a broker after 9 s
             "heartbeat.interval.ms": 2_000,
             "partition.assignment.strategy": "range",  # half p and op p go to one member (H6)

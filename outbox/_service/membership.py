@@ -1,9 +1,15 @@
 """What a service needs of Kafka to be ready (R43): membership of its group, and rights; and leaving the group."""
 
+import hashlib
+import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
@@ -17,6 +23,8 @@ log = structlog.get_logger()
 
 LEAVE_SECONDS = 10.0
 """Time for a consumer to leave its group; `Consumer.close()` has no limit of its own."""
+
+_LEFT_POLL_SECONDS = 0.05
 
 Callback = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -43,11 +51,46 @@ def not_joined(group_metadata: bytes, group: str) -> str | None:
     return f"the consumer has not joined group {group}" if generation(group_metadata) < 0 else None
 
 
-class Membership:
-    """The membership of a consumer in its group, from its subscription until it leaves."""
+_MOST_NAMES = 1_000
 
-    def __init__(self, consumer: Consumer) -> None:
+
+@cache
+def static_name(cluster: str, group: str) -> str:
+    """Return a static name for a member of a group (KIP-345) which its successor has too, after a kill -9.
+
+    It is of this boot and this network namespace; there an abstract Unix socket, which is gone with its process, keeps
+    each number to one process. Where there is none, as outside Linux, the name is empty.
+    """
+    place = f"\0outbox-{hashlib.sha256(f'{cluster} {group}'.encode()).hexdigest()}"
+    held = socket.socket(socket.AF_UNIX)
+    with suppress(OSError, StopIteration):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:8]
+        network = Path("/proc/self/ns/net").stat().st_ino
+        number = next(number for number in range(_MOST_NAMES) if _is_bound(held, f"{place}-{number}"))
+        return f"{socket.gethostname()}-{boot}-{network}-{number}"
+    return ""
+
+
+def _is_bound(held: socket.socket, place: str) -> bool:
+    """Bind a socket for the rest of this process, unless another process has the place."""
+    try:
+        held.bind(place)
+    except OSError:
+        return False
+    os.dup(held.fileno())
+    return True
+
+
+class Membership:
+    """The membership of a consumer in its group, from its subscription until it leaves.
+
+    Args:
+        stays: Whether its partitions wait for the next process of its name, until the session expires.
+    """
+
+    def __init__(self, consumer: Consumer, *, stays: bool = False) -> None:
         self._consumer = consumer
+        self._stays = stays
         self._leaving = False
 
     def subscribe(self, topics: Sequence[str], on_assign: Callback, on_revoke: Callback | None = None) -> None:
@@ -82,6 +125,8 @@ class Membership:
         def close() -> None:
             enter_channel(channel)
             try:
+                if not self._stays:
+                    self._give_back()
                 self._consumer.close()
                 left.set_result(None)
             except BaseException as error:  # noqa: BLE001 - raised to the caller
@@ -94,6 +139,12 @@ class Membership:
             log.warning(
                 "Group not left in time; Kafka drops the member when its session expires", seconds=LEAVE_SECONDS
             )
+
+    def _give_back(self) -> None:
+        """Leave the group before the consumer is closed: a static member that is closed stays in it."""
+        self._consumer.unsubscribe()
+        while generation(self._consumer.consumer_group_metadata()) >= 0:
+            self._consumer.poll(_LEFT_POLL_SECONDS)
 
 
 _REFUSALS = {

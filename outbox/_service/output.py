@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-import structlog
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -16,10 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outbox._security.redaction import visible
-from outbox._service.periodic import Periodic
 from outbox.errors import UsageError
-
-log = structlog.get_logger()
 
 
 class PlainConsole(Console):
@@ -148,29 +144,3 @@ def may_ask(*, yes: bool, as_json: bool) -> None:
 def signed(operator: str, comment: str) -> str:
     """Return what an op record has of the decider and the reason."""
     return f"{operator}: {comment or 'no comment'}"
-
-
-LOG_SECONDS = 60.0
-
-Figures = Mapping[str, Any]
-"""Figures by name, each as it is logged."""
-
-
-@contextmanager
-def log_progress(figures: Callable[[], Figures]) -> Iterator[None]:
-    """Log the figures each minute in which they have changed, while the block runs."""
-    last: list[Figures] = [figures()]
-
-    def look() -> None:
-        now = figures()
-        if now != last[0]:
-            log.info("Progress", **now)
-        last[0] = now
-
-    periodic = Periodic("progress", look, LOG_SECONDS)
-    periodic.start()
-    try:
-        yield
-        periodic.check()
-    finally:
-        periodic.stop()

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +13,6 @@ from outbox._service.channels.channel_threads import ChannelThread, ChannelThrea
 from outbox._service.exit_codes import guarded
 from outbox._service.health import ChannelsHealth, Health, Probed, serve_health
 from outbox._service.logs import configure_logs
-from outbox._service.output import Figures, log_progress
 from outbox._service.process import stop_on_signals
 from outbox._service.settings import ServiceSettings
 from outbox._settings.layers import load_all, load_channel
@@ -29,10 +27,9 @@ def run_service(
     given: Mapping[str, Any],
     metrics: MetricTable,
     make: Make[S],
-    progress: Callable[[], Figures] | None = None,
 ) -> None:
     """Run a service until SIGTERM or SIGINT, for one channel or for several (R66)."""
-    guarded(partial(_serve, settings_type, given, metrics, make, progress))
+    guarded(partial(_serve, settings_type, given, metrics, make))
 
 
 def _serve(
@@ -40,7 +37,6 @@ def _serve(
     given: Mapping[str, Any],
     metrics: MetricTable,
     make: Make[S],
-    progress: Callable[[], Figures] | None,
 ) -> None:
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the client does not type it
     channels = load_all(settings_type, given)
@@ -52,16 +48,11 @@ def _serve(
         _serve_health(settings, health, metrics)
         with in_channel(settings.channel):
             metrics.show_ready(health)
-            _run(make(settings, ServiceControl(stop, health)), progress)
+            make(settings, ServiceControl(stop, health)).run()
     else:
         several = _Several(settings_type, given, metrics, make, channels)
         _serve_health(settings, several.health, metrics)
-        _run(several.service(stop), progress)
-
-
-def _run(service: Service, progress: Callable[[], Figures] | None) -> None:
-    with log_progress(progress) if progress else nullcontext():
-        service.run()
+        several.service(stop).run()
 
 
 def _serve_health(settings: ServiceSettings, health: Probed, metrics: MetricTable) -> None:

@@ -43,6 +43,9 @@ UNENDED = (
     "lasts, bring back the brokers of its topics; change no min.insync.replicas while a partition has no leader"
 )
 
+FENCE_SECONDS = 0.1
+"""Of one call that fences; another one follows."""
+
 FLUSH_MARGIN_SECONDS = 5.0
 """Every record is reported on within `message.timeout.ms`; a flush waits longer."""
 
@@ -212,7 +215,11 @@ class BatchProducer:
         return DeliveryError("the producer failed without an error code")
 
     def take_over(self, seconds: float) -> None:
-        self.client.init_transactions(seconds)
+        """Fence the predecessor; Kafka refuses that until it has ended what it left open.
+
+        librdkafka asks again after half a second by itself, and at once where it is called again.
+        """
+        self.client.init_transactions(min(seconds, FENCE_SECONDS))
 
     def abort(self, seconds: float) -> None:
         self.client.abort_transaction(seconds)

@@ -99,7 +99,7 @@ def r17_after_an_error(self: PartitionWorker) -> None:
             self._settle()
         except DeliveryError as error:
             self.failure = error
-            self._commit([])
+            self._commit([], 0)
 
 
 _LOG = ClientLog.log

@@ -8,7 +8,6 @@ import uuid
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import count
-from typing import NamedTuple
 
 from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
 from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
@@ -16,7 +15,6 @@ from outbox.protocol.names import LATE_HEADER
 from outbox.protocol.op import OpEntry
 from outbox.protocol.positions import Positions
 from outbox.protocol.record import Record
-from relay.delivery.rules.volume import BatchPolicy
 from relay.half.ledger.op_decisions import Decisions
 from relay.half.ledger.partition_progress import Progress
 from relay.half.ledger.pending_transactions import Pending
@@ -26,13 +24,6 @@ from relay.half.state.message_transaction import COMMITTED, READY, ROLLED_BACK, 
 from relay.half.state.parking import Deferred
 
 
-class Ready(NamedTuple):
-    """An estimate of what can be handed out."""
-
-    messages: int
-    bytes: int
-
-
 class ReadyQueue:
     """The queue of one half partition.
 
@@ -40,8 +31,7 @@ class ReadyQueue:
     """
 
     def __init__(self) -> None:
-        self._queue: deque[tuple[Transaction, int, int]] = deque()  # with messages and bytes when it was added
-        self._messages = self._bytes = 0
+        self._queue: deque[Transaction] = deque()
         self._postponed: list[Transaction] = []
         self._held: defaultdict[str, dict[str, Transaction]] = defaultdict(dict)  # by real topic and transaction id
 
@@ -49,24 +39,16 @@ class ReadyQueue:
         """Return how many entries there are, waiting ones included."""
         return len(self._queue) + len(self._postponed) + self.held()
 
-    def estimate(self) -> Ready:
-        """Return the messages and bytes of the queue; some may not be free any more."""
-        return Ready(self._messages, self._bytes)
+    def has_some(self) -> bool:
+        """Return whether there is something to take; it may not be free any more."""
+        return bool(self._queue)
 
     def push(self, transaction: Transaction) -> None:
-        messages, size = len(transaction.halves), transaction.size
-        self._queue.append((transaction, messages, size))
-        self._messages += messages
-        self._bytes += size
+        self._queue.append(transaction)
 
     def pop(self) -> Transaction | None:
         """Take the first transaction; None: the queue is empty."""
-        if not self._queue:
-            return None
-        transaction, messages, size = self._queue.popleft()
-        self._messages -= messages
-        self._bytes -= size
-        return transaction
+        return self._queue.popleft() if self._queue else None
 
     # --- those that wait until the checkpoint can encode that they are settled (R20)
 
@@ -123,54 +105,16 @@ class ReadyQueue:
         return sum(map(len, self._held.values()))
 
 
-WORTH_WAITING = 100
-"""Messages that must be expected within the age of a batch; for fewer the batch does not wait."""
-
-BATCH_AGE_MS = 10
-"""Longest that a batch is filled under load. No setting: the relay adapts the wait to the traffic, and a longer one
-only adds latency."""
+REST_MS = 0.5
+REST_MS_MAX = 50.0
 
 
-class Pacing:
-    """Decides when the next batch leaves: at most `age` ms after its first message was ready, whatever comes later."""
+def rest_after(transactions: int, partitions: int) -> float:
+    """Return how long to rest after a batch, ms: in proportion to its transactions, and to the channel's partitions.
 
-    def __init__(self, policy: BatchPolicy, age: int = BATCH_AGE_MS) -> None:
-        self._policy = policy
-        self._age = age
-        self._left_at = 0
-        self._since: int | None = None  # when the first message of the next batch was seen
-        self._rests_until = 0
-
-    def leaves(self, ready: Ready, now: int) -> bool:
-        """Whether the batch leaves now, at this monotonic time (ms); if so, it counts as gone."""
-        if not ready.messages:
-            self._since = None
-            return True  # whatever else there is to write does not wait
-        if self._since is None:
-            self._since = now
-        if not self._is_full(ready) and now < max(self._rests_until, self._since + self._longest(ready, now)):
-            return False
-        self._left_at, self._since = now, None
-        return True
-
-    def written(self, now: int, rest: int) -> None:
-        """Record that a batch was written, and for how long (ms) the next one leaves only when it is full."""
-        self._rests_until = now + rest
-
-    def wait(self, now: int) -> int | None:
-        """How long the batch that waits may still do so, ms; None if none waits."""
-        if self._since is None:
-            return None
-        until = self._rests_until if now < self._rests_until else self._since + self._age
-        return max(until - now, 0)
-
-    def _is_full(self, ready: Ready) -> bool:
-        return ready.messages >= self._policy.messages or ready.bytes >= self._policy.bytes
-
-    def _longest(self, ready: Ready, now: int) -> int:
-        """How long more messages are waited for, ms; not at all if too few come, at the rate since the last batch."""
-        comes = ready.messages * self._age >= WORTH_WAITING * max(now - self._left_at, 1)
-        return self._age if comes else 0
+    The more come, the fewer Kafka transactions they take; a lone one is followed by no rest.
+    """
+    return min(REST_MS * partitions * max(transactions - 1, 0), REST_MS_MAX)
 
 
 _FREED = Event.FREED

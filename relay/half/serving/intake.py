@@ -30,6 +30,7 @@ class Arrivals:
         """Of the op, and of the verdict partition. A number: the end of the partition, seen at that broker time."""
         self._ends_wanted = [False, False]
         self._wake = threading.Condition()
+        self._enough = 1  # records for which the worker is woken
         self.is_stopping = False
 
     # --- the consumer's thread
@@ -39,7 +40,8 @@ class Arrivals:
             self._halves.extend(halves)
             for waiting, new in zip(self._ops, (ops, verdicts), strict=True):
                 waiting.extend(new)
-            self._wake.notify()
+            if sum(self.sizes()) >= self._enough:
+                self._wake.notify()
 
     def wants_op_end(self, *, verdict: bool) -> bool:
         """Return whether the worker waits for the end of a partition, and has read all of it that is here."""
@@ -64,11 +66,13 @@ class Arrivals:
 
     # --- the worker's thread
 
-    def wait(self, seconds: float) -> None:
-        """Wait for records, or a stop, at most for this time."""
+    def wait(self, seconds: float, enough: int = 1) -> None:
+        """Wait for so many records, the end of a partition or a stop, at most for this time."""
         with self._wake:
-            if not any(self.sizes()) and not self.is_stopping:
+            if sum(self.sizes()) < enough and not self.is_stopping:
+                self._enough = enough
                 self._wake.wait(seconds)
+                self._enough = 1
 
     def next_half(self) -> int | None:
         """Return the offset of the first half; None: there is none."""
@@ -203,7 +207,7 @@ class Intake:
             self._cannot_read(message, error)
             return
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - as above
             raise KafkaException(error)
         log.warning("Consumer error", error=error.str())
         self._odd()

@@ -21,7 +21,7 @@ from outbox.protocol.record import Record
 from relay.delivery.sending import BatchFeedback, Sending
 from relay.delivery.topic_lookup import TopicLookup
 from relay.half.kafka.half_reader import PartitionReaders
-from relay.half.ledger.deliveries import Pacing
+from relay.half.ledger.deliveries import rest_after
 from relay.half.ledger.ledger import Ledger
 from relay.half.serving import half_telemetry as report
 from relay.half.serving.check_back import CheckBack
@@ -31,6 +31,8 @@ from relay.half.serving.intake import Arrivals
 from relay.half.state.half_records import OpRecord
 
 READ_AT_ONCE = 5_000
+READ_FIRST = 500
+"""Records of each topic in the first turn after a take-over, then twice as many each time: delivery goes on at once."""
 TICK_SECONDS = 0.05
 IDLE_TICK_SECONDS = 0.5
 """Pause while nothing pends: a process may have hundreds of idle half partitions. Records end it."""
@@ -74,8 +76,9 @@ class PartitionWorker(threading.Thread):
         self._feedback = feedback
         self._sending = Sending(commits.delivery, lookup.gate, feedback, {"partition": ledger.partition})
         self._hand_out = HandOut(ledger, readers, lookup, commits.channel.channel, feedback.volume)
-        self._pacing = Pacing(feedback.policy)
+        self._rests_until = 0.0  # s of monotonic time: until then what comes is collected
         self._clock = BrokerClock()
+        self._at_once = READ_FIRST
         self._half_read_at = time.monotonic()
         self._counted: Counter[str] = Counter()
         self._counted_at = -math.inf
@@ -98,7 +101,7 @@ class PartitionWorker(threading.Thread):
 
     def has_work(self) -> bool:
         """Return whether there is something to read or to write."""
-        return self._writing or any(self.arrivals.sizes()) or self._ledger.deliveries.queue.estimate().messages > 0
+        return self._writing or any(self.arrivals.sizes()) or self._ledger.deliveries.queue.has_some()
 
     def head(self) -> int:
         """Return the offset of the half that is read next; more may have arrived."""
@@ -159,8 +162,13 @@ class PartitionWorker(threading.Thread):
         log.info("Partition restored", partition=self.partition, unsettled=count, seconds=seconds)
 
     def _wait(self) -> None:
-        left = self._pacing.wait(_ms())
-        self.arrivals.wait(self._tick() if left is None else left / 1000)
+        if self._ledger.deliveries.queue.has_some():
+            return
+        rest = self._rests_until - time.monotonic()
+        if rest > 0:
+            self.arrivals.wait(rest, enough=self._feedback.volume.limit.messages)
+        else:
+            self.arrivals.wait(self._tick())
 
     def _tick(self) -> float:
         is_idle = not self._ledger.pending and not self._ledger.deliveries.queue
@@ -173,10 +181,11 @@ class PartitionWorker(threading.Thread):
         self._recall()
         self._read_ops(verdict=False)
         self._read_ops(verdict=True)
+        self._at_once = min(2 * self._at_once, READ_AT_ONCE)
 
     def _read_halves(self) -> None:
         """Take halves in steps: how many may be read depends on those before."""
-        left = READ_AT_ONCE
+        left = self._at_once
         while left > 0 and self._can_take_half():
             messages = self.arrivals.take_halves(left, self._ledger.read_limit(self.arrivals.next_half() or 0))
             halves = [self._readers.decoder.half(message) for message in messages]
@@ -199,7 +208,7 @@ class PartitionWorker(threading.Thread):
         if self._ledger.decisions.is_full() and self._can_read_halves():
             return
         records: list[OpRecord] = []
-        for item in self.arrivals.take_ops(READ_AT_ONCE, verdict=verdict):
+        for item in self.arrivals.take_ops(self._at_once, verdict=verdict):
             if isinstance(item, int):
                 self._ledger.read_ops(records)
                 self._ledger.overdue.ops_read_until(item, verdict=verdict)
@@ -221,24 +230,24 @@ class PartitionWorker(threading.Thread):
         self._commits.delivery.renew()
         self._lookup.describe_closed(_ms())
         self._ledger.release_crowding()
-        if self._pacing.leaves(self._ledger.deliveries.queue.estimate(), _ms()):
-            self._writing = True
-            self._write(self._hand_out.next(now))
-            self._writing = False
+        self._writing = True
+        self._write(self._hand_out.next(now))
+        self._writing = False
         self._count()
 
     def _write(self, batch: Batch) -> None:
         if batch:
-            self._sending.send(batch.sent(), partial(self._commit, batch.records))
+            self._sending.send(batch.sent(), partial(self._commit, batch.records, len(batch.ready)))
             if any(transaction.discarded for transaction in batch.ready):
                 failpoint("relay.late_committed")
             report.report_batch(batch, self.partition)
         elif self._commits.is_due():
-            self._commit([])
+            self._commit([], 0)
 
-    def _commit(self, records: Sequence[Record]) -> None:
+    def _commit(self, records: Sequence[Record], transactions: int) -> None:
         self._commits.commit(records)
-        self._pacing.written(_ms(), self._commits.delivery.rest_ms)
+        rest = max(rest_after(transactions, self._commits.channel.partitions), self._commits.delivery.rest_ms)
+        self._rests_until = time.monotonic() + rest / 1_000
 
     def _ask_overdue(self) -> None:
         now = self._clock.now(_ms())

@@ -140,6 +140,23 @@ def _serves_one(relay: Service) -> bool:
     return '"serving": [1]' in relay.output() or '"serving": [0]' in relay.output()
 
 
+BEFORE_THE_SESSION_EXPIRES = 12.0
+
+
+def test_a_relay_that_is_killed_goes_on_at_once_and_one_that_stops_gives_back(site: Site, outbox: HalfOutbox) -> None:
+    """Its successor has its name, and need not wait until Kafka misses it after 20 s."""
+    relay = site.relay()
+    wait_until(lambda: is_serving(relay), explain=site.logs)
+    ids = publish_bulk(site, outbox, numbered(site, 0, 100))
+    relay.kill()
+    relay = site.relay()
+    _assert_exactly(site.wait_visible(100, "orders", timeout=BEFORE_THE_SESSION_EXPIRES), ids)
+    other = site.relay()
+    wait_until(lambda: _serves_one(other), explain=site.logs)
+    assert relay.terminate() == 0
+    wait_until(lambda: is_serving(other), BEFORE_THE_SESSION_EXPIRES, site.logs)
+
+
 @pytest.mark.long
 def test_a_rolling_restart_of_named_relays_moves_no_partition(site: Site, outbox: HalfOutbox) -> None:
     """Static membership (KIP-345): whoever comes back within the session time-out finds what it had."""

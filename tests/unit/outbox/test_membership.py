@@ -1,7 +1,11 @@
 """Whether a service has joined its group: metadata of no generation would fence nobody (H5); and rights it lacks."""
 
+import os
+import subprocess
 import sys
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from unittest.mock import Mock
 
 import pytest
@@ -9,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from structlog.testing import capture_logs
 
 from outbox._service import membership
-from outbox._service.membership import Membership, generation, group_name, not_joined, refuse_missing_right
+from outbox._service.membership import Membership, generation, group_name, not_joined, refuse_missing_right, static_name
 from outbox.errors import ConfigurationError
 from relay.delivery.producer import DeliveryError
 from relay.half.serving.commits import GroupMetadata
@@ -65,11 +69,57 @@ def test_missing_right_of_another_error_is_none() -> None:
     refuse_missing_right(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "READ", {"group": "shop-relay"})
 
 
+def _consumer(generations: Iterable[int] = (-1,), **options: object) -> Mock:
+    metadata = [_metadata(number) for number in generations]
+    return Mock(spec=Consumer, **{"consumer_group_metadata.side_effect": metadata}, **options)
+
+
+@pytest.mark.parametrize(
+    ("stays", "calls"), [(True, ["close"]), (False, ["unsubscribe", "poll", "poll", "close"])], ids=["stays", "leaves"]
+)
+def test_a_static_member_leaves_its_group_unless_its_place_is_kept(*, stays: bool, calls: list[str]) -> None:
+    consumer = _consumer([3, 3, -1])
+    Membership(consumer, stays=stays).leave()
+    assert [name for name, _, _ in consumer.method_calls if name != "consumer_group_metadata"] == calls
+
+
+PROGRAM = """
+import sys
+from outbox._service.membership import static_name
+print(static_name("kafka:9092", sys.argv[1]), flush=True)
+input()
+"""
+
+
+@contextmanager
+def _named(group: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Have another process take a name."""
+    words = [sys.executable, "-c", PROGRAM, group]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_a_name_is_that_of_a_killed_process_and_of_no_living_one() -> None:
+    group = f"group of {os.getpid()}"
+    own = static_name("kafka:9092", group)
+    assert static_name("kafka:9092", group) == own
+    with _named(group) as (process, killed), _named(group) as (_, living):
+        assert len({own, killed, living}) == 3
+        process.kill()
+        process.wait()
+        with _named(group) as (_, successor):
+            assert successor == killed
+
+
 def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "LEAVE_SECONDS", 0.01)
     answered = threading.Event()
     with capture_logs() as logs:
-        Membership(Mock(spec=Consumer, close=Mock(side_effect=answered.wait))).leave()
+        Membership(_consumer(close=Mock(side_effect=answered.wait))).leave()
     assert [line["event"] for line in logs] == [
         "Group not left in time; Kafka drops the member when its session expires"
     ]
@@ -78,12 +128,12 @@ def test_a_group_that_does_not_let_a_consumer_go_is_not_waited_for(monkeypatch: 
 
 def test_what_a_callback_raises_while_a_consumer_leaves_its_group_is_raised() -> None:
     with pytest.raises(ConfigurationError, match="no right"):
-        Membership(Mock(spec=Consumer, close=Mock(side_effect=ConfigurationError("no right")))).leave()
+        Membership(_consumer(close=Mock(side_effect=ConfigurationError("no right")))).leave()
 
 
 def test_an_assignment_that_comes_while_a_consumer_leaves_its_group_is_not_taken() -> None:
     """The client has no group metadata any more then, and the callback of the relay would fail."""
-    consumer = Mock(spec=Consumer)
+    consumer = _consumer()
     assigned, revoked = Mock(), Mock()
     member, partitions = Membership(consumer), [TopicPartition("shop.half", 0)]
     member.subscribe(["shop.half"], assigned, revoked)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import structlog
 import typer
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from typer.testing import CliRunner
 
 import checker.cli
@@ -18,14 +17,12 @@ import spark_jobs.auditing.cli
 import spark_jobs.landing.cli
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import describe_settings
-from outbox._service import output
 from outbox._service.exit_codes import Exit, UnsafeError, guarded
 from outbox._service.logs import LIBRDKAFKA, configure_logs
 from outbox._service.periodic import REFUSED_SECONDS, Periodic
 from outbox._settings.layers import LayeredSettings
 from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ChannelError, ConfigurationError, KafkaUnreachable, OutboxError
-from relay.cli import RelayProgress
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
 from tests.support.harness import wait_until
@@ -75,61 +72,6 @@ def test_an_expected_error_is_one_line_and_a_code(
         guarded(command)
     assert caught.value.code == code
     assert capsys.readouterr().err == "outbox: it is gone\n"
-
-
-def _registry() -> tuple[CollectorRegistry, Histogram, Gauge]:
-    registry = CollectorRegistry()
-    messages = Histogram("outbox_relay_delivery_seconds", "m", ["group"], registry=registry)
-    pending = Gauge("outbox_relay_pending", "p", ["partition"], registry=registry)
-    outcomes = Counter("outbox_relay_transactions", "t", ["outcome"], registry=registry)
-    outcomes.labels("rolled_back").inc(3)
-    outcomes.labels("delivered").inc(9)
-    Gauge("outbox_relay_lag", "g", registry=registry).set(1)
-    partitions = Gauge("outbox_relay_partitions", "s", ["state"], registry=registry)
-    partitions.labels("served").set(2)
-    partitions.labels("halted").set(8)
-    discarded = Gauge("outbox_relay_discarded", "d", ["kind"], registry=registry)
-    discarded.labels("undecided").set(2)
-    discarded.labels("undeliverable").set(5)
-    rows = Gauge("outbox_relay_table_rows", "r", ["source", "state"], registry=registry)
-    rows.labels("shop", "discarded").set(4)
-    rows.labels("shop", "undelivered").set(9)
-    return registry, messages, pending
-
-
-def test_progress_is_what_the_metrics_say_with_the_rate_since_the_last_look() -> None:
-    registry, messages, pending = _registry()
-    now = iter([10.0, 12.0, 14.0])
-    figures = RelayProgress(registry, lambda: next(now))
-    for _ in range(500):
-        messages.labels("shop").observe(1.0)
-        messages.labels("stock").observe(1.0)
-    pending.labels("0").set(4)
-    pending.labels("1").set(7)
-    first = dict(figures())
-    assert (first["delivered"], first["per_second"], first["pending"]) == (1_000, 500, 11)
-    assert (first["rolled_back"], first["lag"], first["discarded"]) == (3, 1, 7)
-    assert (first["discarded_rows"], first["partitions"]) == (4, 2)
-    assert figures()["per_second"] == 0
-
-
-@pytest.mark.usefixtures("root_logger")
-def test_the_log_tells_each_minute_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.StringIO()
-    monkeypatch.setattr("sys.stderr", said)
-    monkeypatch.setattr(output, "LOG_SECONDS", 0.01)
-    configure_logs("info", "auto")
-    values = iter([1, 1, 1, 2])
-    last = [1]
-
-    def figures() -> dict[str, int]:
-        last[0] = next(values, last[0])
-        return {"delivered": last[0]}
-
-    with output.log_progress(figures):
-        wait_until(lambda: "delivered" in said.getvalue())
-    (line,) = [line for line in said.getvalue().splitlines() if '"event": "Progress"' in line]
-    assert '"delivered": 2' in line
 
 
 @pytest.mark.usefixtures("root_logger")

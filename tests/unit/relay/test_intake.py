@@ -5,7 +5,7 @@ from typing import Any, cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
 from outbox.protocol.names import Channel
@@ -181,6 +181,11 @@ def test_what_belongs_to_nobody_is_left_alone() -> None:
 
 def _unpackable(offset: int) -> _Record:
     return _Record(HALF, offset, KafkaError(KafkaError._BAD_COMPRESSION, "Decompression failed"))
+
+
+def test_a_consumer_whose_name_another_process_has_is_of_no_further_use() -> None:
+    with pytest.raises(KafkaException, match="fenced"):
+        _Desk().hand_over(_Record(HALF, 0, KafkaError(KafkaError._FATAL, "fenced")))
 
 
 def test_record_that_cannot_be_unpacked_is_named() -> None:

@@ -97,6 +97,7 @@ CREATE TABLE IF NOT EXISTS {discarded} (
 );
 COMMENT ON TABLE {discarded} IS
     'Messages that the relay could not deliver, with the reason. A transaction is here whole, or not at all.';
+CREATE INDEX IF NOT EXISTS {discarded_index} ON {discarded} USING hash (key);
 CREATE TABLE IF NOT EXISTS {source} (
     id integer PRIMARY KEY CHECK (id = 0),
     name text NOT NULL,
@@ -169,6 +170,7 @@ class MessageTable(Tables):
             "sequence": sql.Identifier(names.schema, names.message_sequence),
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
+            "discarded_index": sql.Identifier(f"{names.discarded}_key"),
             "delivered_index": sql.Identifier(f"{names.delivered}_at"),
             "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
             "bounds_name": sql.Identifier(BOUNDS),

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -79,6 +80,17 @@ def parse_id(text: str) -> tuple[str, int | None]:
         return check_uuid(id_), parse_number(position, "the position") if slash else None
     except ProtocolError as error:
         raise UsageError(f"{text!r} is not a valid transaction or message id: {error}") from None
+
+
+def parse_since(text: str, now_ms: int) -> int:
+    """Parse a time, or a duration before now, into ms since 1970."""
+    if text[-1:] in {"s", "m", "h", "d"}:
+        return now_ms - parse_duration(text)
+    try:
+        given = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"{text!r} is not a valid time. Write it as 2026-11-22T06:00Z, or as 2h.") from None
+    return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def parse_duration(text: str) -> int:

@@ -162,3 +162,24 @@ def assert_numbers(site: Site, topic: str, timeout: float = WAIT_SECONDS) -> lis
     assert not wrong, f"{wrong}\n{site.logs()}"
     assert len(found) == sum(expected.values())
     return found
+
+
+_COLUMNS = "xid, id, created_at, service, topic, partition, timestamp, key, value, header_names, header_values"
+
+
+def plant_discarded(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
+    """Publish one transaction with these keys for the topic `gone`, and discard it as a relay does."""
+    with psycopg.connect(site.postgres_url) as connection:
+        publish(connection, site, "gone", keys)
+    site.sql(
+        f"WITH gone AS (DELETE FROM {site.tables.message} RETURNING *)"
+        f" INSERT INTO {site.tables.discarded} ({_COLUMNS}, reason, detail)"
+        f" SELECT {_COLUMNS}, %s, 'why' FROM gone",
+        reason,
+    )
+    site.sql(
+        f"INSERT INTO {site.tables.source} (id, name, highest)"
+        f" SELECT 0, %s, max(id) FROM {site.tables.discarded}"
+        " ON CONFLICT (id) DO UPDATE SET highest = excluded.highest",
+        SOURCE,
+    )

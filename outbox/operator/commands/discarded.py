@@ -12,13 +12,10 @@ from outbox._service.exit_codes import Exit
 from outbox._service.output import (
     Json,
     PlainConsole,
-    document,
-    field_table,
     may_ask,
     print_entry,
     print_json,
     print_json_rows,
-    row_table,
     utc,
 )
 from outbox._settings.declared import NO_TABLES
@@ -32,7 +29,7 @@ from outbox.protocol.op import OpKind
 LIMIT = 100
 """Transactions that are listed for people."""
 
-app = typer.Typer(help="Transactions that were not delivered: list, show, deliver, drop.", no_args_is_help=True)
+app = typer.Typer(help="Transactions that were not delivered: list, deliver, drop.", no_args_is_help=True)
 
 Ids = Annotated[list[str] | None, typer.Argument(help="Transaction ids.", show_default=False)]
 All = Annotated[bool, typer.Option("--all", help="All transactions, limited by --service and --reason.")]
@@ -71,24 +68,6 @@ def list_command(
             PlainConsole().print(f"not looked at: rows of table mode ({NO_TABLES})")
     if places.unread():
         raise SystemExit(Exit.UNPROVABLE)
-
-
-@app.command()
-@setting_options(TableCommandSettings)
-def show(
-    transaction: Annotated[str, typer.Argument(help="Transaction id.")],
-    given: Given,
-    as_json: Json = False,  # noqa: FBT002 - a flag
-) -> None:
-    """Show one: all that is known of it but the content of its messages."""
-    places = Discards(TableCommandSettings(**given))
-    found, name, messages = places.one(_transaction(transaction))
-    fields = document(found)
-    if as_json:
-        print_json({"channel": places.channel, **fields, name: messages})
-    else:
-        PlainConsole().print(field_table(f"transaction {fields.pop('transaction')}", fields))
-        PlainConsole().print(row_table(messages))
 
 
 def _add_decision(name: str, kind: OpKind, meaning: str) -> None:

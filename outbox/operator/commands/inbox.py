@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from outbox._cli.setting_options import setting_options
-from outbox._postgres.inbox_table import PURGE_BATCH, InboxTable
+from outbox._postgres.inbox_table import InboxTable
 from outbox._postgres.table_contract import require_contract
-from outbox._service.output import Json, print_json
 from outbox._settings.declared import PostgresSettings
 from outbox.migration import inbox_ddl, inbox_grants
 from outbox.operator.settings import Given, PrintSql, database
@@ -31,7 +30,6 @@ def create(
     consumer_role: ConsumerRoles = None,
     purger_role: PurgerRoles = None,
     print_sql: PrintSql = False,  # noqa: FBT002 - a flag
-    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the table and give rights on it. Running it again changes nothing."""
     settings = PostgresSettings(**given)
@@ -45,10 +43,7 @@ def create(
     with database(settings) as connection:
         table.create(connection, grants)
         require_contract(connection, table.places)
-    if as_json:
-        print_json({"table": table.full_name, "state": "ready"})
-    else:
-        typer.echo(f"table {table.full_name} is ready")
+    typer.echo(f"table {table.full_name} is ready")
 
 
 @app.command()
@@ -59,15 +54,10 @@ def purge(
     ],
     given: Given,
     group: Annotated[str | None, typer.Option(help="Consumer group; all by default.")] = None,
-    batch: Annotated[int, typer.Option(help="Rows that are deleted in one transaction.")] = PURGE_BATCH,
-    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Delete what was handled longer ago than a given age, in batches."""
     settings = PostgresSettings(**given)
     table = InboxTable(settings.table_names())
     with database(settings) as connection:
-        count = table.purge(connection, timedelta(days=keep_days), group, batch)
-    if as_json:
-        print_json({"table": table.full_name, "rows_deleted": count})
-    else:
-        typer.echo(f"{count} rows deleted from {table.full_name}")
+        count = table.purge(connection, timedelta(days=keep_days), group)
+    typer.echo(f"{count} rows deleted from {table.full_name}")

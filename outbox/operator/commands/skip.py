@@ -14,7 +14,7 @@ from outbox._kafka.client_log import logged
 from outbox._kafka.consumed_records import headers_of
 from outbox._kafka.produce import write_all
 from outbox._security.own_principal import recorded_name
-from outbox._service.output import Json, PlainConsole, print_json
+from outbox._service.output import PlainConsole
 from outbox.errors import UsageError
 from outbox.operator.settings import Given, SkipSettings
 from outbox.protocol.errors import NewerFormatError, ProtocolError
@@ -86,7 +86,6 @@ def skip(
     offset: Annotated[int, typer.Option(min=0, help="Offset of the record.")],
     reason: Annotated[str, typer.Option(help="Why; it is kept in the discard topic with your name.")],
     given: Given,
-    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Skip one unreadable record of the half, op or verdict topic that halts its half partition.
 
@@ -102,10 +101,7 @@ def skip(
     refuse_readable(kafka, description, skip)
     record = Record(description.discard.name, skip.partition, skip.key(), skip.encode(), [])
     write_all(kafka, record.topic, [record])
-    if as_json:
-        print_json({"channel": settings.channel, "place": place, "offset": offset, "operator": skip.operator})
-    else:
-        PlainConsole().print(f"{place} offset {offset} is skipped when a relay takes the partition over (30 s).")
+    PlainConsole().print(f"{place} offset {offset} is skipped when a relay takes the partition over (30 s).")
 
 
 def _place(text: str, channel: ChannelDescription) -> tuple[str, int]:

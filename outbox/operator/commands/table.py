@@ -14,7 +14,6 @@ from outbox._postgres.ddl import written
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.sink_tables import SinkTables
 from outbox._postgres.table_contract import require_contract
-from outbox._service.output import Json, print_json
 from outbox._settings.declared import PostgresSettings
 from outbox.errors import UsageError
 from outbox.migration import callback_grants, ddl, foreign_source, message_grants
@@ -87,7 +86,6 @@ def create(
     mark_column: MarkColumn = "",
     notify: Notify = None,
     print_sql: PrintSql = False,  # noqa: FBT002 - a flag
-    as_json: Json = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
     settings = PostgresSettings(**given)
@@ -114,7 +112,9 @@ def create(
             made = _create_all(connection, names, roles, notify=notify)
             if sink or executor_role or driver_role:
                 made += _create_sink(connection, names, roles)
-    _tell(*made, as_json=as_json)
+    typer.echo(f"table {made[0]} is ready")
+    if made[1:]:
+        typer.echo(f"for table mode: {', '.join(made[1:])}")
 
 
 def _create_beside(
@@ -153,15 +153,6 @@ def _message_tables(table: MessageTable) -> list[str]:
         written(names.schema, name)
         for name in (names.message, names.discarded, names.delivered, names.source, names.publish_function)
     ]
-
-
-def _tell(table: str, *more: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"table": table, "state": "ready", "table_mode": list(more)})
-        return
-    typer.echo(f"table {table} is ready")
-    if more:
-        typer.echo(f"for table mode: {', '.join(more)}")
 
 
 def _refuse_more(message_table: str, mark_column: str, others: Sequence[object]) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +17,15 @@ from outbox._service.output import Json, PlainConsole, print_json, show_records_
 from outbox._settings.declared import NO_TABLES
 from outbox.errors import KafkaUnreachable, UsageError
 from outbox.operator.commands.pending import show_refusing
-from outbox.operator.context import ONE_COMMAND, RECORDS, OperatorContext, Records, missing_services, parse_id
+from outbox.operator.context import (
+    ONE_COMMAND,
+    RECORDS,
+    OperatorContext,
+    Records,
+    missing_services,
+    parse_id,
+    parse_since,
+)
 from outbox.operator.reading.search import SKEW_MS, TableSearch, TopicSearch, search_databases
 from outbox.operator.settings import OperatorSettings
 from outbox.operator.state.story import Conclusion, Findings, Status, born_ms, conclude, folded
@@ -37,7 +44,7 @@ def trace(
     given: dict[str, Any],
     id_: Annotated[str, typer.Argument(metavar="ID", help="Transaction id or message id.", show_default=False)],
     since: Annotated[
-        str, typer.Option(help="Search from here on, such as 2026-11-22T06:00Z; by default from the time in the id.")
+        str, typer.Option(help="Search from here on: a time, or 2h before now; by default the time in the id.")
     ] = "",
     topic: Annotated[
         list[str] | None, typer.Option(help="Search this real topic, too, if its halves are gone; repeatable.")
@@ -110,11 +117,7 @@ def _search_databases(settings: OperatorSettings, found: Findings, *, is_silent:
 def _start(transaction_id: str, since: str) -> int:
     """Where the search begins, ms since 1970."""
     if since:
-        try:
-            given = datetime.fromisoformat(since)
-        except ValueError:
-            raise UsageError(f"{since!r} is not a valid time. Write it as 2026-11-22T06:00Z.") from None
-        return int((given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp() * 1000)
+        return parse_since(since, time.time_ns() // 1_000_000)
     born = born_ms(transaction_id)
     if born is None:
         raise UsageError(f"{transaction_id} is not a UUIDv7, so it contains no time. Give --since.")

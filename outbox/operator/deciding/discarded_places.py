@@ -19,10 +19,10 @@ from outbox._service.exit_codes import warn
 from outbox._service.output import document, signed
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError, UsageError
-from outbox.operator.reading.discards import DiscardedTable, Moved, read_discarded, read_manifests
+from outbox.operator.reading.discards import DiscardedTable, Moved, read_manifests
 from outbox.operator.reading.table_view import table_connection
 from outbox.operator.settings import TableCommandSettings
-from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
+from outbox.operator.state.discarded import DiscardedTransaction
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import message_id
@@ -84,10 +84,6 @@ class _Topic:
             self.unread.add(place)
             warn(f"{place} is passed over: {error}")
 
-    def read_one(self, transaction_id: str) -> tuple[DiscardedTransaction, list[HalfMessage]] | None:
-        """Return one transaction with its halves; None if it is not there, or Kafka does not answer."""
-        return None if self._channel is None else read_discarded(self._kafka, self._channel, transaction_id)
-
     def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
         """Send op markers, each on what its manifest lists; only a relay changes the topic."""
         if self._channel is not None:  # without Kafka nothing of it can be chosen
@@ -123,10 +119,6 @@ class _Rows:
         except ConfigurationError as error:
             self.unread.add(f"table source {self.source}")
             warn(str(error))
-
-    def messages(self, transaction: DiscardedTransaction) -> list[RowMessage]:
-        with self._table() as table:
-            return table.messages(transaction)
 
     def decide(self, chosen: Sequence[DiscardedTransaction], kind: OpKind, comment: str) -> None:
         """Move rows back into the message table, or delete them; each transaction by itself."""
@@ -185,20 +177,6 @@ class Discards:
     def read(self) -> Iterator[DiscardedTransaction]:
         """Yield what is there now, one at a time; name what cannot be read on standard error."""
         return chain.from_iterable(store.read() for store in self._stores)
-
-    def one(self, transaction_id: str) -> tuple[DiscardedTransaction, str, Sequence[HalfMessage | RowMessage]]:
-        """Return a transaction, and its halves or rows; rows of further services follow those of the first."""
-        if halves := self._topic.read_one(transaction_id):
-            return halves[0], "halves", halves[1]
-        found = [
-            (entry, table.messages(entry))
-            for table in self.tables
-            for entry in list(table.read())
-            if entry.transaction == transaction_id
-        ]
-        if not found:
-            raise self._not_there([transaction_id])
-        return found[0][0], "rows", [row for _, rows in found for row in rows]
 
     def _not_there(self, ids: Iterable[str]) -> OutboxError:
         """Return the error that transactions are nowhere, or may be where nothing could be read."""

@@ -187,7 +187,7 @@ class Resolution:
         if gathering.refused:
             fail(
                 f"transaction {self.id} is decided, and is in the discard topic as {gathering.refused}: "
-                "see `outbox discarded show`, then `outbox discarded deliver` or `outbox discarded drop`",
+                "see `outbox trace`, then `outbox discarded deliver` or `outbox discarded drop`",
                 Exit.FINDINGS,
             )
         if (found := gathering.found.get(self.id or "")) is not None:

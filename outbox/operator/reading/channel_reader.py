@@ -131,7 +131,7 @@ class ChannelReader:
             self._miss(number, checkpoint.offset, whole.start, "retention or an operator removed them")
         if whole.stop < checkpoint.head:
             self._miss(number, whole.stop, checkpoint.head, "Kafka has lost records that it had acknowledged")
-        for span, is_unsettled in _spans(whole, checkpoint):
+        for span, is_unsettled in unsettled_spans(whole, checkpoint):
             for message in reader.read([span], self._passed):
                 offset = message.offset() or 0
                 if self._gathering.is_full(number):
@@ -217,8 +217,8 @@ class ChannelReader:
                 continue  # the checker counts it as malformed
 
 
-def _spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:
-    """Offset ranges of a half partition, each with a predicate that is true for unsettled offsets."""
+def unsettled_spans(whole: Span, checkpoint: HalfCheckpoint) -> Iterator[tuple[Span, Callable[[int], bool]]]:
+    """Yield offset ranges of a half partition, each with a predicate that is true for unsettled offsets."""
     runs = list(checkpoint.unsettled)
     while runs:
         near = [runs.pop(0)]

@@ -13,12 +13,10 @@ from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.range_reader import Span, SpanReader
 from outbox._postgres.message_table import MessageTable
 from outbox.errors import ConfigurationError
-from outbox.operator.state.discarded import DiscardedTransaction, HalfMessage, RowMessage
-from outbox.protocol.discard import Manifest, manifest_key, message_key, parse_manifest
-from outbox.protocol.envelope import parse_envelope
+from outbox.operator.state.discarded import DiscardedTransaction
+from outbox.protocol.discard import Manifest, manifest_key, parse_manifest
 from outbox.protocol.errors import ProtocolError
 from outbox.protocol.identifiers import started_us_of, table_transaction_id, xid_of
-from outbox.protocol.names import TARGET_HEADER
 
 _MANIFEST = manifest_key("")
 _OFFSET_BITS = 64
@@ -51,31 +49,6 @@ def read_manifests(
                     yield manifest
 
 
-def read_discarded(
-    kafka: Mapping[str, str], channel: ChannelDescription, transaction_id: str
-) -> tuple[DiscardedTransaction, list[HalfMessage]] | None:
-    """Read one transaction from the discard topic, with its messages; None if it is not there."""
-    value: bytes | None = None
-    bodies: dict[bytes, bytes] = {}
-    prefix, last = f"{transaction_id}/".encode(), manifest_key(transaction_id)
-    with SpanReader(kafka, channel.channel.relay_group) as reader:
-        for message in reader.read(_spans(reader, channel)):
-            key, content = message.key() or b"", message.value()
-            if key == last:
-                value = content
-            elif content is None:
-                bodies.pop(key, None)
-            elif key.startswith(prefix):
-                bodies[key] = content
-    manifest = None if value is None else parse_manifest(value)
-    if manifest is None or manifest.topic_id != channel.half.id:
-        return None
-    return DiscardedTransaction.of(manifest), [
-        _message(position, offset, bodies.get(message_key(transaction_id, position)))
-        for position, offset in manifest.offsets
-    ]
-
-
 def _spans(reader: SpanReader, channel: ChannelDescription) -> list[Span]:
     topic = channel.channel.discard_topic
     return [reader.whole(topic, number) for number in range(channel.partitions)]
@@ -99,24 +72,14 @@ def _place(message: Message) -> int:
     return (message.partition() or 0) << _OFFSET_BITS | (message.offset() or 0)
 
 
-def _message(position: int, offset: int, body: bytes | None) -> HalfMessage:
-    if body is None:
-        return HalfMessage(position, offset)
-    envelope = parse_envelope(body)
-    target = (dict(envelope.headers).get(TARGET_HEADER) or b"").decode(errors="replace")
-    size = len(envelope.key or b"") + len(envelope.value or b"")
-    return HalfMessage(position, offset, target, envelope.key is not None, size)
-
-
 _LIST: LiteralString = (
     "SELECT xid::text::bigint, {started}, service, (array_agg(reason ORDER BY id))[1],"
     " (array_agg(detail ORDER BY id))[1], count(*), CAST(max(extract(epoch FROM discarded_at)) * 1000 AS bigint)"
     " FROM {discarded} GROUP BY 1, 2, 3 ORDER BY min(id)"
 )
-_SHOW: LiteralString = (
-    "SELECT id, topic, partition, key IS NOT NULL,"
-    " coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) FROM {discarded}"
-    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND service = %(service)s ORDER BY id"
+_STAYS: LiteralString = (
+    "SELECT EXISTS (SELECT FROM {discarded}"
+    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s AND service = %(service)s)"
 )
 _BACK: LiteralString = (
     "WITH back AS (DELETE FROM {discarded} WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s"
@@ -172,13 +135,6 @@ class DiscardedTable:
                 id_, service, reason, detail, count, us // 1_000, source=self._source, discarded_ms=discarded_ms
             )
 
-    def messages(self, transaction: DiscardedTransaction) -> list[RowMessage]:
-        found = self._connection.execute(self._table.compose(_SHOW), _which(transaction)).fetchall()
-        return [
-            RowMessage(id_, topic if partition < 0 else f"{topic}:{partition}", has_key, size)
-            for id_, topic, partition, has_key, size in found
-        ]
-
     def deliver(self, transaction: DiscardedTransaction) -> Moved | None:
         """Move the rows of a transaction back into the message table, behind all that wait; None: they are gone.
 
@@ -205,7 +161,8 @@ class DiscardedTable:
 
     def _check(self, transaction: DiscardedTransaction, *, is_whole: bool) -> None:
         """Refuse what leaves rows behind, or loses them (R71)."""
-        if not is_whole or self.messages(transaction):
+        stays = self._connection.execute(self._table.compose(_STAYS), _which(transaction)).fetchone()
+        if not is_whole or stays == (True,):
             names = self._table.names
             raise ConfigurationError(
                 f"Transaction {transaction.transaction}: a trigger, a rule or row security of {names.message} or "

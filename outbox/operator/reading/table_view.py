@@ -124,6 +124,14 @@ _FIND_DELIVERED: LiteralString = (
     " generate_series(lower(run), upper(run) - 1) AS id"
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
+_WAITING_OF: LiteralString = (
+    "SELECT xid::text::bigint, {started}, id, service, coalesce(topic, ''), '' FROM {message}"
+    " WHERE key = %(key)s ORDER BY id LIMIT %(most)s"
+)
+_DISCARDED_OF: LiteralString = (
+    "SELECT xid::text::bigint, {started}, id, service, topic, reason || ': ' || detail FROM {discarded}"
+    " WHERE key = %(key)s ORDER BY id LIMIT %(most)s"
+)
 _STATUS: LiteralString = "SELECT pg_xact_status(CAST(%s AS xid8))"
 _BACKEND: LiteralString = (
     "SELECT pid FROM pg_locks WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted"
@@ -175,6 +183,21 @@ class DeliveredRow(NamedTuple):
         """Return the lowest timestamp that its record can have, ms since 1970."""
         started = self.started_us // 1_000
         return started if self.earliest is None else min(self.earliest, started)
+
+
+class KeyRow(NamedTuple):
+    """A row of one key.
+
+    Args:
+        reason: Why it was discarded; empty: it waits.
+    """
+
+    xid: int
+    started_us: int
+    id: int
+    service: str
+    topic: str
+    reason: str
 
 
 class TableView:
@@ -236,6 +259,14 @@ class TableView:
         """Return the evidence of the rows of a local transaction (R61)."""
         parameters = {"xid": str(xid_of(transaction_id)), "started": started_us_of(transaction_id), "most": most}
         return [DeliveredRow(*row) for row in self._all(_FIND_DELIVERED, parameters)]
+
+    def waiting_of(self, key: bytes, most: int) -> list[KeyRow]:
+        """Return the first rows of a key that wait; it scans the table, whose rows are few by nature."""
+        return [KeyRow(*row) for row in self._all(_WAITING_OF, {"key": key, "most": most})]
+
+    def discarded_of(self, key: bytes, most: int) -> list[KeyRow]:
+        """Return the first rows of a key that are discarded."""
+        return [KeyRow(*row) for row in self._all(_DISCARDED_OF, {"key": key, "most": most})]
 
     def was_rolled_back(self, xid: int) -> bool:
         """Return whether the server has it of the last transaction with an xid that it was rolled back."""

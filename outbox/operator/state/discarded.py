@@ -1,7 +1,7 @@
 """A transaction that was not delivered, of halves or of rows; and what was not read. Pure."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Self
 
 from outbox.protocol.discard import DiscardReason, Manifest
 from outbox.protocol.op import OpKind
@@ -74,22 +74,3 @@ class DiscardedTransaction:
         if self.manifest is None:
             return "its rows are malformed, and would be discarded again: it can only be dropped"
         return "it cannot be parsed, so it has no known target: it can only be dropped"
-
-
-class HalfMessage(NamedTuple):
-    """A discarded half without its content; what is None is not there, or cannot be read."""
-
-    position: int
-    half_offset: int
-    target: str | None = None  # real topic and partition, -1 for one that its key chooses
-    has_key: bool | None = None
-    bytes: int | None = None  # of key and value
-
-
-class RowMessage(NamedTuple):
-    """A discarded row without its content, by its id; see `HalfMessage`."""
-
-    row: int
-    target: str
-    has_key: bool
-    bytes: int

@@ -310,7 +310,7 @@ def test_the_command_makes_and_cleans_the_table(site: Site) -> None:
     _fill(site, site.engine(), "billing", "shipping")
     shown = _command(site, "purge", "--keep-days", "7", "--group", "billing")
     assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
-    shown = _command(site, "purge", "--keep-days", "7", "--batch", "2")
+    shown = _command(site, "purge", "--keep-days", "7")
     assert shown.stdout == f"5 rows deleted from public.{site.name}_inbox\n"
     assert _ids(site) == _ids(site, "shipping") == ["young/0"]
     refused = _command(site, "purge", "--keep-days", "0")

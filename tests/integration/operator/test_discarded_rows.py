@@ -3,34 +3,12 @@
 import json
 from typing import Any
 
-import psycopg
-
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.discarded import app
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, publish, relay_settings, wait_empty, waiting
-
-_COLUMNS = "xid, id, created_at, service, topic, partition, timestamp, key, value, header_names, header_values"
-
-
-def _planted(site: Site, *keys: str, reason: str = "TOPIC_MISSING") -> None:
-    """Publish one transaction with these keys for the topic `gone`, and discard it as a relay does."""
-    with psycopg.connect(site.postgres_url) as connection:
-        publish(connection, site, "gone", keys)
-    site.sql(
-        f"WITH gone AS (DELETE FROM {site.tables.message} RETURNING *)"
-        f" INSERT INTO {site.tables.discarded} ({_COLUMNS}, reason, detail)"
-        f" SELECT {_COLUMNS}, %s, 'why' FROM gone",
-        reason,
-    )
-    site.sql(
-        f"INSERT INTO {site.tables.source} (id, name, highest)"
-        f" SELECT 0, %s, max(id) FROM {site.tables.discarded}"
-        " ON CONFLICT (id) DO UPDATE SET highest = excluded.highest",
-        SOURCE,
-    )
+from tests.support.message_rows import SOURCE, plant_discarded, relay_settings, wait_empty, waiting
 
 
 def _list(site: Site, *words: str, code: int = Exit.OK) -> list[Any]:
@@ -39,9 +17,9 @@ def _list(site: Site, *words: str, code: int = Exit.OK) -> list[Any]:
     return list(document["transactions"])
 
 
-def test_discarded_rows_are_listed_and_shown_without_their_content(store: Site) -> None:
-    _planted(store, "secret-one", "secret-two")
-    _planted(store, "secret-three", reason="TOO_LARGE")
+def test_discarded_rows_are_listed_without_their_content(store: Site) -> None:
+    plant_discarded(store, "secret-one", "secret-two")
+    plant_discarded(store, "secret-three", reason="TOO_LARGE")
     first, second = _list(store)
     assert (first["source"], first["reason"], first["messages"], first["service"]) == (
         SOURCE,
@@ -51,20 +29,14 @@ def test_discarded_rows_are_listed_and_shown_without_their_content(store: Site) 
     )
     assert [one["transaction"] for one in _list(store, "--reason", "TOO_LARGE")] == [second["transaction"]]
     assert _list(store, "--service", "others") == []
-    code, document = call_for_json(app, store, "show", first["transaction"], environ=relay_settings(store))
-    assert code == Exit.OK
-    assert [(row["target"], row["has_key"], row["bytes"]) for row in document["rows"]] == [
-        (store.topic("gone"), True, 11)
-    ] * 2
     printed = call_command(app, store, "list", environ=relay_settings(store))[1]
-    printed += call_command(app, store, "show", second["transaction"], environ=relay_settings(store))[1]
     assert f"of table source {SOURCE}, discarded" in printed
-    assert "secret" not in printed + json.dumps(document)
+    assert "secret" not in printed
 
 
 def test_discarded_rows_are_delivered_once_their_topic_is_there(store: Site) -> None:
-    _planted(store, "one", "two")
-    _planted(store, "three")
+    plant_discarded(store, "one", "two")
+    plant_discarded(store, "three")
     first, _ = _list(store)
     tried = call_for_json(app, store, "deliver", "--all", "--dry-run", environ=relay_settings(store))
     assert [one["outcome"] for one in tried[1]["transactions"]] == ["possible", "possible"]
@@ -96,7 +68,7 @@ def test_discarded_rows_are_delivered_once_their_topic_is_there(store: Site) -> 
 
 
 def test_rows_that_are_discarded_again_are_still_there(store: Site) -> None:
-    _planted(store, "one")
+    plant_discarded(store, "one")
     store.relay(extra=relay_settings(store, OUTBOX_TOPIC_MISSING_MAX_AGE_MS="300"))
     words = ("deliver", "--all", "--yes", "--wait-seconds", "3")
     code, document = call_for_json(app, store, *words, environ=relay_settings(store))
@@ -106,8 +78,8 @@ def test_rows_that_are_discarded_again_are_still_there(store: Site) -> None:
 
 
 def test_discarded_rows_are_dropped_for_good(store: Site) -> None:
-    _planted(store, "one")
-    _planted(store, "two", reason="MALFORMED")
+    plant_discarded(store, "one")
+    plant_discarded(store, "two", reason="MALFORMED")
     code, document = call_for_json(app, store, "deliver", "--all", "--dry-run", environ=relay_settings(store))
     assert code == Exit.FINDINGS
     assert [one["outcome"] for one in document["transactions"]] == ["possible", "refused"]
@@ -121,7 +93,7 @@ def test_discarded_rows_are_dropped_for_good(store: Site) -> None:
 
 
 def test_a_role_without_the_operators_rights_is_told_what_it_lacks(store: Site) -> None:
-    _planted(store, "one")
+    plant_discarded(store, "one")
     table = MessageTable(store.tables)
     role, dsn = f"{store.name}_role", store.role("role", table.relay_grant)
     tables = {SOURCE: {"dsn": dsn, "table_prefix": store.name}}

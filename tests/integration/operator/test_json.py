@@ -7,9 +7,8 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox._service.exit_codes import Exit
-from outbox.operator.commands import channel, discarded, doctor, inbox, table
-from outbox.protocol.discard import DiscardReason, Manifest, manifest_key, message_key
-from outbox.protocol.envelope import Envelope
+from outbox.operator.commands import channel, discarded, doctor
+from outbox.protocol.discard import DiscardReason, Manifest, manifest_key
 from outbox.protocol.half import Truth
 from outbox.protocol.op import OpKind
 from outbox.protocol.positions import Positions
@@ -35,7 +34,7 @@ def _discard(site: Site, reason: DiscardReason) -> str:
     return id_
 
 
-def test_channel_and_tables(place: Site) -> None:
+def test_channel(place: Site) -> None:
     for words in (("--partitions", "1"), ()):
         code, made = call_for_json(channel.app, place, "create", *words)
         assert (code, made["channel"]) == (Exit.OK, place.name)
@@ -47,13 +46,6 @@ def test_channel_and_tables(place: Site) -> None:
             place.channel.discard_topic,
         ]
         assert made["topics"][0].keys() == {"topic", "partitions", "replicas", "topic_id"}
-    code, told = call_for_json(table.app, place, "create")
-    names = place.tables
-    message_tables = [names.message, names.discarded, names.delivered, names.source, names.publish_function]
-    more = [f"public.{name}" for name in message_tables]
-    assert (code, told) == (Exit.OK, {"table": f"public.{names.transaction}", "state": "ready", "table_mode": more})
-    assert call_for_json(inbox.app, place, "create")[1]["state"] == "ready"
-    assert call_for_json(inbox.app, place, "purge", "--keep-days", "1")[1]["rows_deleted"] == 0
 
 
 def test_doctor(place: Site) -> None:
@@ -71,9 +63,6 @@ def test_what_lies_in_the_discard_topic(place: Site) -> None:
     assert code == Exit.OK
     first = next(one for one in listed["transactions"] if one["transaction"] == refused)
     assert (first["reason"], first["decision"], first["appended_ms"]) == ("TOO_LARGE", "COMMIT", 5_000)
-    code, shown = call_for_json(discarded.app, place, "show", refused)
-    halves = [{"position": 0, "half_offset": 7, "target": None, "has_key": None, "bytes": None}]
-    assert (code, shown["transaction"], shown["halves"]) == (Exit.OK, refused, halves)
     for verb, kind in (("deliver", "DELIVER"), ("drop", "ROLLBACK")):
         words = (verb, refused, undecided, "--yes", "--wait-seconds", "0")
         code, decided = call_for_json(discarded.app, place, *words)
@@ -87,25 +76,6 @@ def _produce(site: Site, *records: tuple[bytes, bytes | None]) -> None:
     for key, value in records:
         producer.produce(site.channel.discard_topic, value, key, 0)
     assert producer.flush(10) == 0
-
-
-def test_discarded_show_uses_the_last_record_of_each_key(place: Site) -> None:
-    id_ = _discard(place, DiscardReason.TOO_LARGE)
-    headers = (("outbox-target", b"orders:-1"),)
-    first, second = message_key(id_, 0), message_key(id_, 1)
-    _produce(
-        place,
-        (first, Envelope(b"key", b"old", headers, 1, 7).encode()),
-        (second, Envelope(b"key", b"removed", headers, 1, 8).encode()),
-        (first, Envelope(b"key", b"value", headers, 1, 7).encode()),
-        (second, None),
-    )
-    code, shown = call_for_json(discarded.app, place, "show", id_)
-    halves = [{"position": 0, "half_offset": 7, "target": "orders:-1", "has_key": True, "bytes": 8}]
-    assert (code, shown["halves"]) == (Exit.OK, halves)
-    _produce(place, (manifest_key(id_), None))
-    code, printed = call_command(discarded.app, place, "show", id_)
-    assert (code, f"{id_} is not in the discard topic" in printed) == (Exit.CONFIGURATION, True)
 
 
 def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:

@@ -25,7 +25,7 @@ WORDS = {
     "acl print": ["--role", "relay", "--principal", "User:relay", "--topic", "orders"],
     "discarded deliver": ["--all", "--yes"],
     "discarded drop": ["--all", "--yes"],
-    "discarded show": [ID],
+    "find": ["--key", "4711"],
     "inbox purge": ["--keep-days", "30"],
     "land retire": ["orders"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],

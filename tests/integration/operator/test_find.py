@@ -1,0 +1,83 @@
+"""`outbox find`: the messages of a key, wherever they are, with what was read and what was not."""
+
+from typing import Any
+
+from outbox import Message
+from outbox._service.exit_codes import Exit
+from outbox.operator.commands.find import app
+from outbox.protocol.discard import manifest_key, message_key
+from outbox.protocol.envelope import Envelope
+from tests.support.bulk import send_halves
+from tests.support.commands import call_command, call_for_json
+from tests.support.harness import Site
+from tests.support.message_rows import SOURCE, create, insert, plant_discarded, relay_settings, wait_empty
+
+KEY = "4711"
+
+
+def _find(site: Site, *words: str, key: str = KEY, code: int = Exit.OK, environ: dict[str, str] | None = None) -> Any:
+    settings = {**relay_settings(site), **(environ or {})}
+    found, document = call_for_json(app, site, "--key", key, *words, environ=settings)
+    assert found == code, document
+    return document
+
+
+def _standings(document: Any) -> list[str]:
+    return [one["standing"] for one in document["messages"]]
+
+
+def test_a_row_that_waits_then_is_delivered(store: Site) -> None:
+    insert(store, KEY, "another")
+    topic = store.topic("orders")
+    (waits,) = _find(store)["messages"]
+    assert (waits["standing"], waits["topic"], waits["service"]) == ("waiting", topic, "orders")
+    store.relay(extra=relay_settings(store))
+    wait_empty(store)
+    document = _find(store, "--topic", topic)
+    (delivered,) = document["messages"]
+    assert (delivered["standing"], delivered["id"]) == ("delivered", waits["id"])
+    assert delivered["place"].startswith(f"{topic}/")
+    assert len([span for span in document["searched"] if span["topic"] == topic]) == 1  # its key's partition alone
+    assert _find(store, "--topic", topic, key="other", code=Exit.FINDINGS)["messages"] == []
+    assert _find(store, code=Exit.FINDINGS)["not_searched"][-1]["place"] == "what was delivered"
+
+
+def test_a_discarded_row_is_found_with_its_reason_and_by_service(store: Site) -> None:
+    plant_discarded(store, KEY, "another")
+    (dead,) = _find(store, "--service", "orders")["messages"]
+    assert (dead["standing"], dead["detail"]) == ("discarded", "TOPIC_MISSING: why")
+    assert dead["place"].endswith(f"of table source {SOURCE}")
+    assert _find(store, "--service", "others", code=Exit.FINDINGS)["messages"] == []
+
+
+def test_halves_are_found_until_they_are_settled_and_in_the_discard_topic(site: Site) -> None:
+    site.create("orders", partitions=2)
+    create(site)
+    (entry,) = send_halves(
+        site, site.half_outbox(publish_timeout_seconds=20.0), [Message(site.topic("orders"), "secret", KEY)]
+    )
+    (half,) = _find(site)["messages"]
+    assert (half["standing"], half["id"]) == ("unsettled", f"{entry.transaction_id}/0")
+    headers = (("outbox-target", b"orders:-1"), ("outbox-service", b"shop"))
+    dead, left = (message_key("01937b5e-0000-7000-8000-000000000000", position) for position in (0, 1))
+    for key, value in ((dead, KEY.encode()), (left, KEY.encode()), (manifest_key("x"), b"another")):
+        site.produce(site.channel.discard_topic, Envelope(value, b"secret", headers, 1, 7).encode(), key, 0)
+    site.produce(site.channel.discard_topic, None, left, 0)
+    found = _find(site)["messages"]
+    assert [(one["standing"], one["id"], one["topic"], one["service"]) for one in found] == [
+        ("discarded", dead.decode(), "orders", "shop"),
+        ("unsettled", half["id"], half["topic"], half["service"]),
+    ]
+    shown = call_command(app, site, "--key", KEY, environ=relay_settings(site))[1]
+    assert f"outbox trace {half['id']}" in shown
+    assert "A transaction that was rolled back leaves no key." in shown
+    assert "secret" not in shown
+
+
+def test_without_kafka_the_rows_are_found_and_the_rest_is_named(store: Site) -> None:
+    insert(store, KEY)
+    away = {"OUTBOX_BOOTSTRAP_SERVERS": "127.0.0.1:9"}
+    document = _find(store, environ=away)
+    assert _standings(document) == ["waiting"]
+    assert "Kafka" in [gap["place"] for gap in document["not_searched"]]
+    assert _find(store, key="other", code=Exit.UNPROVABLE, environ=away)["messages"] == []

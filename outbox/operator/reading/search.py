@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Message
@@ -29,6 +30,7 @@ from outbox.protocol.half import ANY_PARTITION
 from outbox.protocol.identifiers import started_us_of, xid_of
 from outbox.protocol.names import LATE_HEADER, MESSAGE_ID_HEADER, Channel
 from outbox.protocol.op import NO_OFFSET, MisplacedOpError, OpEntry, OpKind, OpSource
+from outbox.protocol.partitioner import partition_for_key
 from outbox.transaction import Outcome
 
 SKEW_MS = 600_000
@@ -38,6 +40,9 @@ ROWS = 10_000
 """Rows of the transaction that are read at most."""
 
 Take = Callable[[Message], None]
+
+_Chosen = tuple[int, bytes | None]
+"""The partition that a message names, and its key."""
 
 
 def search_databases(databases: Mapping[str, CheckerDatabase], channel: str, found: Findings) -> list[Row]:
@@ -178,7 +183,7 @@ class TopicSearch:
         self._passed = passed
         self._id = found.transaction_id.encode()
         self._place: Span | None = None  # where its halves are, by its row or an op
-        self._targets: dict[str, set[int]] = {}
+        self._targets: dict[str, dict[int, _Chosen]] = {}  # by topic and position
         self._real_since: int | None = None
 
     def topics(self, rows: Iterable[Row], more: Iterable[str] = ()) -> None:
@@ -196,20 +201,19 @@ class TopicSearch:
                 self._read(reader, reader.since(topic, numbers, self._since), self._take_op)
             self._read(reader, reader.since(names.discard_topic, numbers, self._since), self._take_discard)
             self._read(reader, self._half_spans(reader), self._take_half)
-            checks = reader.since(names.check_topic, reader.partitions(names.check_topic), self._since)
-            self._read(reader, checks, self._take_check)
+            self._read(reader, self._check_spans(reader), self._take_check)
             for topic in more:
-                self._targets.setdefault(topic, {ANY_PARTITION})
+                self._targets.setdefault(topic, {})
             self._found.topics.update(self._targets)
-            for topic, partitions in self._targets.items():
-                self._read_real(reader, topic, partitions)
+            for topic in self._targets:
+                self._read_real(reader, topic)
 
     def real_topics(self, more: Iterable[str] = ()) -> None:
         """Read the real topics of its rows alone, and those that are named, for a transaction of table mode."""
         self._real_since = self._found.since_ms
         with SpanReader(self._kafka, self._channel.channel.relay_group) as reader:
             for topic in sorted({*self._found.topics, *more}):
-                self._read_real(reader, topic, {ANY_PARTITION})
+                self._read_real(reader, topic)
 
     # --- where to look ------------------------------------------------------------------------------------------
 
@@ -224,17 +228,36 @@ class TopicSearch:
             self._found.miss(gone, "retention has removed them")
         return [Span(place.topic, place.partition, max(place.start, whole.start), min(place.stop, whole.stop))]
 
-    def _read_real(self, reader: SpanReader, topic: str, targets: set[int]) -> None:
-        there = reader.partitions(topic)
+    def _check_spans(self, reader: SpanReader) -> list[Span]:
+        """Where check requests may be: none is sent after the decision, but by clocks that differ."""
+        topic = self._channel.channel.check_topic
+        spans = reader.since(topic, reader.partitions(topic), self._since)
+        decided = [event.time_ms for event in self._found.decisions() if event.time_ms is not None]
+        if not decided:
+            return spans
+        behind = reader.since(topic, (span.partition for span in spans), max(decided) + SKEW_MS)
+        return [replace(span, stop=min(span.stop, one.start)) for span, one in zip(spans, behind, strict=True)]
+
+    def _read_real(self, reader: SpanReader, topic: str) -> None:
+        """Read the partitions that the keys choose, then the others: the topic may have had fewer."""
+        there, since = reader.partitions(topic), self._since
         if not there:
             self._found.miss(topic, "the topic does not exist, or may not be described")
             return
-        partitions = there if ANY_PARTITION in targets else [number for number in sorted(targets) if number in there]
-        since = self._since if self._real_since is None else self._real_since - SKEW_MS
-        self._read(reader, reader.since(topic, partitions, since), self._take_real, self._all_are_visible)
+        if self._real_since is not None:
+            since = self._real_since - SKEW_MS
+        chosen = {_partition_of(*one, len(there)) for one in self._targets.get(topic, {}).values()}
+        first = sorted(chosen.intersection(there)) if ANY_PARTITION not in chosen else []
+        for numbers in (first, [number for number in there if number not in first]):
+            if numbers and not self._all_are_visible(topic):
+                spans = reader.since(topic, numbers, since)
+                self._read(reader, spans, self._take_real, partial(self._all_are_visible, topic))
 
-    def _all_are_visible(self) -> bool:
+    def _all_are_visible(self, topic: str) -> bool:
+        """Return whether all was found that a topic should have; where it is not known what, all of the transaction."""
         wanted = set(needed(self._found))
+        if of_topic := self._targets.get(topic):
+            wanted.intersection_update(of_topic)
         return bool(wanted) and wanted <= {event.position for event in self._found.of(EventKind.VISIBLE)}
 
     def _read(
@@ -315,7 +338,7 @@ class TopicSearch:
         if half is None or half.control.transaction_id != self._found.transaction_id:
             return
         control = half.control
-        self._targets.setdefault(control.topic, set()).add(control.partition)
+        self._targets.setdefault(control.topic, {})[control.position] = (control.partition, message.key())
         own = control.options.timestamp
         stamped = half.append_time if own is None else min(own, half.append_time)
         self._real_since = stamped if self._real_since is None else min(stamped, self._real_since)
@@ -356,6 +379,11 @@ class TopicSearch:
             if late:
                 event = replace(event, detail=f"{detail}; late: {late.decode(errors='replace')}")
             self._found.note(event if kind == TIMESTAMP_LOG_APPEND_TIME else replace(event, time_ms=None))
+
+
+def _partition_of(named: int, key: bytes | None, partitions: int) -> int:
+    """Return the partition of a message; -1: it may be in any, as it names none and has no key."""
+    return named if named != ANY_PARTITION or key is None else partition_for_key(key, partitions)
 
 
 def _place_of(message: Message, what: EventKind) -> tuple[int, EventKind, str, int, int]:

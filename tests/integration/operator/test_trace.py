@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from outbox import Message
 from outbox._service.exit_codes import Exit
 from outbox.operator.commands.trace import app
 from outbox.protocol.half import HalfControl, Truth
 from outbox.protocol.identifiers import make_transaction_id
+from outbox.protocol.partitioner import partition_for_key
 from tests.support.bulk import send_halves
 from tests.support.commands import call_command, call_for_json
 from tests.support.harness import Site, wait_until
@@ -62,6 +64,24 @@ def test_the_story_of_a_delivered_transaction_and_of_one_message_of_it(shop: Sho
     shown = call_command(app, site, receipt.transaction_id)[1]
     assert "visible: readers see every message of it that counts" in shown
     assert "secret" not in shown
+
+
+def test_the_partition_of_the_key_is_read_first_then_the_others(shop: Shop) -> None:
+    site, topic = shop.site, shop.topic()
+    with shop.session() as session:
+        receipt = shop.publish(session, topic, "one")
+    record = shop.records(1, topic)[0]
+
+    def read() -> list[int]:
+        document = _trace(site, receipt.transaction_id)
+        assert document["state"] == "visible"
+        return [span["partition"] for span in document["searched"] if span["topic"] == site.topic(topic)]
+
+    assert read() == [record.partition]
+    more = next(count for count in range(4, 99) if partition_for_key(topic.encode(), count) != record.partition)
+    site.admin.create_partitions([NewPartitions(site.topic(topic), more)])[site.topic(topic)].result(20)
+    wait_until(lambda: len(site.admin.list_topics(timeout=10).topics[site.topic(topic)].partitions) == more)
+    assert read()[0] == partition_for_key(topic.encode(), more)
 
 
 def test_the_story_of_what_the_checker_rolled_back(site: Site) -> None:

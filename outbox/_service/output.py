@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
@@ -53,21 +53,6 @@ def field_table(title: str, content: Any) -> Table:
             shown = utc(value) if name.endswith("_ms") else str(value)
             table.add_row(name.removesuffix("_ms").replace("_", " "), shown)
     return table
-
-
-def row_table(rows: Sequence[Any]) -> Table:
-    """Return a table of rows that all have the same fields; what is not known is a question mark."""
-    listed = document(rows)
-    table = Table(*(name.replace("_", " ") for name in (listed[0] if listed else ())))
-    for row in listed:
-        table.add_row(*(_word(value) for value in row.values()))
-    return table
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "?" if value is None else str(value)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]

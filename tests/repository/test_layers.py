@@ -49,7 +49,7 @@ IMPURE_NAMES = {
 }
 
 EXTRAS = [
-    *("cloudevents", "greenlet", "opentelemetry", "prometheus_client", "psycopg_pool", "pydantic"),
+    *("greenlet", "opentelemetry", "prometheus_client", "psycopg_pool", "pydantic"),
     *("pyspark", "pytest", "rich", "structlog", "typer"),
 ]
 

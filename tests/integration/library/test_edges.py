@@ -11,8 +11,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
-from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from confluent_kafka.schema_registry import header_schema_id_serializer
@@ -22,7 +20,6 @@ from outbox import Message, MessageRefused
 from outbox._half.draft import Draft
 from outbox._kafka.channel import verify_channel
 from outbox._publish.tracing import with_trace
-from outbox.cloudevents import event_message
 from outbox.protocol.half import Headers
 from outbox.protocol.names import HEADER_PREFIX
 from outbox.protocol.size import real_record_size, record_size
@@ -235,25 +232,3 @@ def test_json_and_tombstones(shop: Shop) -> None:
         "name": "Zoë ☃",
     }
     assert (second.key, second.value) == (b"7", None)
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        CloudEvent(
-            {"source": "/orders", "type": "order.created", "subject": "42", "partitionkey": "kéy", "tenant": "nörd"},
-            {"total": 7, "name": "Zoë"},
-        ),
-        CloudEvent({"source": "/orders", "type": "scan", "datacontenttype": "image/png"}, b"\x89PNG\xff\x00"),
-        CloudEvent({"source": "/orders", "type": "order.closed"}),
-    ],
-    ids=["json", "bytes", "no data"],
-)
-def test_the_sdk_reads_a_cloudevent_from_the_real_topic(shop: Shop, event: CloudEvent) -> None:
-    topic = shop.topic()
-    (found,) = send(shop, topic, event_message(shop.site.topic(topic), event))
-    headers = {name: value or b"" for name, value in found.headers}
-    received = from_kafka_event(KafkaMessage(headers, found.key, found.value or b""))
-    assert received.get_attributes() == event.get_attributes()
-    assert received.get_data() == event.get_data()
-    assert found.value is not None

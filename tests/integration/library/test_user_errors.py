@@ -18,7 +18,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]  # public, but not in its __all__
 from psycopg import sql
 from sqlalchemy import create_engine, make_url, text
@@ -31,7 +30,6 @@ from outbox._cli.setting_options import pairs
 from outbox._rules.role_rights import Role
 from outbox._security.own_principal import recorded_name
 from outbox._settings.declared import PostgresSettings
-from outbox.cloudevents import event_message
 from outbox.listener import TransactionListener
 from outbox.operator.commands.acl import scope_of
 from outbox.protocol.names import Channel
@@ -273,8 +271,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
         lambda: TYPED("orders", value=_serialize_later).message("x"),
         "Use a synchronous serializer",
     ),
-    "event of another type": (lambda: event_message("orders", _event(WRONG, "text/plain")), "Give it as bytes or text"),
-    "event that is no JSON": (lambda: event_message("orders", _event(float("nan"))), "cannot be converted to JSON: "),
     "closed": (_closed(lambda outbox: outbox.ping()), "Create a new one"),
     "no session": (
         _in_memory(lambda outbox: outbox.publish(WRONG, Message("orders", "x"))),
@@ -327,11 +323,6 @@ OFFLINE: dict[str, tuple[Offline, str]] = {
     ),
     "purge of nothing": (lambda: Inbox("g").purge(WRONG, timedelta(0)), "must be above 0"),
 }
-
-
-def _event(data: object, content_type: str = "application/json") -> CloudEvent:
-    attributes = {"id": "1", "source": "/x", "type": "x", "specversion": "1.0", "datacontenttype": content_type}
-    return CloudEvent(attributes, data)  # type: ignore[arg-type]  # a user's slip
 
 
 def _two_phase(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.cimpl import NewPartitions
 
 from outbox import Message
 from outbox._service.exit_codes import Exit

@@ -14,14 +14,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from cloudevents.core.v1.event import CloudEvent
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import outbox
-from outbox.cloudevents import event_message
 from outbox.prometheus import PrometheusRecorder
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, assert_published, read_committed
 from tests.support.harness import Site, wait_until
@@ -117,8 +115,8 @@ def _names(site: Site) -> Iterator[dict[str, Any]]:
         session.begin()
         yield {
             **{name: value for module in MODULES for name, value in vars(module).items() if name[0].isupper()},
-            **{one.__name__: one for one in (AsyncSession, AvroSerializer, CloudEvent, Decimal, Session)},
-            **{one.__name__: one for one in (InMemoryOutbox, PrometheusRecorder, assert_published, event_message)},
+            **{one.__name__: one for one in (AsyncSession, AvroSerializer, Decimal, Session)},
+            **{one.__name__: one for one in (InMemoryOutbox, PrometheusRecorder, assert_published)},
             "ddl": outbox.ddl,
             "insert": insert,
             "select": select,

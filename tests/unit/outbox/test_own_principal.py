@@ -13,19 +13,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from hypothesis import given
-from hypothesis import strategies as st
 
-from outbox._security.own_principal import own_principal, recorded_name, subject_of
+from outbox._security.own_principal import own_principal, recorded_name
 from outbox.errors import ConfigurationError
 from outbox.operator.settings import SkipSettings
 
 NOW = dt.datetime.now(dt.UTC)
 KEY = ec.generate_private_key(ec.SECP256R1())
-KINDS = [
-    *(NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.LOCALITY_NAME),
-    *(NameOID.STATE_OR_PROVINCE_NAME, NameOID.DOMAIN_COMPONENT, NameOID.USER_ID),
-]
 
 
 def _certificate(parts: list[x509.RelativeDistinguishedName]) -> x509.Certificate:
@@ -42,31 +36,6 @@ def _named(**names: str) -> str:
     kinds = {"CN": NameOID.COMMON_NAME, "O": NameOID.ORGANIZATION_NAME}
     parts = [x509.RelativeDistinguishedName([x509.NameAttribute(kinds[kind], text)]) for kind, text in names.items()]
     return _pem(_certificate(parts))
-
-
-TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=16)
-ATTRIBUTES = st.builds(x509.NameAttribute, st.sampled_from(KINDS), TEXTS)
-PARTS = st.lists(ATTRIBUTES, min_size=1, max_size=2, unique_by=lambda one: one.oid).map(x509.RelativeDistinguishedName)
-
-
-@given(st.lists(PARTS, min_size=1, max_size=4))
-def test_subject_is_that_of_another_reader(parts: list[x509.RelativeDistinguishedName]) -> None:
-    """A library for certificates writes the same, in RFC 4514."""
-    certificate = _certificate(parts)
-    assert subject_of(f"before\n{_pem(certificate)}") == certificate.subject.rfc4514_string()
-
-
-@pytest.mark.parametrize("cut", [30, 100, 200])
-def test_malformed_certificate_is_refused(cut: int) -> None:
-    lines = _named(CN="orders").splitlines()
-    body = base64.b64encode(base64.b64decode("".join(lines[1:-1]))[:cut]).decode()
-    with pytest.raises(ValueError, match="certificate is"):
-        subject_of("\n".join([lines[0], body, lines[-1]]))
-
-
-def test_text_without_a_certificate_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no certificate"):
-        subject_of("-----BEGIN PRIVATE KEY-----")
 
 
 def _token(claims: object) -> str:
@@ -117,6 +86,7 @@ UNKNOWN = [
     (_sasl("GSSAPI"), "GSSAPI without a name"),
     ({**SSL, "ssl.keystore.location": "/some.p12"}, "in a keystore"),
     ({**SSL, "ssl.certificate.location": "/none.pem"}, "cannot be read"),
+    ({**SSL, "ssl.certificate.pem": "-----BEGIN PRIVATE KEY-----"}, "cannot be read"),
 ]
 
 
@@ -130,7 +100,7 @@ def test_principal_that_is_not_known_asks_for_a_name(kafka: dict[str, Any], why:
 
 def test_certificate_of_a_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "client.pem"
-    file.write_text(_named(CN="anna"))
+    file.write_text(f"Bag Attributes\n{_named(CN='anna')}{_named(CN='the issuer')}")
     assert own_principal({**SSL, "ssl.certificate.location": str(file)}) == "User:CN=anna"
 
 

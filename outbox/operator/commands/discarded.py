@@ -1,5 +1,6 @@
 """`outbox discarded`: transactions that were not delivered, halves or rows, and an operator's decisions on them."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -145,7 +146,7 @@ def _report(decision: Decision) -> None:
     left = [replace(one, transaction=decision.new_ids(one)[0] or one.transaction) for one in decision.left]
     typer.echo(f"{count - len(left)} of {count} have left the discard topic and the tables: they {done}")
     if left:
-        _show(left, "still there: refused again, or no relay has come to them yet")
+        _show(left, "still there: refused again, or no relay has come to them yet", decision.kind)
 
 
 def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, places: Discards) -> None:
@@ -159,11 +160,19 @@ def _show_list(chosen: Iterator[DiscardedTransaction], limit: int, places: Disca
 
 
 def _show(entries: Sequence[DiscardedTransaction], title: str, kind: OpKind | None = None) -> None:
-    """Print two or three lines for each, none of which needs more than 80 columns for ordinary names."""
+    """Print two or three lines for each, none of which needs more than 80 columns for ordinary names.
+
+    More than are listed for people, of which a decision is made, are sums by service and reason.
+    """
     if not entries:
         return
     console = PlainConsole()
     console.print(title)
+    if kind and len(entries) > LIMIT:
+        sums = Counter((entry.service, entry.reason, entry.why_not(kind)) for entry in entries)
+        for (service, reason, refusal), count in sums.most_common():
+            print_entry(console, f"{count} of {service}  {reason}", f"NOT THESE: {refusal}" if refusal else "")
+        return
     for entry in entries:
         refusal = entry.why_not(kind) if kind else ""
         print_entry(

@@ -93,6 +93,14 @@ def test_discarded_list_leaves_out_removed_and_limits(place: Site) -> None:
     assert max(map(len, printed.splitlines())) <= 80
 
 
+def test_a_decision_on_many_is_shown_as_sums(place: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discarded, "LIMIT", 2)
+    ids = [_discard(place, DiscardReason.TIMESTAMP) for _ in range(3)]
+    words = ("drop", "--all", "--reason", "TIMESTAMP", "--dry-run")
+    code, printed = call_command(discarded.app, place, *words)
+    assert (code, "3 of orders  TIMESTAMP" in printed, ids[0] in printed) == (Exit.OK, True, False)
+
+
 def test_discarded_list_of_nothing_names_what_was_not_looked_at(place: Site) -> None:
     words = ("list", "--service", "nobody")
     code, listed = call_for_json(discarded.app, place, *words)

@@ -17,7 +17,6 @@ from outbox.operator.reading.key_search import FoundMessage, KeySearch
 from outbox.operator.settings import OperatorSettings
 
 _NO_KEY = "A transaction that was rolled back leaves no key."
-_NO_TOPIC = "without --topic no record of a real topic is looked at"
 
 app = typer.Typer(help="Find the messages of a key: waiting, unsettled, discarded or delivered.", **ONE_COMMAND)
 
@@ -48,7 +47,7 @@ def find(
         search = KeySearch(key.encode(), topic or (), service, RECORDS, passed)
         _search(settings, search, start)
     if not topic:
-        search.miss("what was delivered", _NO_TOPIC)
+        search.miss("what was delivered", "without --topic no record of a real topic is looked at")
     found = sorted(search.found, key=lambda message: message.time_ms)
     if as_json:
         print_json(

@@ -1,7 +1,6 @@
 """What a service needs of Kafka to be ready (R43): membership of its group, and rights; and leaving the group."""
 
 import hashlib
-import os
 import socket
 import sys
 import threading
@@ -62,22 +61,21 @@ def static_name(cluster: str, group: str) -> str:
     each number to one process. Where there is none, as outside Linux, the name is empty.
     """
     place = f"\0outbox-{hashlib.sha256(f'{cluster} {group}'.encode()).hexdigest()}"
-    held = socket.socket(socket.AF_UNIX)
-    with suppress(OSError, StopIteration):
+    with socket.socket(socket.AF_UNIX) as held, suppress(OSError, StopIteration):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii")[:8]
         network = Path("/proc/self/ns/net").stat().st_ino
         number = next(number for number in range(_MOST_NAMES) if _is_bound(held, f"{place}-{number}"))
+        held.detach()  # it stays bound for the rest of this process
         return f"{socket.gethostname()}-{boot}-{network}-{number}"
     return ""
 
 
 def _is_bound(held: socket.socket, place: str) -> bool:
-    """Bind a socket for the rest of this process, unless another process has the place."""
+    """Bind a socket, unless another process has the place."""
     try:
         held.bind(place)
     except OSError:
         return False
-    os.dup(held.fileno())
     return True
 
 

@@ -9,7 +9,7 @@ from outbox._service.output import PlainConsole
 from outbox.errors import UsageError
 from outbox.operator.commands.pending import show_halves
 from outbox.operator.context import parse_duration
-from outbox.operator.reading.channel_reader import NEAR, _spans
+from outbox.operator.reading.channel_reader import NEAR, unsettled_spans
 from outbox.operator.state.channel_state import ChannelState
 from outbox.operator.state.unsettled_transactions import Choice, Gathering, Half, RecordedDecision, ServiceSum
 from outbox.protocol.check import CheckRequest
@@ -180,7 +180,7 @@ def test_gathering_keeps_few_in_full_and_counts_all() -> None:
 def test_what_a_checkpoint_names_is_read_in_few_spans() -> None:
     far = 10 + NEAR + 1
     checkpoint = HalfCheckpoint(5, far + 20, (range(5, 6), range(8, 10), range(far, far + 2)))
-    spans = list(_spans(Span("t", 3, 0, far + 50), checkpoint))
+    spans = list(unsettled_spans(Span("t", 3, 0, far + 50), checkpoint))
     assert [(span.partition, span.start, span.stop) for span, _ in spans] == [
         (3, 5, 10),
         (3, far, far + 2),

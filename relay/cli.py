@@ -2,16 +2,20 @@
 
 from typing import Any
 
+import structlog
 import typer
 
 from outbox._cli.setting_options import Check, layers, setting_options
 from outbox._service.channels.channel_threads import ServiceControl
+from outbox._service.membership import MemberFenced
 from outbox._service.process import collect_rarely, share_one_arena
 from outbox._service.run import run_service
 from outbox._settings.layers import load_all
 from relay import metrics
 from relay.service import RelayService
 from relay.settings import RelaySettings, require_allow_list
+
+log = structlog.get_logger()
 
 app = typer.Typer(
     epilog=layers(RelaySettings),
@@ -34,9 +38,23 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
         _run(given)
 
 
-def _make(settings: RelaySettings, control: ServiceControl) -> RelayService:
-    require_allow_list(settings.profile, settings.allowed_topics)
-    return RelayService(settings, control)
+class _Relay:
+    """A relay, made again if it fences itself: as a static member may that joins after its session has expired."""
+
+    def __init__(self, settings: RelaySettings, control: ServiceControl) -> None:
+        require_allow_list(settings.profile, settings.allowed_topics)
+        self._parts = (settings, control)
+        self._relay = RelayService(*self._parts)
+
+    def run(self) -> None:
+        while True:
+            try:
+                return self._relay.run()
+            except MemberFenced as error:
+                if self._parts[0].group_instance_id:  # another process may have it; no other has one that we hold
+                    raise
+                log.warning("The relay begins again: Kafka fenced its consumer", error=str(error))
+                self._relay = RelayService(*self._parts)
 
 
 def _run(given: dict[str, str]) -> None:
@@ -45,4 +63,4 @@ def _run(given: dict[str, str]) -> None:
     channels = load_all(RelaySettings, given)
     for name, settings in channels.items():
         require_allow_list(settings.profile, settings.allowed_topics, name)
-    run_service(RelaySettings, given, metrics.TABLE, _make)
+    run_service(RelaySettings, given, metrics.TABLE, _Relay)

@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]  # public, not in its __all__
 
 from outbox._kafka.admin import REQUEST_TIMEOUT, answer
 from outbox._service.channels.channel_context import current_channel, enter_channel
-from outbox.errors import ConfigurationError
+from outbox.errors import ConfigurationError, OutboxError
 
 log = structlog.get_logger()
 
@@ -77,6 +77,10 @@ def _is_bound(held: socket.socket, place: str) -> bool:
     except OSError:
         return False
     return True
+
+
+class MemberFenced(OutboxError):  # noqa: N818 - the name describes the state of the member
+    """Kafka has another consumer of the same static name: another process, or this one as it was before its session."""
 
 
 class Membership:
@@ -140,8 +144,9 @@ class Membership:
 
     def _give_back(self) -> None:
         """Leave the group before the consumer is closed: a static member that is closed stays in it."""
-        self._consumer.unsubscribe()
-        while generation(self._consumer.consumer_group_metadata()) >= 0:
+        with suppress(KafkaException):  # of one that has failed for good: another process has its name
+            self._consumer.unsubscribe()
+        while self._consumer.memberid():
             self._consumer.poll(_LEFT_POLL_SECONDS)
 
 

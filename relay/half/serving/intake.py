@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from outbox._kafka.admin import end_offsets
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.consumed_records import is_unreadable
-from outbox._service.membership import refuse_missing_right
+from outbox._service.membership import MemberFenced, refuse_missing_right
 from outbox._service.periodic import Periodic
 from outbox.protocol.names import Place
 
@@ -208,7 +208,7 @@ class Intake:
             return
         refuse_missing_right(error, "READ", {"group": self._group, "topic": message.topic() or self._half_topic})
         if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 - as above
-            raise KafkaException(error)
+            raise MemberFenced(error.str())
         log.warning("Consumer error", error=error.str())
         self._odd()
 

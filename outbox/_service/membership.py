@@ -141,7 +141,7 @@ class Membership:
     def _give_back(self) -> None:
         """Leave the group before the consumer is closed: a static member that is closed stays in it."""
         self._consumer.unsubscribe()
-        while generation(self._consumer.consumer_group_metadata()) >= 0:
+        while self._consumer.memberid():
             self._consumer.poll(_LEFT_POLL_SECONDS)
 
 

@@ -69,18 +69,17 @@ def test_missing_right_of_another_error_is_none() -> None:
     refuse_missing_right(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), "READ", {"group": "shop-relay"})
 
 
-def _consumer(generations: Iterable[int] = (-1,), **options: object) -> Mock:
-    metadata = [_metadata(number) for number in generations]
-    return Mock(spec=Consumer, **{"consumer_group_metadata.side_effect": metadata}, **options)
+def _consumer(ids: Iterable[str | None] = (None,), **options: object) -> Mock:
+    return Mock(spec=Consumer, **{"memberid.side_effect": ids}, **options)
 
 
 @pytest.mark.parametrize(
     ("stays", "calls"), [(True, ["close"]), (False, ["unsubscribe", "poll", "poll", "close"])], ids=["stays", "leaves"]
 )
 def test_a_static_member_leaves_its_group_unless_its_place_is_kept(*, stays: bool, calls: list[str]) -> None:
-    consumer = _consumer([3, 3, -1])
+    consumer = _consumer(["a", "a", None])
     Membership(consumer, stays=stays).leave()
-    assert [name for name, _, _ in consumer.method_calls if name != "consumer_group_metadata"] == calls
+    assert [name for name, _, _ in consumer.method_calls if name != "memberid"] == calls
 
 
 PROGRAM = """

@@ -21,20 +21,43 @@ _KNOWN: LiteralString = (
 )
 """Where a message shall go. A table that was changed by hand may have NULL there; '' is no topic and no service."""
 
-_DELETED: LiteralString = (
-    "m.xid, m.created_at, m.id, coalesce(m.partition, -1) AS partition, m.service, m.topic, m.timestamp"
+_ROWS: LiteralString = (
+    "unnest(ARRAY(SELECT generate_series(lower(run), upper(run) - 1) FROM unnest(b.ids) AS run), b.xids, b.starts,"
+    " b.targets) AS r (id, xid, created_at, target)"
 )
-_EVIDENCE: LiteralString = (
-    "evidence AS (INSERT INTO {delivered}"
-    " (xid, created_at, first_id, batch, ids, partition, service, topic, earliest)"
-    " SELECT xid, created_at, min(id), CAST(%(proven)s AS bigint), range_agg(int8range(id, id, '[]')), partition,"
-    " service, topic, min(timestamp) FROM gone GROUP BY xid, created_at, partition, service, topic"
-    " RETURNING ids), recorded AS (SELECT coalesce(sum(upper(run) - lower(run)), 0) AS recorded"
-    " FROM evidence, unnest(ids) run)"
-)
-"""Inserts the evidence of the rows that `gone` has deleted (R61); `proven` is the number of the batch in Kafka.
+"""The rows of a batch `b`, which is named or was delivered. No target: the first one, which is that of all rows."""
 
-`recorded` counts the rows that it has.
+_BATCH: LiteralString = "ids, xids, starts, xid_range, targets, services, topics, partitions, earliest"
+"""What is kept of the rows of a batch."""
+_NAMED: LiteralString = (
+    "(CAST(%(ids)s AS int8multirange), CAST(%(xids)s AS xid8[]), CAST(%(starts)s AS timestamptz[]),"
+    " CAST(%(xid_range)s AS int8range), CAST(%(targets)s AS integer[]), CAST(%(services)s AS text[]),"
+    " CAST(%(topics)s AS text[]), CAST(%(partitions)s AS integer[]), CAST(%(earliest)s AS bigint[]))"
+)
+"""The same of the next batch."""
+
+_EVIDENCE: LiteralString = (
+    "evidence AS (INSERT INTO {delivered} (first_id, batch, {batch}) SELECT first_id, CAST(%(proven)s AS bigint),"
+    " {batch} FROM settled WHERE ids <> '{{}}' RETURNING cardinality(xids) AS rows),"
+    " recorded AS (SELECT coalesce(sum(rows), 0) AS recorded FROM evidence)"
+)
+"""Inserts the evidence of the rows that `gone` deletes, which are those of `settled` (R61).
+
+`proven` is the number of the batch in Kafka. `recorded` counts the rows that have evidence.
+"""
+
+_GONE: LiteralString = (
+    "runs AS MATERIALIZED (SELECT first_id, lower(run) AS low, upper(run) AS high, CAST(sum(upper(run) - lower(run))"
+    " OVER (PARTITION BY first_id ORDER BY lower(run)) AS bigint) - upper(run) + 1 AS shift"
+    " FROM settled, unnest(ids) AS run),"
+    " gone AS (DELETE FROM {message} WHERE ctid = ANY (ARRAY(SELECT found.ctid"
+    " FROM moved, settled AS b JOIN runs USING (first_id),"
+    " LATERAL (SELECT m.ctid FROM {message} AS m WHERE m.id >= low AND m.id < high"
+    " AND m.xid = b.xids[m.id + shift] AND m.created_at = b.starts[m.id + shift] OFFSET 0) AS found)) RETURNING 1)"
+)
+"""Deletes the rows of the batch in `settled`, if `moved` has a row. Each is found by its id and place in the batch.
+
+OFFSET keeps the order: Postgres looks each run of ids up in the table, whatever it takes the table's size for.
 """
 
 _SAME: LiteralString = (
@@ -42,13 +65,10 @@ _SAME: LiteralString = (
 )
 """Whether a row is the one that is meant: an id may be given out again, and an xid, too (R72)."""
 
-_TRANSACTIONS: LiteralString = (
-    "ARRAY(SELECT DISTINCT CAST({transaction_id} AS text) FROM (SELECT xid, timestamptz 'epoch' +"
-    " started * interval '1 microsecond' AS created_at FROM unnest(xids, starts) AS r (xid, started)) AS named)"
-)
+_TRANSACTIONS: LiteralString = "ARRAY(SELECT DISTINCT CAST({transaction_id} AS text) FROM {rows})"
 _MISSING: LiteralString = (
-    "(SELECT count(*) FROM unnest(ids, xids, starts) AS r (id, xid, started)"
-    " WHERE NOT EXISTS (SELECT FROM {message} AS m WHERE {same}))"
+    "(SELECT count(*) FROM {rows} WHERE NOT EXISTS"
+    " (SELECT FROM {message} AS m WHERE m.id = r.id AND m.xid = r.xid AND m.created_at = r.created_at))"
 )
 """Of the rows that a row of the source table names: their transactions, and how many are not in the table."""
 
@@ -56,18 +76,21 @@ _LOST: LiteralString = "(highest = 0 AND EXISTS (SELECT FROM {delivered}))"
 """Whether rows left the message table of which the row of the source table has nothing."""
 
 _LEFT: LiteralString = (
-    "(SELECT xid, created_at, ids FROM {delivered}"
-    " UNION ALL SELECT xid, created_at, int8multirange(int8range(id, id, '[]')) FROM {discarded})"
+    "(SELECT r.created_at FROM {delivered} AS b, {rows} WHERE b.xid_range @> CAST(CAST(m.xid AS text) AS bigint)"
+    " AND b.ids @> m.id AND r.id = m.id AND r.xid = m.xid"
+    " UNION ALL SELECT d.created_at FROM {discarded} AS d WHERE d.xid = m.xid AND d.id = m.id)"
 )
-"""What has left the message table: a row of the same xid and id that is there has come back (R72)."""
+"""Starts of what has left the message table with the xid and id of the row `m`, which has come back then (R72)."""
 
-_HEADER_BYTES: LiteralString = (
-    "least(coalesce(pg_column_size(header_names)::bigint"
-    " * CASE WHEN pg_column_compression(header_names) IS NULL THEN 1 ELSE 255 END, 0)"
-    " + coalesce(pg_column_size(header_values)::bigint"
-    " * CASE WHEN pg_column_compression(header_values) IS NULL THEN 1 ELSE 255 END, 0), 1000000)"
+_BYTES: LiteralString = (
+    "coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0) + coalesce(octet_length(topic), 0)"
+    " + coalesce(octet_length(service), 0) + 300"
+    " + CASE WHEN pg_column_compression(header_names) IS NULL THEN coalesce(pg_column_size(header_names), 0)"
+    " ELSE least(pg_column_size(header_names), 4000) * 255 END"
+    " + CASE WHEN pg_column_compression(header_values) IS NULL THEN coalesce(pg_column_size(header_values), 0)"
+    " ELSE least(pg_column_size(header_values), 4000) * 255 END"
 )
-"""Bytes that a row's headers unpack to at most; to unpack them would cost the database more than to read the row."""
+"""Bytes that a row takes in memory at most. To unpack its headers would cost more than to read it."""
 
 _DDL: LiteralString = """
 CREATE TABLE IF NOT EXISTS {message} (
@@ -106,36 +129,55 @@ CREATE TABLE IF NOT EXISTS {source} (
     nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     delivered bigint NOT NULL DEFAULT 0,
     delivered_nonce uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
-    ids bigint[] NOT NULL DEFAULT '{{}}',
+    ids int8multirange NOT NULL DEFAULT '{{}}',
     xids xid8[] NOT NULL DEFAULT '{{}}',
-    starts bigint[] NOT NULL DEFAULT '{{}}',
+    starts timestamptz[] NOT NULL DEFAULT '{{}}',
+    xid_range int8range NOT NULL DEFAULT 'empty',
+    targets integer[] NOT NULL DEFAULT '{{}}',
+    services text[] NOT NULL DEFAULT '{{}}',
+    topics text[] NOT NULL DEFAULT '{{}}',
+    partitions integer[] NOT NULL DEFAULT '{{}}',
+    earliest bigint[] NOT NULL DEFAULT '{{}}',
     highest bigint NOT NULL DEFAULT 0,
     purged_until timestamptz,
     halted text,
     server bigint
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 COMMENT ON TABLE {source} IS
-    'The batch in delivery, and its rows by id, xid and created_at (us). delivered: the last known to be delivered.';
+    'The batch in delivery, and its rows as in {delivered}. delivered: the last batch known to be delivered.';
 COMMENT ON COLUMN {source}.highest IS 'No higher id has ever left the message table.';
 COMMENT ON COLUMN {source}.halted IS 'Why its owner stopped; NULL: it did not.';
 COMMENT ON COLUMN {source}.server IS 'The system identifier of the server on which it was last taken over.';
 CREATE TABLE IF NOT EXISTS {delivered} (
-    xid xid8 NOT NULL,
-    created_at timestamptz NOT NULL,
-    first_id bigint NOT NULL,
     delivered_at timestamptz NOT NULL DEFAULT now(),
     batch bigint NOT NULL,
+    first_id bigint NOT NULL,
     ids int8multirange NOT NULL,
-    partition integer NOT NULL,
-    service text NOT NULL,
-    topic text NOT NULL,
-    earliest bigint,
-    PRIMARY KEY (xid, created_at, first_id, delivered_at)
+    xids xid8[] NOT NULL,
+    starts timestamptz[] NOT NULL,
+    xid_range int8range NOT NULL,
+    targets integer[] NOT NULL,
+    services text[] NOT NULL,
+    topics text[] NOT NULL,
+    partitions integer[] NOT NULL,
+    earliest bigint[] NOT NULL,
+    PRIMARY KEY (delivered_at, batch, first_id)
 );
 COMMENT ON TABLE {delivered} IS
-    'Evidence of delivered messages: a row for each local transaction and topic. The relay purges it.';
-CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} (delivered_at);
+    'Evidence of delivered messages: a row for each batch. The relay purges it.';
+COMMENT ON COLUMN {delivered}.xids IS 'Of each row, in the order of the ids, as are starts (created_at) and targets.';
+COMMENT ON COLUMN {delivered}.xid_range IS 'From the lowest xid to the highest.';
+COMMENT ON COLUMN {delivered}.targets IS
+    'Of each row, its place in services, topics, partitions and earliest (of the timestamps there); {{}}: 1.';
+ALTER TABLE {source} {uncompressed};
+ALTER TABLE {delivered} {uncompressed};
+CREATE INDEX IF NOT EXISTS {delivered_index} ON {delivered} USING gist (xid_range);
 """
+
+# To compress them would cost more than to write them.
+_UNCOMPRESSED: LiteralString = (
+    "ALTER xids SET STORAGE EXTERNAL, ALTER starts SET STORAGE EXTERNAL, ALTER targets SET STORAGE EXTERNAL"
+)
 
 INSERT_RIGHT: LiteralString = "INSERT (service, topic, partition, timestamp, key, value, header_names, header_values)"
 
@@ -143,6 +185,7 @@ _EVIDENCE_RIGHT: LiteralString = "SELECT (xid, id, created_at, service, topic, p
 _SELECT_RIGHT: LiteralString = "SELECT (id, xid, created_at)"
 """What an INSERT returns: neither services nor keys can be read."""
 _PROOF_RIGHT: LiteralString = "SELECT (xid, created_at)"
+_DELIVERED_RIGHT: LiteralString = "SELECT (xid_range, xids, starts)"
 """What `outcome()` reads (R74)."""
 
 # A queue: rows are inserted at one end and deleted at the other. Vacuum must come early and must not pause.
@@ -171,18 +214,20 @@ class MessageTable(Tables):
             "publish": sql.Identifier(names.schema, names.publish_function),
             "index": sql.Identifier(f"{names.message}_xid"),
             "discarded_index": sql.Identifier(f"{names.discarded}_key"),
-            "delivered_index": sql.Identifier(f"{names.delivered}_at"),
+            "delivered_index": sql.Identifier(f"{names.delivered}_xid"),
             "quoted": sql.Literal(f'"{names.schema}"."{names.message}"'),
             "bounds_name": sql.Identifier(BOUNDS),
             "started": sql.SQL(STARTED_US),
-            "header_bytes": sql.SQL(_HEADER_BYTES),
+            "bytes": sql.SQL(_BYTES),
             "transaction_id": sql.SQL(TRANSACTION_ID),
             "known": sql.SQL(_KNOWN),
-            "deleted": sql.SQL(_DELETED),
+            "rows": sql.SQL(_ROWS),
+            "batch": sql.SQL(_BATCH),
+            "named": sql.SQL(_NAMED),
             "same": sql.SQL(_SAME),
             "counted": sql.SQL(COUNTED),
         }
-        parts = {"evidence": _EVIDENCE, "transactions": _TRANSACTIONS, "missing": _MISSING}
+        parts = {"evidence": _EVIDENCE, "gone": _GONE, "transactions": _TRANSACTIONS, "missing": _MISSING}
         parts |= {"lost": _LOST, "left": _LEFT}
         self._names |= {name: sql.SQL(text).format(**self._names) for name, text in parts.items()}
 
@@ -214,6 +259,7 @@ class MessageTable(Tables):
         """
         names, (size, bounds) = self.names, map(sql.SQL, CHECKS[Table.MESSAGE])
         texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST), "size": size, "bounds": bounds}
+        texts["uncompressed"] = sql.SQL(_UNCOMPRESSED)
         return [
             create_schema(names.schema),
             *(statement.format(**self._names, **texts) for statement in split(_DDL)),
@@ -247,7 +293,7 @@ class MessageTable(Tables):
             {
                 names.message: (INSERT_RIGHT, _SELECT_RIGHT),
                 names.discarded: (_PROOF_RIGHT,),
-                names.delivered: (_PROOF_RIGHT,),
+                names.delivered: (_DELIVERED_RIGHT,),
                 names.source: ("SELECT (id, purged_until)",),
             },
         )

@@ -34,8 +34,8 @@ STATEMENT_SECONDS = 60
 """How long the server lets a statement of a relay or an operator take."""
 
 PROGRESS: LiteralString = (
-    "SELECT name, incarnation::text, batch, delivered, ids, nonce::text, delivered_nonce::text, {transactions},"
-    " {missing}, {lost} FROM {source} WHERE id = 0"
+    "SELECT name, incarnation::text, batch, delivered, ARRAY(SELECT r.id FROM {rows}), nonce::text,"
+    " delivered_nonce::text, {transactions}, {missing}, {lost} FROM {source} AS b WHERE b.id = 0"
 )
 """The name of a source, and its `Progress`."""
 

@@ -52,6 +52,11 @@ _BATCHES = (
     f"incarnation uuid! = gen_random_uuid(), batch bigint! = 0, nonce uuid! = {_NO_NONCE},"
     f" delivered bigint! = 0, delivered_nonce uuid! = {_NO_NONCE}"
 )
+_ROWS = (
+    "ids int8multirange! = {}, xids xid8[]! = {}, starts timestamptz[]! = {}, xid_range int8range! = empty,"
+    " targets integer[]! = {}, services text[]! = {}, topics text[]! = {}, partitions integer[]! = {},"
+    " earliest bigint[]! = {}"
+)
 _COLUMNS: Mapping[Table, str] = {
     Table.CALLBACK: "transaction_id uuid!, service text!, state character(1)!, channel text!,"
     " half_topic_id uuid!, half_partition integer!, first_offset bigint!, last_offset bigint!, positions text!,"
@@ -63,10 +68,10 @@ _COLUMNS: Mapping[Table, str] = {
     .replace("created_at timestamptz!", "created_at timestamptz! = now()")
     .replace("partition integer!", "partition integer! = -1"),
     Table.DISCARDED: f"{_MESSAGE}, reason text!, detail text!, discarded_at timestamptz! = now()",
-    Table.DELIVERED: "xid xid8!, created_at timestamptz!, first_id bigint!, delivered_at timestamptz! = now(),"
-    " batch bigint!, ids int8multirange!, partition integer!, service text!, topic text!, earliest bigint",
-    Table.SOURCE: f"id integer!, name text!, {_BATCHES}, ids bigint[]! = {{}}, xids xid8[]! = {{}},"
-    " starts bigint[]! = {}, highest bigint! = 0, purged_until timestamptz, halted text, server bigint",
+    Table.DELIVERED: "delivered_at timestamptz! = now(), batch bigint!, first_id bigint!, "
+    + _ROWS.replace(" = {}", "").replace(" = empty", ""),
+    Table.SOURCE: f"id integer!, name text!, {_BATCHES}, {_ROWS}, highest bigint! = 0, purged_until timestamptz,"
+    " halted text, server bigint",
     Table.STAGED: "attempt uuid! = current_setting(outbox.attempt), id bigint! = ALWAYS AS IDENTITY,"
     f" staged_at timestamptz! = now(), {_CONTENT}",
     Table.SINK: "query text!, checkpoint text!, batch bigint!, rows bigint!, checksum bigint!,"
@@ -84,7 +89,7 @@ _KEYS: Mapping[Table, str] = {
     Table.FENCE: "id",
     Table.MESSAGE: "id",
     Table.DISCARDED: "xid, created_at, id",
-    Table.DELIVERED: "xid, created_at, first_id, delivered_at",
+    Table.DELIVERED: "delivered_at, batch, first_id",
     Table.SOURCE: "id",
     Table.STAGED: "attempt, id",
     Table.SINK: "query",

@@ -405,10 +405,6 @@ class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader=
         least=1,
     )
     body_bytes: int = setting(16_777_216, "Approximate size of the bodies kept in memory per partition.", least=0)
-    delivery: Literal["exactly_once", "at_least_once"] = setting(
-        "exactly_once",
-        "at_least_once: without Kafka transactions. Must be the same for all relays of a channel.",
-    )
     distrusted_checkpoint: Literal["stop", "deliver_again"] = setting(
         "stop", "What to do with a damaged or foreign checkpoint. deliver_again: redeliver its topic (duplicates)."
     )
@@ -428,7 +424,7 @@ class RelayFields(CheckAge, MessageTables, AllowedTopics, ServiceFields, reader=
         least=0,
     )
     batch_messages: int = setting(
-        5_000, "Approximate number of messages in one Kafka transaction.", unit="messages", least=1
+        10_000, "Approximate number of messages in one Kafka transaction.", unit="messages", least=1
     )
     group_instance_id: str = setting(
         "", "Static member name (KIP-345), unique per process: a restart moves no partitions.", of_process=True

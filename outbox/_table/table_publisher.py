@@ -294,6 +294,11 @@ _ASK = (
     ") AS given) AS asked"
 )
 _FOUND = "EXISTS (SELECT FROM {} AS found WHERE found.xid = asked.xid AND found.created_at = asked.started)"
+_EVIDENT = (
+    "EXISTS (SELECT FROM {} AS batch, unnest(batch.xids, batch.starts) AS found (xid, started)"
+    " WHERE batch.xid_range @> CAST(CAST(asked.xid AS text) AS bigint)"
+    " AND found.xid = asked.xid AND found.started = asked.started)"
+)
 _SECURED = "row_security_active(CAST('{}' AS text))"
 
 
@@ -341,7 +346,7 @@ def _statement(names: TableNames, transaction_id: str, *, numbered: bool) -> Sta
     text = _ASK.format(
         *(("$1", "$2") if numbered else ("%s", "%s")),
         secured=" OR ".join(map(_SECURED.format, [*tables, source])),
-        found=" OR ".join(map(_FOUND.format, tables)),
+        found=" OR ".join([*map(_FOUND.format, tables[:2]), _EVIDENT.format(tables[2])]),
         source=source,
         lost=LOST_XIDS,
     )

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -58,36 +57,12 @@ SUSPICIOUS_COMMIT_SECONDS = 1.0
 log = structlog.get_logger()
 
 
-class Delivery(Protocol):
-    """What writes the batches of one half partition, and belongs to its owner alone."""
+Offsets = Sequence[TopicPartition]
+Ready = Callable[[], object]
 
-    @property
-    def rest_ms(self) -> int:
-        """How long the next batch should wait after the last one, ms."""
 
-    @property
-    def timed_out(self) -> bool:
-        """Whether a request of the last batch timed out, and was repeated."""
-
-    def renew(self) -> None:
-        """Replace a producer that waits for a broker that has left the cluster (R79).
-
-        Call it between batches only, also while there are none.
-        """
-
-    def limit_batches(self, max_message_bytes: int) -> None:
-        """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
-
-        A limit that is not needed any more ends after a while.
-
-        Call it between batches only.
-        """
-
-    def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
-        """Write records, if any, then the checkpoint behind them; this object is of no further use after an error."""
-
-    def close(self) -> None:
-        """Let it go without waiting; what is open is ended by the next owner's take-over."""
+def at_once() -> None:
+    """Return: nothing needs to be durable before."""
 
 
 class TransactionalDelivery:
@@ -110,11 +85,17 @@ class TransactionalDelivery:
         self.take_overs = 1
         """How often a fresh producer has ended what may have been open."""
         self.rest_ms = 0
+        """How long the next batch should wait after the last one, ms."""
         self.timed_out = False
+        """Whether a request of the last batch timed out, and was repeated."""
         self._batch_size = BatchSize(int(self._config["batch.size"]), time.monotonic())
         self._producer = take_over(self._config)
 
     def renew(self) -> None:
+        """Replace a producer that waits for a broker that has left the cluster (R79).
+
+        Call it between batches only, also while there are none.
+        """
         with self._producer.fatal_errors():
             is_stale = self._producer.saw_broker_leave()
         if is_stale:
@@ -122,21 +103,36 @@ class TransactionalDelivery:
             self._replace()
 
     def limit_batches(self, max_message_bytes: int) -> None:
+        """Limit record batches to what a topic takes: librdkafka does not read its `max.message.bytes`.
+
+        A limit that is not needed any more ends after a while.
+
+        Call it between batches only.
+        """
         size = self._batch_size.for_topics(max_message_bytes, time.monotonic())
         if size != int(self._config["batch.size"]):
             self._config["batch.size"] = size
             self._replace()
 
-    def commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
+    def commit(
+        self, records: Iterable[Record], offsets: Offsets, group_metadata: bytes, ready: Ready = at_once
+    ) -> None:
+        """Write records, if any, then the checkpoint behind them; this object is of no further use after an error.
+
+        Before the checkpoint `ready` is called: it returns when all is durable that must be.
+        """
         try:
             with self._producer.fatal_errors():
-                seconds = self._commit(records, offsets, group_metadata)
+                seconds = self._commit(records, offsets, group_metadata, ready)
                 lost_something = self._producer.listen()
             self.rest_ms = rest_ms(seconds)
             self.timed_out = self._producer.take_timed_out()
         except DeliveryError as error:
             if error.remedy is Remedy.ABORT:
                 self._abort()
+            raise
+        except Exception:
+            self._abort()
             raise
         if lost_something or _is_suspicious(seconds):
             log.warning("Commit may have been sent twice, producer replaced", seconds=round(seconds, 3))
@@ -151,24 +147,25 @@ class TransactionalDelivery:
                 "hang, and the next owner of the half partition ends it"
             )
 
-    def _commit(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> float:
+    def _commit(self, records: Iterable[Record], offsets: Offsets, group_metadata: bytes, ready: Ready) -> float:
         """Write a Kafka transaction; return how long its commit took, seconds."""
         self._producer.listen()  # an idle connection that was closed before is none that breaks in this transaction
         producer = self._producer
         call_again(Step.BEGIN, 0, lambda _left: producer.client.begin_transaction())
-        self._fill(records, offsets, group_metadata)
+        self._fill(records, offsets, group_metadata, ready)
         started = time.monotonic()
         # With any other time-out librdkafka and the coordinator may come to different states.
         call_again(Step.COMMIT, COMMIT_SECONDS, lambda _left: producer.client.commit_transaction(-1))
         failpoint("relay.committed")
         return time.monotonic() - started
 
-    def _fill(self, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes) -> None:
+    def _fill(self, records: Iterable[Record], offsets: Offsets, group_metadata: bytes, ready: Ready = at_once) -> None:
         """Messages, flush, offsets: in this order (R15)."""
         self._producer.produce(records)
         failpoint("relay.produced")
         self._producer.flush()
         failpoint("relay.flushed")
+        ready()
         self._send_offsets(list(offsets), group_metadata)
         failpoint("relay.offsets_sent")
 
@@ -248,6 +245,7 @@ class TransactionalDelivery:
         self._producer = take_over(self._config)
 
     def close(self) -> None:
+        """Let it go without waiting; what is open is ended by the next owner's take-over."""
         self._producer.close()
 
 

@@ -13,9 +13,9 @@ from outbox.protocol.names import Channel
 from relay.delivery.rules.outgoing import Finding, Target
 from relay.delivery.rules.preflight import LookAgain, inspect, refused
 from relay.delivery.rules.topic_gate import Gate
-from relay.table.plain_window import is_plain, kind
+from relay.table.plain_window import is_plain
 from relay.table.row_transactions import RowTransaction, is_target, transactions
-from relay.table.rows import Row, RowId, which
+from relay.table.rows import Row, RowId, target_of, which
 
 WAITING_MAX = 100_000
 """Rows that may wait for topics. Above it, those that wait longest wait no longer, and pre-flight decides on them."""
@@ -52,7 +52,7 @@ class Admission:
         self._rows: Counter[tuple[str, str]] = Counter()  # that wait, by topic and service
         self._blocked: set[OrderingKey] = set()
         self._given_up: set[tuple[str, str]] = set()
-        self._has_released = False
+        self._released: int | None = None
 
     # --- what waits
 
@@ -81,14 +81,18 @@ class Admission:
         if released:
             self.forget()
 
-    def take_released(self) -> bool:
-        """Return whether something waits no longer since the last call: a window that was read lacks it."""
-        released, self._has_released = self._has_released, False
+    def take_released(self) -> int | None:
+        """Return the lowest id of the rows that wait no longer since the last call; None: all wait.
+
+        A window that was read lacks them.
+        """
+        released, self._released = self._released, None
         return released
 
     def forget(self) -> None:
         """Let the next window hold all that waits."""
-        self._has_released = True
+        lowest = min(self._waiting_ids, default=None)
+        self._released = lowest if self._released is None else min(self._released, lowest or self._released)
         self._waiting.clear()
         self._waiting_ids.clear()
         self._rows.clear()
@@ -105,7 +109,7 @@ class Admission:
 
     def look_up(self, rows: Iterable[Row]) -> None:
         """Have the gate name those topics of a window of which nothing is known."""
-        for service, topic, partition in set(map(kind, rows)):
+        for service, topic, partition in set(map(target_of, rows)):
             if is_target(topic, partition, service):
                 self._gate.need(service, Target(topic, partition))
 

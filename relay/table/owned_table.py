@@ -68,9 +68,6 @@ POOLED = (
 )
 """Why a source halts where the statements of one connection run in several sessions (R76)."""
 
-FEW_IDS = 16
-"""Most ids that the query compares with each row; for more of them, Postgres plans an index or hash lookup."""
-
 log = structlog.get_logger()
 
 
@@ -80,6 +77,7 @@ class Window(NamedTuple):
     rows: Sequence[Row]
     beyond: frozenset[Local]  # their local transactions that have further rows behind the window
     now: int  # the database's time, ms since 1970: no process decides by its own clock (R25)
+    is_full: bool = False  # whether there may be more
 
 
 class Refusal(NamedTuple):
@@ -116,16 +114,6 @@ def open_session(settings: TableSettings, patience: int = 1) -> psycopg.Connecti
     )
     made.watch = partial(calling, "a statement on a table", server="Postgres")
     return made
-
-
-def may_prepare(left_out: Sequence[object]) -> bool | None:
-    """Return psycopg's argument `prepare` for a statement that leaves ids out.
-
-    Postgres makes one plan for all executions of a prepared statement, which compares each row with each id: minutes
-    for the 100,000 ids that may be left out. A statement that is not prepared is planned for the ids at hand, which
-    takes about a millisecond, and looks each row up among them.
-    """
-    return None if len(left_out) <= FEW_IDS else False
 
 
 class OwnedTable(ABC):
@@ -206,8 +194,14 @@ class OwnedTable(ABC):
 
         Args:
             size: Their bytes at most; one row is returned in any case.
-            skip: Ids to leave out, at most 200,000 or so.
+            skip: Ids to leave out, at most 200,000 or so: of rows that are in delivery, or wait.
         """
+
+    def take(self, window: Window, taken: int) -> None:  # noqa: B027 - only where rows are not left out by their ids
+        """Let the next window begin behind so many rows of the last one. Before that, the same rows are read again."""
+
+    def read_again(self, first: int) -> None:  # noqa: B027 - as above
+        """Let the next window begin no later than with the row of this id: it waits no longer."""
 
     @abstractmethod
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:

@@ -14,11 +14,21 @@ BEGIN_SECONDS = 0.008
 """A source waits for notifications once its pause has grown to this. Where rows come faster, notifications would save
 little time, and slow the commits."""
 
+REST_SECONDS_EACH = 0.0005
+REST_SECONDS_MAX = 0.05
+"""Pause after a window that was not full, for each row but one, up to this. A small Kafka transaction costs the broker
+milliseconds, whatever it holds: many messages wait for company, and one alone does not."""
+
 NOTIFIED_SECONDS = 1.0
 """Pause between two looks at an empty table while commits are notified: what a lost notification costs at most."""
 
 LOOK_SECONDS = 60.0
 """Pause before it is looked again whether a table without the trigger has got it."""
+
+
+def rest(rows: int) -> float:
+    """Return the pause after a window of so many rows, seconds."""
+    return min(REST_SECONDS_EACH * max(rows - 1, 0), REST_SECONDS_MAX)
 
 
 class Pauses:

@@ -14,13 +14,10 @@ from outbox.protocol.size import largest_size
 from relay.delivery.rules.outgoing import Target
 from relay.delivery.rules.preflight import RealTopic
 from relay.table.row_transactions import is_target
-from relay.table.rows import ARRAY_HEAD, EPOCH_US, Row, counted_names
+from relay.table.rows import ARRAY_HEAD, EPOCH_US, Row, counted_names, target_of
 
 Judge = Callable[[str, Target], RealTopic | None]
 """Returns a real topic if it takes messages of a service to a target now; None: that must be decided on."""
-
-kind = itemgetter(3, 4, 5)
-"""Returns service, topic and partition of a row: rows with equal ones are judged alike."""
 
 _started, _timestamp, _key, _value, _values = map(itemgetter, (2, 6, 7, 8, 10))
 
@@ -41,7 +38,7 @@ def is_plain(rows: Sequence[Row], judge: Judge, now: int, more: int) -> bool:
 
 def _topics(rows: Iterable[Row], judge: Judge) -> list[RealTopic] | None:
     found: list[RealTopic] = []
-    for service, name, partition in set(map(kind, rows)):
+    for service, name, partition in set(map(target_of, rows)):
         topic = judge(service, Target(name, partition)) if is_target(name, partition, service) else None
         if topic is None:
             return None

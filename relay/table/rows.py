@@ -37,6 +37,7 @@ class Row(NamedTuple):
         started: Start of the local transaction, microseconds since 2000.
         partition: Real queue id, or -1 for "by key".
         timestamp: The message's own timestamp, ms since 1970.
+        total: Bytes of this row and of those before it in its window.
     """
 
     xid: int
@@ -50,6 +51,7 @@ class Row(NamedTuple):
     value: bytes | None
     names: Headers = None
     values: Headers = None
+    total: int = 0
 
 
 class RowId(int):
@@ -80,6 +82,12 @@ Which = tuple[int, int, str]
 
 which = itemgetter(0, 2, 3)
 """Returns the `Which` of a row."""
+
+Target = tuple[str, str, int]
+"""Service, topic and partition: rows with equal ones are judged alike."""
+
+target_of = itemgetter(3, 4, 5)
+"""Returns the `Target` of a row."""
 
 id_of, topic_of = itemgetter(1), itemgetter(4)
 """Return the id and the topic of a row."""
@@ -136,7 +144,7 @@ def records(rows: Iterable[Row], messages: Counter[Which], origin: str) -> Itera
     last: Which | None = None
     prefix, shared = b"", (("", b""), ("", b""))
     for row in rows:
-        xid, id_, started, service, topic, partition, timestamp, key, value, names, values = row
+        xid, id_, started, service, topic, partition, timestamp, key, value, names, values, _ = row
         of = (xid, started, service)
         if of != last:
             last, prefix = of, f"{transaction_id(row)}/".encode()

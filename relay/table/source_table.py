@@ -3,7 +3,7 @@
 import time
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, LiteralString, cast
 
 import psycopg
@@ -19,12 +19,16 @@ from outbox._service.exit_codes import UnsafeError
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError
 from outbox.protocol.identifiers import table_transaction_id
-from relay.table.id_floor import IdFloor
-from relay.table.owned_table import HALTED, OwnedTable, Refusal, TableFigures, Window, is_bigint, may_prepare, refusals
-from relay.table.rows import EPOCH_US, Row, id_of
+from relay.table.named_rows import Xids, columns, listed, register
+from relay.table.owned_table import HALTED, OwnedTable, Refusal, TableFigures, Window, is_bigint, refusals
+from relay.table.read_cursor import ReadCursor
+from relay.table.rows import EPOCH_US, Local, Row, id_of
 
-PURGE_ROWS = 10_000
-"""Rows of evidence that one statement purges, about as many as a batch adds."""
+PURGE_ROWS = 100
+"""Rows of evidence that one statement purges, each of a batch."""
+
+BELOW_SECONDS = 60.0
+"""Pause between two looks for rows that were passed: their ids must not be chosen, but an operator can do so."""
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name) VALUES (0, %s) ON CONFLICT (id) DO NOTHING"
 # Another server has its own xids: there no evidence proves nothing about a transaction from before (R74).
@@ -37,52 +41,59 @@ _HIGHEST: LiteralString = (
     "SELECT highest, (SELECT pg_relation_filenode(tableoid) FROM {sequence}) FROM {source} WHERE id = 0"
 )
 
-# A row takes about 300 bytes beside what is counted. RESTART gives a sequence another file. The statement fails where
-# ids were set back: the order of the rows is not that of their ids any more (R72).
+# RESTART gives a sequence another file. The statement fails where ids were set back: the order of the rows is not that
+# of their ids any more (R72). Without `+ 0` Postgres could walk through all rows up to the last one. The limit of bytes
+# cuts behind the first row that does not fit. The first row of the result is about the statement.
 _WINDOW: LiteralString = (
-    "WITH since AS MATERIALIZED (SELECT CAST(CASE WHEN last_value - CAST(NOT is_called AS integer) < %(newest)s"
+    "WITH forward AS MATERIALIZED (SELECT CAST(CASE WHEN last_value - CAST(NOT is_called AS integer) < %(newest)s"
     " OR pg_relation_filenode(tableoid) <> CAST(%(ids_file)s AS oid) THEN 'ids were set back'"
-    " ELSE %(floor)s::text END AS bigint) AS id FROM {sequence}),"
-    " head AS MATERIALIZED (SELECT id, coalesce(octet_length(value), 0) + coalesce(octet_length(key), 0)"
-    " + {header_bytes} + coalesce(octet_length(topic), 0) + coalesce(octet_length(service), 0) + 300 AS size"
-    " FROM {message}"
-    " WHERE id >= (SELECT id FROM since) AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id LIMIT %(rows)s),"
-    " sums AS (SELECT id, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM head),"
-    " cut AS MATERIALIZED (SELECT coalesce(max(id) FILTER (WHERE total <= %(bytes)s), min(id)) AS last FROM sums)"
-    " SELECT xid, id, created_at, {known}, timestamp, key, value, array_send(header_names),"
-    " array_send(header_values) FROM {message} WHERE id >= (SELECT id FROM since) AND id <= (SELECT last FROM cut)"
-    " AND id <> ALL (CAST(%(skip)s AS bigint[])) ORDER BY id"
+    " ELSE %(last)s::text END AS bigint) AS last FROM {sequence})"
+    " SELECT NULL, NULL, clock_timestamp(), pg_current_snapshot()::text, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL"
+    " UNION ALL SELECT xid, id, created_at, {known}, timestamp, key,"
+    " CASE WHEN total <= %(bytes)s OR total = size THEN value END, array_send(header_names),"
+    " array_send(header_values), total FROM"
+    " (SELECT *, sum(size) OVER (ORDER BY id ROWS UNBOUNDED PRECEDING) AS total FROM (SELECT *, {bytes} AS size FROM"
+    " ((SELECT * FROM {message} WHERE id > (SELECT last FROM forward) ORDER BY id LIMIT %(rows)s)"
+    " UNION ALL (SELECT * FROM {message} WHERE xid = ANY (CAST(%(open)s AS xid8[])) AND id + 0 <= %(last)s"
+    " ORDER BY id LIMIT %(rows)s)"
+    " UNION ALL (SELECT * FROM {message} WHERE xid >= CAST(%(xmax)s AS xid8)"
+    " AND xid < pg_snapshot_xmax(pg_current_snapshot()) AND id + 0 <= %(last)s ORDER BY id LIMIT %(rows)s)"
+    " ORDER BY id LIMIT %(rows)s) AS found) AS sized) AS summed WHERE total - size < %(bytes)s"
+)
+_LOW: LiteralString = (
+    "SELECT min(m.id) FROM unnest(CAST(%(ids)s AS bigint[]), CAST(%(xids)s AS xid8[])) AS m (id, xid)"
+    " WHERE EXISTS {left}"
 )
 _BEYOND: LiteralString = (
-    "SELECT now, xid, started, back FROM (SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint),"
-    " (SELECT min(r.id) FROM unnest(CAST(%(low)s AS bigint[]), CAST(%(low_xids)s AS xid8[])) AS r (id, xid)"
-    " WHERE EXISTS (SELECT FROM {left} AS l WHERE l.xid = r.xid AND l.ids @> r.id))) AS c (now, back)"
-    " LEFT JOIN (SELECT DISTINCT xid::text::bigint AS xid, {started} AS started FROM {message}"
-    " WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s) AS beyond ON true"
+    "SELECT DISTINCT xid::text::bigint, {started} FROM {message}"
+    " WHERE xid = ANY (CAST(%(xids)s AS xid8[])) AND id > %(last)s"
 )
+_BELOW: LiteralString = "SELECT count(*) FROM {message} WHERE id <= %(last)s"
 _TRANSACTIONS: LiteralString = (
     "SELECT id, xid::text::bigint, {started} FROM {message} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
     " UNION ALL SELECT id, xid::text::bigint, {started} FROM {discarded} WHERE id = ANY (CAST(%(ids)s AS bigint[]))"
 )
 _MOVE: LiteralString = (
-    "WITH named AS MATERIALIZED (SELECT unnest(ids) AS id, unnest(xids) AS xid, unnest(starts) AS started"
-    " FROM {source} WHERE id = 0 AND %(settles)s),"
+    "WITH settled AS MATERIALIZED (SELECT lower(ids) AS first_id, ids, xids || '{{}}' AS xids,"
+    " starts || '{{}}' AS starts, xid_range, targets, services, topics, partitions, earliest FROM {source}"
+    " WHERE id = 0 AND %(settles)s),"
     " moved AS (UPDATE {source} SET batch = %(batch)s, nonce = CAST(%(nonce)s AS uuid), delivered = %(delivered)s,"
-    " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), ids = CAST(%(ids)s AS bigint[]),"
-    " xids = CAST(%(xids)s AS xid8[]), starts = CAST(%(starts)s AS bigint[]), highest = greatest(highest, %(highest)s)"
+    " delivered_nonce = CAST(%(delivered_nonce)s AS uuid), highest = greatest(highest, %(highest)s),"
+    " ({batch}) = {named}"
     " WHERE id = 0 AND incarnation = CAST(%(incarnation)s AS uuid) AND nonce = CAST(%(expected)s AS uuid)"
-    " AND %(named)s IN (0, cardinality(ids))"
-    " RETURNING batch, (batch, nonce, delivered, delivered_nonce, ids, xids, starts) = (%(batch)s,"
-    " CAST(%(nonce)s AS uuid), %(delivered)s, CAST(%(delivered_nonce)s AS uuid), CAST(%(ids)s AS bigint[]),"
-    " CAST(%(xids)s AS xid8[]), CAST(%(starts)s AS bigint[])) AND highest >= %(highest)s AS is_set),"
-    " gone AS (DELETE FROM {message} AS m USING moved, named AS r WHERE {same} RETURNING {deleted}), {evidence},"
+    " AND %(named)s IN (0, cardinality(xids))"
+    " RETURNING batch, (batch, nonce, delivered, delivered_nonce) = (%(batch)s, CAST(%(nonce)s AS uuid),"
+    " %(delivered)s, CAST(%(delivered_nonce)s AS uuid)) AND ({batch}) = {named}"
+    " AND highest >= %(highest)s AS is_set),"
+    " {gone}, {evidence},"
     " refused AS (DELETE FROM {message} AS m USING moved, unnest(%(refused)s::bigint[], %(refused_xids)s::xid8[],"
     " %(refused_starts)s::bigint[], %(reasons)s::text[], %(details)s::text[]) AS r (id, xid, started, reason, detail)"
     " WHERE {same} RETURNING m.*, r.reason, r.detail),"
     " kept AS (INSERT INTO {discarded} (xid, id, created_at, service, topic, partition, timestamp, key, value,"
     " header_names, header_values, reason, detail) SELECT xid, id, created_at, {known},"
     " timestamp, key, value, header_names, header_values, reason, detail FROM refused ON CONFLICT DO NOTHING"
-    " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone, (SELECT count(*) FROM named) AS named,"
+    " RETURNING 1), counted AS (SELECT (SELECT count(*) FROM gone) AS gone,"
+    " (SELECT coalesce(sum(high - low), 0) FROM runs) AS named,"
     " recorded, (SELECT count(*) FROM refused) AS moved, cardinality(%(refused)s::bigint[]) AS refused,"
     " (SELECT count(*) FROM kept) AS kept FROM recorded) {counted}"
 )
@@ -95,19 +106,10 @@ _PURGE: LiteralString = (
     " SELECT count(*) FROM old"
 )
 _FIGURES: LiteralString = (
-    "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} WHERE id >= %(floor)s"
-    " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(floor)s),"
+    "SELECT (SELECT extract(epoch FROM clock_timestamp() - created_at) FROM {message} WHERE id >= %(first)s"
+    " ORDER BY id LIMIT 1), (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {message} WHERE id >= %(first)s),"
     " (SELECT count(*) FROM (SELECT FROM {discarded} LIMIT 10000) AS found)"
 )
-# INSERT and COPY take this lock before they are given an id. Only prepared transactions have no pid.
-_WRITERS: LiteralString = (
-    "SELECT ARRAY(SELECT CASE WHEN l.pid IS NULL THEN 'prepared' ELSE l.virtualtransaction END"
-    " FROM pg_locks l JOIN pg_database d ON d.oid = l.database"
-    " WHERE d.datname = current_database() AND l.locktype = 'relation' AND l.granted"
-    " AND l.mode = 'RowExclusiveLock' AND l.relation = CAST({quoted} AS regclass)"
-    " AND l.pid IS DISTINCT FROM pg_backend_pid())"
-)
-
 
 _AS_NUMBERS = ("xid8", "timestamptz")
 """Types that the driver returns as Postgres has them: a number, and microseconds since 2000."""
@@ -121,12 +123,13 @@ class SourceTable(OwnedTable):
         super().__init__(name, table.names, connection, table.places)
         self._table = table
         self._keep_ms = settings.keep_settled_ms
-        self._floor = IdFloor(time.monotonic())
+        self._cursor = ReadCursor()
+        self._below_at = time.monotonic() + BELOW_SECONDS
         self._highest = 0  # no higher id ever left the table
         self._ids_file: int | None = None  # of the sequence
         self._window = table.compose(_WINDOW)
-        self._beyond = table.compose(_BEYOND)
         self._move = table.compose(_MOVE)
+        register(connection)
 
     def _explained(self) -> Any:
         return explained(self._names.schema, self._names.message, self._right())
@@ -162,54 +165,66 @@ class SourceTable(OwnedTable):
             )
 
     def window(self, rows: int, size: int, skip: Sequence[int]) -> Window:
-        self._look_at_writers()
+        self._look_below(skip)
+        place = self._cursor.place
+        parameters = {"rows": rows, "bytes": size, **place._asdict(), "open": f"{{{','.join(place.open)}}}"}
+        parameters |= {"newest": max(self._highest, self._cursor.highest), "ids_file": self._ids_file}
         cursor = self._connection.cursor(binary=True)
         for type_ in _AS_NUMBERS:
             cursor.adapters.register_loader(type_, Int8BinaryLoader)
-        parameters = {"rows": rows, "bytes": size, "skip": _array(skip), "floor": self._floor.id}
-        parameters |= {"newest": max(self._highest, self._floor.newest), "ids_file": self._ids_file}
         try:
             with self._explained():
-                read = cursor.execute(self._window, parameters, prepare=may_prepare(skip)).fetchall()
+                (about, *found) = cursor.execute(self._window, parameters, prepare=True).fetchall()
         except psycopg.errors.InvalidTextRepresentation as error:
             self.verify()
             raise ConfigurationError(f"The ids of {self.full_name} were set back. It is examined again.") from error
-        found = cast("list[Row]", read)
-        self._floor.saw([row[1] for row in found], skip, time.monotonic())
         failpoint("relay.table_read")
-        if not found:
-            return Window((), frozenset(), 0)
-        return self._look_beyond(found)
+        is_cut = len(found) == rows
+        if len(found) > 1 and found[-1][11] > size:
+            is_cut = bool(found.pop())
+        beyond = self._beyond(found) if is_cut else frozenset()
+        kept = self._cursor.saw(cast("list[Row]", found), about[3], skip, is_cut=is_cut)
+        self._require_new(kept)
+        return Window(kept, beyond, (about[2] + EPOCH_US) // 1_000, is_cut)
 
-    def _look_beyond(self, found: Sequence[Row]) -> Window:
-        """Return the window of some rows, after a look at those that may have come back (R72)."""
+    def _beyond(self, found: Sequence[Any]) -> frozenset[Local]:
+        """Return the local transactions of some rows that go on behind the last one."""
+        parameters = {"xids": Xids({row[0] for row in found}), "last": found[-1][1]}
+        return frozenset(self._connection.execute(self._table.compose(_BEYOND), parameters).fetchall())
+
+    def _require_new(self, found: Sequence[Row]) -> None:
+        """Halt if a row has come back (R72)."""
         low = found[: bisect_right(found, self._highest, key=id_of)]
-        parameters = {
-            "xids": list(map(str, {row[0] for row in found})),
-            "last": found[-1][1],
-            "low": _array(row[1] for row in low),
-            "low_xids": _array(row[0] for row in low),
-        }
-        beyond = self._connection.execute(self._beyond, parameters).fetchall()
-        now, _, _, back = beyond[0]
+        if not low:
+            return
+        parameters = {"ids": listed(row[1] for row in low), "xids": Xids(row[0] for row in low)}
+        ((back,),) = self._connection.execute(self._table.compose(_LOW), parameters).fetchall()
         if back is not None:
             raise UnsafeError(
                 f"Table source {self.name}, table {self._table.full_name}: row {back} waits, although the table of "
                 f"delivered or of discarded messages has its xid and id: it has come back, as from a backup. {HALTED}"
             )
-        return Window(found, frozenset((xid, us) for _, xid, us, _ in beyond if us is not None), now)
 
-    def _look_at_writers(self) -> None:
-        now = time.monotonic()
-        if self._floor.is_due(now):
-            (writers,) = self._connection.execute(self._table.compose(_WRITERS)).fetchone() or ((),)
-            self._floor.look(writers, now)
+    def _look_below(self, known: Collection[int]) -> None:
+        """Read from the lowest id once more if there are rows that were passed: an operator may have inserted them."""
+        if time.monotonic() < self._below_at:
+            return
+        self._below_at, last = time.monotonic() + BELOW_SECONDS, self._cursor.place.last
+        ((count,),) = self._connection.execute(self._table.compose(_BELOW), {"last": last}).fetchall()
+        if count != sum(id_ <= last for id_ in known):
+            self._cursor.read_again(1)
+
+    def take(self, window: Window, taken: int) -> None:
+        self._cursor.take(window.rows, taken)
+
+    def read_again(self, first: int) -> None:
+        self._cursor.read_again(first)
 
     def transaction_ids(self, ids: Collection[str]) -> dict[str, set[str]]:
         """See `OwnedTable`. A discarded row may have the id of one that waits."""
         possible = [int(id_) for id_ in ids if is_bigint(id_)]
         found: defaultdict[str, set[str]] = defaultdict(set)
-        for id_, xid, us in self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": _array(possible)}):
+        for id_, xid, us in self._connection.execute(self._table.compose(_TRANSACTIONS), {"ids": listed(possible)}):
             found[str(id_)].add(table_transaction_id(xid, us))
         return found
 
@@ -224,14 +239,12 @@ class SourceTable(OwnedTable):
         self._highest = max([self._highest, *after.ids, *(refusal.id for refusal in refused)])
         rows = {
             "highest": self._highest,
-            "ids": _array(after.ids),
-            "xids": _array(row[0] for row in ready),
-            "starts": _array(row[2] + EPOCH_US for row in ready),
-            "refused_xids": _array(refusal.local[0] for refusal in refused),
-            "refused_starts": _array(refusal.local[1] for refusal in refused),
+            **columns(ready),
+            "refused_xids": listed(refusal.local[0] for refusal in refused),
+            "refused_starts": listed(refusal.local[1] for refusal in refused),
             "proven": after.delivered,
         }
-        return self._take(self._move, before, after, rows | refusals(refused, _array))
+        return self._take(self._move, before, after, rows | refusals(refused, listed))
 
     def _purge(self) -> bool:
         parameters = {"keep_ms": self._keep_ms, "rows": PURGE_ROWS}
@@ -240,11 +253,6 @@ class SourceTable(OwnedTable):
 
     def _figures(self) -> TableFigures:
         """See `OwnedTable`. The number of rows that wait is about right."""
-        row = self._connection.execute(self._table.compose(_FIGURES), {"floor": self._floor.id}).fetchone()
+        row = self._connection.execute(self._table.compose(_FIGURES), {"first": self._cursor.first}).fetchone()
         oldest, count, discarded = row or (0, 0, 0)
         return TableFigures(float(oldest or 0), int(count), int(discarded))
-
-
-def _array(ids: Iterable[int]) -> str:
-    """Return ids as an array literal: psycopg takes ten times as long for a list."""
-    return f"{{{','.join(map(str, ids))}}}"

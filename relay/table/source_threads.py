@@ -15,17 +15,16 @@ from confluent_kafka.admin import AdminClient
 
 from outbox._kafka.channel import ChannelDescription
 from outbox._postgres.dsn import query_problem
-from outbox._service.channels.channel_context import current_channel, enter_channel
+from outbox._service.channels.channel_context import current_channel, enter_channel, thread_pool
 from outbox._service.exit_codes import UnsafeError, reason_of, traceback_of
 from outbox._settings.declared import TableSettings
 from outbox.errors import ConfigurationError, OutboxError
 from relay import metrics
-from relay.delivery.at_least_once_delivery import PlainRows
 from relay.delivery.call_watch import overdue
 from relay.delivery.producer import DeliveryError
 from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
-from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
+from relay.delivery.transactional_delivery import TransactionalDelivery, request_seconds
 from relay.recovery.hanging_checkpoint import HeldBackError, end_hanging
 from relay.recovery.hanging_transactions import OwnHangingTransactions
 from relay.settings import RelaySettings
@@ -48,6 +47,8 @@ DSN_SECONDS = 10.0
 """Pause between two looks whether the connection string is still the one of the session."""
 HALTED_SECONDS = 5.0
 """Pause before a halted source is looked at again: an operator may have acted."""
+LINGER_MS = "5"
+"""Larger record batches cost Kafka less. The end of a batch waits for nothing: a flush sends what there is."""
 STOP_SECONDS = 5.0
 """Time for the open Kafka transactions of all sources when the process is asked to stop."""
 
@@ -79,6 +80,7 @@ class _SourceThread(threading.Thread):
         self._pause = PAUSE_SECONDS
         self._dsn, self._dsn_at = "", 0.0
         self.halted, self.unserved = "", "it is not taken over yet"
+        self._session: int | None = None  # the thread that runs the statements
         self._is_owner = False
 
     def run(self) -> None:
@@ -180,18 +182,13 @@ class _SourceThread(threading.Thread):
         settings, channel = self._cluster.settings, self._cluster.channel.channel
         return KafkaProgress(settings.connection(), channel, self._source, settings.hanging_transaction)
 
-    def _delivery(self, kafka: KafkaProgress) -> Delivery:
+    def _delivery(self, kafka: KafkaProgress) -> TransactionalDelivery:
         """Return an initialised producer; a former owner cannot commit any more."""
         settings, patience = self._cluster.settings, self._feedback.volume.patience
-        connection = settings.polled_connection()
-        if settings.delivery == "at_least_once":
-            discard_topic = self._cluster.channel.channel.discard_topic
-            return PlainRows(connection, kafka.group, discard_topic, kafka.metadata, patience)
+        connection = {"linger.ms": LINGER_MS, **settings.polled_connection()}
         return TransactionalDelivery(connection, kafka.group, patience, kafka.group)
 
-    def _hanging(self, table: OwnedTable, delivery: Delivery) -> HangingTransactions:
-        if not isinstance(delivery, TransactionalDelivery):
-            return HangingTransactions()
+    def _hanging(self, table: OwnedTable, delivery: TransactionalDelivery) -> HangingTransactions:
         settings, admin, description, _ = self._cluster
         author, group = RowAuthor(table, is_delivered=True), description.channel.relay_group
         return OwnHangingTransactions(settings.connection(), admin, group, author, delivery)
@@ -216,17 +213,23 @@ class _SourceThread(threading.Thread):
             word = "commit"  # it was acknowledged, and its rows are deleted
         end_hanging(settings.connection(), admin, channel.channel, kafka.owner, lambda _progress: author, word)
 
-    def _deliver(self, table: OwnedTable, delivery: Delivery, kafka: KafkaProgress) -> None:
+    def _deliver(self, table: OwnedTable, delivery: TransactionalDelivery, kafka: KafkaProgress) -> None:
         _, _, description, lookups = self._cluster
         channel = description.channel
         gate = lookups.gate(self._source)
         admission = Admission(gate, channel, table.origin_bytes)
         lookup = lookups.lookup(admission, gate, self._hanging(table, delivery), self._feedback.refusals)
-        source = TableSource(table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait)
-        source.take_over()
-        self._pause = PAUSE_SECONDS
-        metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(1)
-        source.serve(self._turned)
+        with thread_pool(1) as session:
+            self._session = session.submit(threading.get_ident).result()
+            source = TableSource(table, delivery, kafka, admission, lookup, self._feedback, self.stop.wait, session)
+            source.take_over()
+            self._pause = PAUSE_SECONDS
+            metrics.TABLE_SOURCES.labels(self._source, metrics.OWNED).set(1)
+            source.serve(self._turned)
+
+    def overdue(self) -> str:
+        """Return for which call this source has waited long; empty: for none."""
+        return overdue(self.ident) or overdue(self._session)
 
     def _turned(self) -> None:
         self._passed()
@@ -264,7 +267,7 @@ class TableSources:
         threads = self._threads.items()
         halted = [f"table source {name} is halted: {thread.halted}" for name, thread in threads if thread.halted]
         unserved = [f"table source {name} is not served: {one.unserved}" for name, one in threads if one.unserved]
-        unserved += [f"table source {name}: {why}" for name, one in threads if (why := overdue(one.ident))]
+        unserved += [f"table source {name}: {why}" for name, one in threads if (why := one.overdue())]
         return "; ".join(halted + unserved) or None
 
     def stop(self) -> None:

@@ -2,6 +2,10 @@
 
 One batch at a time: read a window of rows; name the batch in the database, in one durable transaction that also
 deletes the batch before; write its records and its number in one Kafka transaction.
+
+Two threads do this. The statements run in the one that has the session, and meanwhile the other one writes: while batch
+n is written, it is named, and if its window was full, the window of batch n + 1 is read. Kafka commits the batch only
+when it is named. If either fails, this owner ends, and the next one finds what both have done.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from uuid import uuid4
 
@@ -23,12 +28,12 @@ from relay import metrics
 from relay.delivery.delivery_telemetry import at_gate, became_visible, refused
 from relay.delivery.sending import BatchFeedback, Sending, Sent
 from relay.delivery.topic_lookup import TopicLookup
-from relay.delivery.transactional_delivery import Delivery
+from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, at_once
 from relay.table import row_telemetry as report
 from relay.table.admission import Admission, Admitted
 from relay.table.kafka_progress import KafkaProgress
 from relay.table.owned_table import IDLE_SECONDS, OwnedTable, Refusal, Window, was_delivered
-from relay.table.pauses import Pauses
+from relay.table.pauses import Pauses, rest
 from relay.table.rows import Row, id_of, local_of, records, size_of, topic_of, transactions_of, whole
 
 HEARTBEAT_SECONDS = 3_600.0
@@ -55,17 +60,19 @@ class TableSource:
     Args:
         table: The message table or foreign table, owned by this session.
         delivery: Its transactional producer: the former owner is fenced.
+        session: The thread that runs the statements.
     """
 
     def __init__(
         self,
         table: OwnedTable,
-        delivery: Delivery,
+        delivery: TransactionalDelivery,
         kafka: KafkaProgress,
         admission: Admission,
         lookup: TopicLookup,
         feedback: BatchFeedback,
         stopping: Callable[[float], bool],
+        session: ThreadPoolExecutor,
     ) -> None:
         self._name = table.name
         self._table = table
@@ -79,6 +86,8 @@ class TableSource:
         self._clock = BrokerClock()  # of the database
         self._progress = Progress("", 0, 0, ())
         self._window, self._window_at = Window((), frozenset(), 0), 0.0
+        self._session = session
+        self._ahead: Future[Window] | None = None  # the next window, which is read while a batch is written
         self._growth = 1
         self._committed_at = time.monotonic()
         self._figures_at = 0.0
@@ -115,11 +124,14 @@ class TableSource:
         while not stop:
             found = self._turn()
             turned()
+            if self._ahead is not None:
+                stop = self._stopping(0)
+                continue
             self._set_figures()
             self._purge()
             self._verify()
-            waiting, seconds = bool(self._admission.waiting()), self._delivery.rest_ms / 1_000
-            stop = pauses.after(found=found, waiting=waiting, seconds=seconds)
+            waiting, rows = bool(self._admission.waiting()), len(self._window.rows)
+            stop = pauses.after(found=found, waiting=waiting, seconds=0 if self._window.is_full else rest(rows))
         self._progress = self._settle(self._progress)
 
     # --- one turn
@@ -146,28 +158,41 @@ class TableSource:
         self._lookup.describe_closed(_ms())
         self._lookup.describe_stale()
         self._admission.release_crowding()
-        window = self._window = self._read()
+        window = self._window = self._next_window()
         rows = self._whole(window)
         self._admission.look_up(rows)
-        if self._lookup.describe_unknown() and self._admission.take_released():
+        if self._lookup.describe_unknown() and self._read_released():
             return True  # the window is read again: it lacks what waited until now
         admitted = self._admission.take(rows, window.now, self._lookup.describe_again)
         at_gate(self._lookup.gate.take_news(), source=self._name)
         if window.rows and not rows:
             self._growth *= 2
             return True
-        return self._advance(admitted)
+        self._table.take(window, len(rows))
+        return self._advance(admitted) or window.is_full
+
+    def _next_window(self) -> Window:
+        ahead, self._ahead = self._ahead, None
+        window = ahead.result() if ahead else None
+        if self._read_released() or window is None:
+            window = self._session.submit(self._read).result()
+        self._clock.saw(window.now, _ms())
+        return window
+
+    def _read_released(self) -> bool:
+        """Read again what waits no longer; return whether there is such: a window that was read lacks it."""
+        first = self._admission.take_released()
+        if first is not None:
+            self._table.read_again(first)
+        return first is not None
 
     def _read(self) -> Window:
         limit = self._feedback.volume.limit
-        self._admission.take_released()
-        window = self._table.window(
+        return self._table.window(
             min(limit.messages * self._growth, max(WINDOW_ROWS, limit.messages)),
             min(limit.bytes * self._growth, max(WINDOW_BYTES, limit.bytes)),
             [*self._progress.ids, *self._admission.waiting()],
         )
-        self._clock.saw(window.now, _ms())
-        return window
 
     def _whole(self, window: Window) -> Sequence[Row]:
         """Return the rows of whole local transactions; none if the window must grow to have enough of them."""
@@ -191,30 +216,45 @@ class TableSource:
             return False
         self._growth = 1
         after = progress.named(str(uuid4()), tuple(map(id_of, rows))) if rows else progress.settled()
-        self._progress = self._table.move(progress, after, rows, _refusals(admitted))
+        step = self._session.submit(partial(self._table.move, progress, after, rows, _refusals(admitted)))
+        self._progress = after  # if the step fails, this owner ends
         self._admission.settled(admitted)
+        try:
+            if rows:
+                self._read_ahead()
+                self._deliver(rows, partial(self._finish, step))
+        finally:
+            self._finish(step)
         for transaction, finding in admitted.refused:
             refused(transaction.id, transaction.service, finding)
-        if rows:
-            self._deliver(rows)
         return bool(rows)
+
+    def _finish(self, step: Future[Progress]) -> None:
+        """Wait for a step. Its failure comes before that of the delivery, which may only follow from it."""
+        step.result()
+
+    def _read_ahead(self) -> None:
+        """Read the next window while this one is written, unless it is time to use the session for something else."""
+        is_due = time.monotonic() >= min(self._figures_at + FIGURES_SECONDS, self._purge_at, self._verify_at)
+        if self._window.is_full and not is_due:
+            self._ahead = self._session.submit(self._read)
 
     # --- out
 
-    def _deliver(self, rows: Sequence[Row]) -> None:
+    def _deliver(self, rows: Sequence[Row], named: Ready) -> None:
         messages = transactions_of(rows)
         sent = Sent(Counter(map(topic_of, rows)), partial(size_of, rows), len(messages) == 1)
         written = records(rows, messages, self._table.origin)
-        self._sending.send(sent, partial(self._commit, written, self._progress), self._window_at)
+        self._sending.send(sent, partial(self._commit, written, self._progress, named), self._window_at)
         metrics.TRANSACTIONS.labels("delivered").inc(len(messages))
         delivered = ((of[2], local_of(of)[1] // 1_000, count) for of, count in messages.items())
         became_visible(delivered, self._clock.now(_ms()))
         failpoint("relay.table_delivered")
 
-    def _commit(self, written: Iterable[Record], progress: Progress) -> None:
+    def _commit(self, written: Iterable[Record], progress: Progress, named: Ready = at_once) -> None:
         offsets = self._kafka.offsets(Committed(progress.batch, progress.incarnation, progress.nonce))
         with metrics.COMMIT_SECONDS.labels().time():
-            self._delivery.commit(written, offsets, self._kafka.metadata)
+            self._delivery.commit(written, offsets, self._kafka.metadata, named)
         self._committed_at = time.monotonic()
 
     def _heartbeat(self) -> None:

@@ -53,16 +53,22 @@ _IN_WINDOW: LiteralString = (
     "WHERE created_at >= timestamptz 'epoch' + %(start)s * interval '1 millisecond'"
     " AND created_at < timestamptz 'epoch' + %(end)s * interval '1 millisecond'"
 )
+_DELIVERED: LiteralString = (  # a row for each local transaction and target
+    "SELECT delivered_at, batch, xid, created_at, services[place] AS service, topics[place] AS topic,"
+    " partitions[place] AS partition, earliest[place] AS earliest, range_agg(int8range(r.id, r.id, '[]')) AS ids"
+    " FROM {delivered} AS b, {rows}, coalesce(target, 1) AS place WHERE r.id IS NOT NULL"
+    " GROUP BY 1, 2, 3, 4, 5, 6, 7, 8"
+)
 _TOPIC: LiteralString = "SELECT topic, least(%(start)s, "  # a topic may keep the timestamps that users gave
 _TOPICS: LiteralString = (
-    f"{_TOPIC} min(earliest)) FROM {{delivered}} {_IN_WINDOW} GROUP BY topic"
+    f"{_TOPIC} min(earliest)) FROM ({_DELIVERED}) AS evidence {_IN_WINDOW} GROUP BY topic"
     f" UNION ALL {_TOPIC} min(timestamp)) FROM {{message}} {_IN_WINDOW} GROUP BY topic"
     f" UNION ALL {_TOPIC} min(timestamp)) FROM {{discarded}} {_IN_WINDOW} GROUP BY topic"
 )
 _ABOUT: LiteralString = "SELECT %(source)s::text, {transaction_id}::text, created_at"
 _ROWS: LiteralString = (
     f"{_ABOUT}, delivered_at, service, topic, partition, lower(run), upper(run) - 1, NULL, batch <= %(settled)s"
-    f" FROM {{delivered}}, unnest(ids) AS run {_IN_WINDOW}"
+    f" FROM ({_DELIVERED}) AS evidence, unnest(ids) AS run {_IN_WINDOW}"
     f" UNION ALL {_ABOUT}, NULL, service, topic, partition, id, id, NULL, false"
     f" FROM {{message}} {_IN_WINDOW}"
     f" UNION ALL {_ABOUT}, NULL, service, topic, partition, id, id, reason, true"

@@ -27,7 +27,13 @@ from relay.delivery.rules.preflight import LookAgain, RealTopic, T, inspect, ref
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import Volume
 from relay.delivery.sending import Blame, Refusals
-from relay.delivery.transactional_delivery import OFFSETS_SECONDS, TransactionalDelivery, _is_suspicious
+from relay.delivery.transactional_delivery import (
+    OFFSETS_SECONDS,
+    Ready,
+    TransactionalDelivery,
+    _is_suspicious,
+    at_once,
+)
 from relay.half.kafka.half_reader import keepable
 from relay.half.ledger.op_decisions import Waiting
 from relay.half.partitions.ownership import Halts, Stalls, _Progress
@@ -74,7 +80,11 @@ def r15_generation_of_the_group(self: GroupMetadata) -> bytes:
 @mutant(TransactionalDelivery._fill, "R15", Harm.LOST)
 @fails("unit/relay/test_delivery.py::test_a_late_end_of_a_transaction_never_costs_a_message")
 def r15_offsets_last(
-    self: TransactionalDelivery, records: Iterable[Record], offsets: Sequence[TopicPartition], group_metadata: bytes
+    self: TransactionalDelivery,
+    records: Iterable[Record],
+    offsets: Sequence[TopicPartition],
+    group_metadata: bytes,
+    ready: Ready = at_once,
 ) -> None:
     """In a Kafka transaction of the relay the offsets come last, after all messages. A late EndTxn of the old protocol
     (KAFKA-17754) ends the next transaction in its midst. With the offsets first it commits them with a part of the

@@ -4,9 +4,11 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
+from confluent_kafka import TopicPartition
 from psycopg import sql
 
 from outbox import Message
@@ -26,15 +28,17 @@ from outbox._table.row_writer import OwnerLook, RowWriter
 from outbox.inbox import Inbox
 from outbox.operator.reading.delivered_search import unprovable
 from outbox.operator.state.discarded import Gap
+from outbox.protocol.record import Record
 from outbox.settings import TableNames
+from relay.delivery.transactional_delivery import Ready, TransactionalDelivery, at_once
 from relay.recovery.author import Found, Own
-from relay.table import plain_window, source_table
+from relay.table import named_rows, plain_window, read_cursor, source_table
 from relay.table.foreign.foreign_rows import ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_table import ForeignTable
-from relay.table.id_floor import IdFloor
 from relay.table.kafka_progress import RowAuthor
 from relay.table.owned_table import OwnedTable, Refusal, Window, was_delivered
 from relay.table.plain_window import Judge
+from relay.table.read_cursor import Place
 from relay.table.row_transactions import RowMessage, RowTransaction, _message, transactions
 from relay.table.rows import Local, Row, local_of, transaction_id, which, whole
 from relay.table.source_table import PURGE_ROWS, SourceTable
@@ -133,6 +137,7 @@ def r60_content_that_was_not_read(
     return list(found), []
 
 
+_FILL = TransactionalDelivery._fill
 _MOVE = SourceTable.move
 _ALONE = source_table._MOVE.replace("{evidence}", "recorded AS (SELECT count(*) AS recorded FROM gone)")
 
@@ -155,7 +160,7 @@ def r71_rows_that_the_owner_named(
 ) -> Progress:
     """A step settles as many rows as its owner has named. Without it a trigger that empties the list of a batch keeps
     its rows in the table, and they are delivered again and again."""
-    self._move = self._table.compose(source_table._MOVE.replace(" AND %(named)s IN (0, cardinality(ids))", ""))
+    self._move = self._table.compose(source_table._MOVE.replace(" AND %(named)s IN (0, cardinality(xids))", ""))
     return _MOVE(self, before, after, ready, refused)
 
 
@@ -184,12 +189,60 @@ def r61_upkeep_that_fails(self: OwnedTable, work: str, do: Callable[[], T]) -> T
     return do()
 
 
-@mutant(IdFloor.look, "R62", Harm.LOST)
-@fails("unit/relay/test_id_floor.py::test_id_of_an_open_transaction_is_waited_for")
-def r62_open_transactions(self: IdFloor, writers: Collection[str], now: float) -> None:
-    """A table source reads from an id below which no open transaction can commit a row. Without it, a row that was
-    given its id early and committed late is below the id from which the source reads."""
-    self._complete = self.newest
+@mutant(read_cursor.behind, "R62", Harm.LOST)
+@fails("unit/relay/test_read_cursor.py::test_a_place_has_what_its_snapshot_does_not_show")
+@fails("integration/relay/test_table_source.py::test_row_that_commits_long_after_higher_ids_is_delivered")
+def r62_transactions_in_progress(last: int, snapshot: str) -> Place:
+    """A table source reads forward, and besides the rows of transactions that were in progress when it read before.
+    Without it, a row that was given its id early and committed late is below the id from which the source reads."""
+    return Place(last, (), snapshot.split(":")[1])
+
+
+@mutant(read_cursor.behind, "R62", Harm.OUT_OF_ORDER)
+@fails("unit/relay/test_read_cursor.py::test_a_place_has_what_its_snapshot_does_not_show")
+def r62_transactions_that_began_later(last: int, snapshot: str) -> Place:
+    """A snapshot lists what is in progress only below its xmax. A transaction from there on may have a lower row, too,
+    which commits later. Without it that row is read when the source is taken over next, behind others of its key."""
+    open_ = snapshot.split(":")[2]
+    return Place(last, open_.split(",") if open_ else ())
+
+
+@mutant(SourceTable._beyond, "R55", Harm.OUT_OF_ORDER)
+@fails("integration/relay/test_table_source.py::test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys")
+def r55_transactions_that_a_window_cuts(self: SourceTable, found: Sequence[Any]) -> frozenset[Local]:
+    """A window that was cut is looked over for local transactions that go on behind it. Without it their first rows are
+    delivered without the others: readers see half of a change."""
+    return frozenset()
+
+
+@mutant(named_rows.ranges, "R71", Harm.STUCK)
+@fails("unit/relay/test_named_rows.py::test_ranges_name_nothing_but_their_ids")
+@fails("integration/relay/test_table_source.py::test_a_large_transaction_stays_whole_and_keeps_the_order_of_its_keys")
+def r71_range_that_names_too_much(ids: Sequence[int]) -> str:
+    """The ranges of a batch name its rows and no others. A range with a foreign row in it deletes fewer rows than it
+    names, and the source halts: without that count it would delete a row that was never delivered."""
+    return f"{{[{ids[0]},{ids[-1]}]}}" if ids else "{}"
+
+
+@mutant(TransactionalDelivery._fill, "R55", Harm.DOUBLED)
+@fails("unit/relay/test_delivery.py::test_nothing_is_committed_before_what_must_be_durable")
+def r55_commit_before_the_name(
+    self: TransactionalDelivery,
+    records: Iterable[Record],
+    offsets: Sequence[TopicPartition],
+    group_metadata: bytes,
+    ready: Ready = at_once,
+) -> None:
+    """Kafka commits a batch only when the database has named it. Without it a relay that dies in between leaves
+    records that the database does not know, and the next owner delivers their rows once more."""
+    _FILL(self, records, offsets, group_metadata)
+
+
+@mutant(TableSource._finish, "R55", Harm.DOUBLED)
+@fails("unit/relay/test_lost_sessions.py::test_a_step_that_fails_ends_the_owner")
+def r55_lost_naming(self: TableSource, step: Future[Progress]) -> None:
+    """An owner whose batch could not be named ends. Without it the failure of the statement is lost in its thread: the
+    owner goes on from a batch that the database does not have, and Kafka has records of rows that are never settled."""
 
 
 @mutant(Notifications.drop, "R67", Harm.STUCK)
@@ -228,13 +281,16 @@ def r71_rows_that_stay(
     return _MOVE(self, before, after, ready, refused)
 
 
+_COMPOSE = MessageTable.compose
+
+
 @mutant(MessageTable.compose, "R72", Harm.LOST)
 @fails("integration/relay/test_table_identity.py::test_rows_that_got_the_ids_of_delivered_ones_are_not_deleted")
 def r72_id_alone(self: MessageTable, text: LiteralString) -> sql.Composed:
     """A row is settled by its local transaction and its id. By the id alone, rows that were given the ids of a
     delivered batch, because the ids were restarted, are deleted as delivered, and nobody has ever read them."""
-    parts = {**self._names, "same": sql.SQL("m.id = r.id"), "missing": sql.SQL("0")}
-    return sql.SQL(text).format(**parts)
+    same = sql.SQL(re.sub(r"m\.(xid|created_at) = [br]\.\S+", "true", _COMPOSE(self, "{gone}").as_string()))
+    return sql.SQL(text).format(**{**self._names, "gone": same, "missing": sql.SQL("0")})
 
 
 _TRUSTING = source_table._WINDOW.replace("last_value - CAST(NOT is_called AS integer) < %(newest)s", "false").replace(
@@ -269,17 +325,12 @@ def r72_xid_alone(rows: Iterable[Row]) -> list[RowTransaction]:
     return [RowTransaction(transaction_id(some[0].row), which(some[0].row), some) for some in grouped.values()]
 
 
-_LOOK_BEYOND = SourceTable._look_beyond
-
-
-@mutant(SourceTable._look_beyond, "R72", Harm.DOUBLED)
+@mutant(SourceTable._require_new, "R72", Harm.DOUBLED)
 @fails("integration/relay/test_table_identity.py::test_a_row_that_comes_back_is_never_delivered_again")
 @fails("integration/relay/test_table_identity.py::test_a_dead_letter_whose_row_comes_back_stays_one")
-def r72_rows_that_come_back(self: SourceTable, found: Sequence[Row]) -> Window:
+def r72_rows_that_come_back(self: SourceTable, found: Sequence[Row]) -> None:
     """A source keeps the highest id that ever left its table, and looks below it for rows that have come back. Without
     it a message table that is restored alone, as from a backup of it, is delivered once more."""
-    self._highest = 0
-    return _LOOK_BEYOND(self, found)
 
 
 @mutant(is_of_a_copy, "R73", Harm.LOST)

@@ -78,7 +78,9 @@ def insert(site: Site, *keys: str, topic: str = "orders") -> None:
 def execute(site: Site, statement: str, *parameters: Any) -> list[Any]:
     """Run one statement; `{message}`, `{discarded}`, `{delivered}` and `{source}` are the tables."""
     names = {name: getattr(site.tables, name) for name in ("message", "discarded", "delivered", "source")}
-    return site.sql(statement.format(**names), *parameters)
+    table = MessageTable(site.tables)
+    parts = {"rows": table.compose("{rows}"), "batch": table.compose("{batch}"), "started": table.compose("{started}")}
+    return site.sql(statement.format(**names, **{name: part.as_string() for name, part in parts.items()}), *parameters)
 
 
 def insert_rows(site: Site, messages: Sequence[Message]) -> None:

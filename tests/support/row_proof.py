@@ -48,7 +48,9 @@ _KEEP = (
     "INSERT INTO {name}_told SELECT * FROM"
     " unnest(CAST(%s AS text[]), CAST(%s AS text[]), CAST(%s AS text[]), CAST(%s AS text[]))"
 )
-_SPLIT: LiteralString = "SELECT CAST(xid AS text) FROM {delivered} GROUP BY xid HAVING count(DISTINCT batch) > 1"
+_SPLIT: LiteralString = (
+    "SELECT CAST(xid AS text) FROM {delivered} AS b, {rows} GROUP BY xid HAVING count(DISTINCT batch) > 1"
+)
 
 
 class RowProof:

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException
 from outbox._postgres.message_table import MessageTable
 from outbox._postgres.source_statements import OWNER, source_name
 from tests.support.commands import run_command
+from tests.support.row_statements import SPREAD
 from tests.torture.evidence import SOURCE
 from tests.torture.lasting import Lasting
 from tests.torture.processes import Processes
@@ -40,10 +41,11 @@ _BACKUP: LiteralString = (
 _LOCK: LiteralString = "LOCK TABLE {source}, {message}, {discarded}, {delivered} IN SHARE ROW EXCLUSIVE MODE"
 _RESTORE: LiteralString = (
     "DELETE FROM {discarded} WHERE (xid, created_at, id) IN (SELECT xid, created_at, id FROM backup.message);"
-    " DELETE FROM {delivered} WHERE (xid, created_at) IN (SELECT xid, created_at FROM backup.message);"
+    f" {SPREAD};"
+    " DELETE FROM {delivered} WHERE (xids[1], starts[1]) IN (SELECT xid, created_at FROM backup.message);"
     " INSERT INTO {message} OVERRIDING SYSTEM VALUE SELECT * FROM backup.message ON CONFLICT DO NOTHING;"
     " UPDATE {source} AS now SET batch = was.batch, nonce = was.nonce, delivered = was.delivered,"
-    " delivered_nonce = was.delivered_nonce, ids = was.ids, xids = was.xids, starts = was.starts"
+    " delivered_nonce = was.delivered_nonce, ({batch}) = (SELECT {batch} FROM backup.source)"
     " FROM backup.source AS was"
 )
 _NUMBERS: LiteralString = (

@@ -31,7 +31,7 @@ _MAY_INSERT: LiteralString = (
     "SELECT has_column_privilege(to_regclass(%(table)s), 'value', 'INSERT')"
     " AND has_column_privilege(to_regclass(%(table)s), 'id', 'SELECT')"
 )
-_MAY_ASK: LiteralString = "SELECT has_column_privilege(to_regclass(%s), 'created_at', 'SELECT')"
+_MAY_ASK: LiteralString = "SELECT has_column_privilege(to_regclass(%s), 'starts', 'SELECT')"
 _MAY_EXECUTE: LiteralString = (
     "SELECT coalesce(bool_and(has_function_privilege(p.oid, 'EXECUTE')), true) FROM pg_proc p"
     " JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = %s AND p.proname = %s"
@@ -121,7 +121,7 @@ def examine_publishing(connection: psycopg.Connection[Any], names: TableNames) -
         f"{right} on {written(schema, name)}"
         for right, name, query, parameters in (
             ("INSERT", names.message, _MAY_INSERT, {"table": _quoted(names)}),
-            ("SELECT (xid, created_at)", names.delivered, _MAY_ASK, (f'"{schema}"."{names.delivered}"',)),
+            ("SELECT (xid_range, xids, starts)", names.delivered, _MAY_ASK, (f'"{schema}"."{names.delivered}"',)),
             ("EXECUTE", names.publish_function, _MAY_EXECUTE, (schema, names.publish_function)),
         )
         if connection.execute(query, parameters).fetchone() != (True,)

@@ -214,8 +214,7 @@ _SINCE: LiteralString = (
 _IDS: LiteralString = "SELECT id, xid::text::bigint, {started}, topic FROM {message} WHERE id = ANY (%s)"
 _BACK: LiteralString = (
     "SELECT id, xid::text::bigint, {started}, same FROM (SELECT id, xid, created_at, (SELECT bool_or(l.created_at ="
-    " m.created_at) FROM {left} AS l WHERE l.xid = m.xid AND l.ids @> m.id) AS same FROM {message} AS m) AS found"
-    " WHERE same IS NOT NULL"
+    " m.created_at) FROM {left} AS l) AS same FROM {message} AS m) AS found WHERE same IS NOT NULL"
 )
 _DROP: LiteralString = (
     "DELETE FROM {message} AS m USING unnest(%s::bigint[], %s::text[]::xid8[], %s::bigint[]) AS r (id, xid, started)"
@@ -223,7 +222,14 @@ _DROP: LiteralString = (
 )
 # A progress that was lost begins again as that of what Kafka has, and what was purged before is not known any more.
 _SET: LiteralString = (
-    "WITH moved AS (INSERT INTO {source} AS was (id, name, incarnation, batch, delivered, nonce, delivered_nonce,"
+    "WITH settled AS MATERIALIZED (SELECT min(m.id) AS first_id, range_agg(int8range(m.id, m.id, '[]')) AS ids,"
+    " array_agg(m.xid ORDER BY m.id) AS xids, array_agg(m.created_at ORDER BY m.id) AS starts,"
+    " int8range(min(m.xid::text::bigint), max(m.xid::text::bigint), '[]') AS xid_range, '{{}}'::integer[] AS targets,"
+    " ARRAY[coalesce(service, '')] AS services, ARRAY[coalesce(topic, '')] AS topics,"
+    " ARRAY[coalesce(partition, -1)] AS partitions, ARRAY[min(timestamp)] AS earliest"
+    " FROM {message} AS m, unnest(%(ids)s::bigint[], %(xids)s::text[]::xid8[], %(starts)s::bigint[])"
+    " AS r (id, xid, started) WHERE {same} GROUP BY service, topic, partition),"
+    " moved AS (INSERT INTO {source} AS was (id, name, incarnation, batch, delivered, nonce, delivered_nonce,"
     " highest, purged_until) SELECT 0, %(name)s, CAST(%(to_incarnation)s AS uuid), %(to)s, %(to)s,"
     " CAST(%(to_nonce)s AS uuid), CAST(%(to_nonce)s AS uuid), greatest(%(highest)s, CASE WHEN %(lost)s THEN"
     " (SELECT greatest(max(first_id), max(upper(ids))) FROM {delivered}) END), now()"
@@ -231,14 +237,14 @@ _SET: LiteralString = (
     " (excluded.incarnation, excluded.batch, excluded.delivered, excluded.nonce, excluded.delivered_nonce,"
     " greatest(was.highest, excluded.highest),"
     " CASE WHEN was.highest = 0 THEN now() ELSE was.purged_until END),"
-    " ids = '{{}}', xids = '{{}}', starts = '{{}}', halted = NULL WHERE was.name = %(name)s"
+    " ({batch}) = ('{{}}', '{{}}', '{{}}', 'empty', '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'), halted = NULL"
+    " WHERE was.name = %(name)s"
     " AND was.incarnation::text = %(incarnation)s AND was.batch = %(batch)s AND was.nonce = CAST(%(nonce)s AS uuid)"
     " AND was.delivered = %(delivered)s"
-    " RETURNING batch, (batch, nonce, delivered, delivered_nonce, incarnation, cardinality(ids)) = (%(to)s,"
+    " RETURNING batch, (batch, nonce, delivered, delivered_nonce, incarnation, cardinality(xids)) = (%(to)s,"
     " CAST(%(to_nonce)s AS uuid), %(to)s, CAST(%(to_nonce)s AS uuid), CAST(%(to_incarnation)s AS uuid), 0)"
     " AND highest >= %(highest)s AS is_set),"
-    " gone AS (DELETE FROM {message} AS m USING moved, unnest(%(ids)s::bigint[], %(xids)s::text[]::xid8[],"
-    " %(starts)s::bigint[]) AS r (id, xid, started) WHERE {same} RETURNING {deleted}), {evidence},"
+    " {gone}, {evidence},"
     " counted AS (SELECT (SELECT count(*) FROM gone) AS gone, cardinality(%(ids)s::bigint[]) AS named, recorded,"
     " 0 AS moved, 0 AS refused, 0 AS kept FROM recorded) {counted}"
 )

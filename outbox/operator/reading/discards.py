@@ -86,9 +86,9 @@ _BACK: LiteralString = (
     " AND service = %(service)s RETURNING *)"
 )
 _DECIDED: LiteralString = (  # of no message: that the local transaction committed (R74)
-    "INSERT INTO {delivered} (xid, created_at, first_id, batch, ids, partition, service, topic)"
-    " SELECT xid, created_at, min(id), CAST(0 AS bigint), int8multirange(), partition, service, topic FROM back"
-    " GROUP BY xid, created_at, partition, service, topic ON CONFLICT DO NOTHING"
+    "INSERT INTO {delivered} (first_id, batch, {batch}) SELECT min(id), 0, int8multirange(), ARRAY[xid],"
+    " ARRAY[created_at], int8range(xid::text::bigint, xid::text::bigint, '[]'), '{{}}', '{{}}', '{{}}', '{{}}', '{{}}'"
+    " FROM back GROUP BY xid, created_at"
 )
 _MADE: LiteralString = (
     "INSERT INTO {message} (service, topic, partition, timestamp, key, value, header_names, header_values)"

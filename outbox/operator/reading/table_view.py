@@ -119,10 +119,10 @@ _FIND_DISCARDED: LiteralString = (
     " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
 )
 _FIND_DELIVERED: LiteralString = (
-    "SELECT id, service, topic, {started}, earliest, batch,"
-    " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered}, unnest(ids) AS run,"
-    " generate_series(lower(run), upper(run) - 1) AS id"
-    " WHERE xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY id LIMIT %(most)s"
+    "SELECT r.id, services[place], topics[place], {started}, earliest[place], batch,"
+    " CAST(extract(epoch FROM delivered_at) * 1000 AS bigint) FROM {delivered} AS b, {rows},"
+    " coalesce(target, 1) AS place WHERE xid_range @> CAST(%(xid)s AS xid8)::text::bigint AND r.id IS NOT NULL"
+    " AND xid = CAST(%(xid)s AS xid8) AND {started} = %(started)s ORDER BY r.id LIMIT %(most)s"
 )
 _WAITING_OF: LiteralString = (
     "SELECT xid::text::bigint, {started}, id, service, coalesce(topic, ''), '' FROM {message}"

@@ -18,7 +18,7 @@ BATCH_BYTES = 16_777_216
 class BatchPolicy:
     """What closes a batch, whichever comes first."""
 
-    messages: int = 5_000
+    messages: int = 10_000
     bytes: int = BATCH_BYTES
 
 

@@ -17,7 +17,7 @@ from outbox.protocol.names import FOREIGN_ORIGIN
 from relay.table.foreign.foreign_columns import ID_ARRAYS, TableFacts, check_fits, has_index, text_forms
 from relay.table.foreign.foreign_rows import MAX_BYTES, MAX_ID_BYTES, ForeignRow, RowReader, deliverable
 from relay.table.foreign.foreign_statements import ForeignStatements, make_statements, waiting_rows
-from relay.table.owned_table import IS_ID, OwnedTable, Refusal, TableFigures, Window, is_text, may_prepare, refusals
+from relay.table.owned_table import IS_ID, OwnedTable, Refusal, TableFigures, Window, is_text, refusals
 from relay.table.rows import Row, RowId, local_of, which
 
 _BEGIN: LiteralString = "INSERT INTO {source} (id, name, message_table) VALUES (0, %s, %s) ON CONFLICT (id) DO NOTHING"
@@ -51,6 +51,10 @@ _INDEXES: LiteralString = (
     " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]"
     " WHERE i.indrelid = %s AND i.indisvalid"
 )
+
+FEW_IDS = 16
+"""Most ids that the query compares with each row. For more of them Postgres plans an index or hash lookup, if it plans
+for the ids at hand: one plan for all executions of a prepared statement takes minutes for the 100,000 that may wait."""
 
 log = structlog.get_logger()
 
@@ -159,7 +163,9 @@ class ForeignTable(OwnedTable):
         left_out = [*skip, *self._left]
         parameters = {"rows": rows, "bytes": size, "skip": _array(left_out)}
         with self._explained():
-            rows_read = cursor.execute(self._ready().window, parameters, prepare=may_prepare(left_out))
+            rows_read = cursor.execute(
+                self._ready().window, parameters, prepare=None if len(left_out) <= FEW_IDS else False
+            )
         read = [ForeignRow(*row) for row in rows_read]
         failpoint("relay.table_read")
         found, left = deliverable(read, self._left_writers)
@@ -169,7 +175,7 @@ class ForeignTable(OwnedTable):
             return Window((), frozenset(), 0)
         made = [*self._reader.rows(found)]
         beyond = frozenset(local_of(which(row)) for row, read in zip(made, found, strict=True) if read.is_beyond)
-        return Window(made, beyond, found[0].read_ms)
+        return Window(made, beyond, found[0].read_ms, len(read) >= rows)
 
     def _leave(self, rows: Sequence[ForeignRow]) -> None:
         """Leave rows where they are, and show them to operators as discarded ones (R60)."""

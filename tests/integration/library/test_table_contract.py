@@ -160,8 +160,8 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     ),
     "generated": altered(
         "delivered",
-        "DROP COLUMN earliest, ADD COLUMN earliest bigint GENERATED ALWAYS AS (batch) STORED",
-        "has other defaults (earliest: ALWAYS AS batch instead of none)",
+        "DROP COLUMN earliest, ADD COLUMN earliest bigint[] NOT NULL GENERATED ALWAYS AS (ARRAY[batch]) STORED",
+        "has other defaults (earliest: ALWAYS AS ARRAY[batch] instead of none)",
         "SET DEFAULT",
     ),
     "one incarnation": other_default("source", f"incarnation SET DEFAULT '{UUID(int=0)}'", "incarnation: "),
@@ -188,7 +188,7 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
     "foreign key to it": constraint(
         "message", "note text; CREATE TABLE {n}_r (id bigint CONSTRAINT mine REFERENCES {n}_message)", "mine of"
     ),
-    "unique index": constraint("delivered", "note text; CREATE UNIQUE INDEX ON {n}_delivered (xid) INCLUDE (note)"),
+    "unique index": constraint("delivered", "note text; CREATE UNIQUE INDEX ON {n}_delivered (batch) INCLUDE (note)"),
     "unique with the columns of the key": constraint("discarded", "UNIQUE (xid) INCLUDE (created_at, id)"),
     "unique": constraint("inbox", "UNIQUE (message_id)"),
     "exclusion": constraint("discarded", "EXCLUDE USING btree (topic WITH =)"),

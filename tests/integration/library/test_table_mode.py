@@ -288,13 +288,18 @@ def _published(place: Place, connection: psycopg.Connection[Any]) -> str:
         return place.outbox.publish(connection, Message("orders", b"v")).transaction_id
 
 
+_EVIDENCE = (
+    "(first_id, batch, ids, xids, starts, xid_range, targets, services, topics, partitions, earliest)"
+    " SELECT id, 1, '{}', ARRAY[xid], ARRAY[created_at], int8range(xid::text::bigint, xid::text::bigint, '[]'),"
+    " '{}', ARRAY[service], ARRAY[topic], ARRAY[partition], ARRAY[timestamp]"
+)
+
+
 def _deliver(place: Place, connection: psycopg.Connection[Any], id_: str) -> None:
     """Delete the rows of a transaction and leave their evidence, as the relay does."""
     connection.execute(
         f"WITH gone AS (DELETE FROM {place.site.tables.message} WHERE xid = '{xid_of(id_)}' RETURNING *) INSERT INTO "
-        f"{place.site.tables.delivered} (xid, created_at, first_id, batch, ids, partition, service, topic)"
-        " SELECT xid, created_at, id, 1, int8multirange(int8range(id, id, '[]')), partition, service, topic"
-        " FROM gone".encode()
+        f"{place.site.tables.delivered} {_EVIDENCE} FROM gone".encode()
     )
 
 
@@ -370,9 +375,7 @@ def test_a_commit_whose_rows_move_is_never_rolled_back_for_who_asks(lone: Place,
             _discard(lone, connection, [newest[0]])
             connection.execute(
                 f"WITH back AS (DELETE FROM {lone.site.tables.discarded} RETURNING *)"
-                f" INSERT INTO {lone.site.tables.delivered}"
-                " (xid, created_at, first_id, batch, ids, partition, service, topic)"
-                " SELECT xid, created_at, id, 1, '{}', partition, service, topic FROM back".encode()
+                f" INSERT INTO {lone.site.tables.delivered} {_EVIDENCE} FROM back".encode()
             )
     stop.set()
     for asker in askers:
@@ -391,12 +394,12 @@ def test_rows_that_are_hidden_are_no_answer(lone: Place) -> None:
             lone.outbox.outcome(id_, connection)
         connection.execute("RESET ROLE")
         connection.execute(f"ALTER TABLE {names.message} DISABLE ROW LEVEL SECURITY".encode())
-        connection.execute(f"REVOKE SELECT (xid) ON {names.delivered} FROM {role}".encode())
+        connection.execute(f"REVOKE SELECT (xids) ON {names.delivered} FROM {role}".encode())
         connection.execute(f"SET ROLE {role}".encode())
         with pytest.raises(TableError, match="--application-role"):
             lone.outbox.outcome(id_, connection)
         connection.execute("RESET ROLE")
-        connection.execute(f"GRANT SELECT (xid) ON {names.delivered} TO {role}".encode())
+        connection.execute(f"GRANT SELECT (xids) ON {names.delivered} TO {role}".encode())
         connection.execute(f"SET ROLE {role}".encode())
         assert lone.outbox.outcome(id_, connection) is Outcome.COMMITTED
 

@@ -7,14 +7,13 @@ import pytest
 
 from outbox import Outbox
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.publish_function import STARTED_US
 from outbox._settings.declared import TableSettings
 from outbox.protocol.identifiers import message_id, table_transaction_id
 from outbox.transaction import Outcome
 from relay.table.owned_table import open_session
 from relay.table.source_table import SourceTable
 from tests.support.harness import Service, Site, wait_until
-from tests.support.message_rows import insert, relay_settings, wait_empty, waiting
+from tests.support.message_rows import execute, insert, relay_settings, wait_empty, waiting
 
 
 def relay(site: Site, failpoint: str = "", **table: object) -> Service:
@@ -22,11 +21,7 @@ def relay(site: Site, failpoint: str = "", **table: object) -> Service:
 
 
 def evidence(site: Site) -> list[str]:
-    query = (
-        f"SELECT CAST(CAST(xid AS text) AS bigint), {STARTED_US}, id FROM {site.tables.delivered}, unnest(ids) AS run,"
-        " generate_series(lower(run), upper(run) - 1) AS id"
-    )
-    rows = site.sql(query)
+    rows = execute(site, "SELECT xid::text::bigint, {started}, r.id FROM {delivered} AS b, {rows}")
     return sorted(message_id(table_transaction_id(xid, started), id_) for xid, started, id_ in rows)
 
 
@@ -34,7 +29,7 @@ def visible(site: Site) -> list[str]:
     return sorted(record.message_id for record in site.read("orders"))
 
 
-def test_a_row_of_evidence_has_the_messages_of_one_transaction_on_one_topic(store: Site) -> None:
+def test_evidence_has_the_transaction_and_the_target_of_each_message_of_a_batch(store: Site) -> None:
     names = store.tables
     store.create_topics("stock")
     with psycopg.connect(store.postgres_url) as connection:
@@ -43,18 +38,18 @@ def test_a_row_of_evidence_has_the_messages_of_one_transaction_on_one_topic(stor
                 f"INSERT INTO {names.message} (service, topic, timestamp) VALUES ('g', %s, %s)".encode(),
                 (store.topic(topic), timestamp),
             )
+        (xid, started) = connection.execute("SELECT pg_current_xact_id()::text, now()").fetchone() or ("", None)
     relay(store)
     wait_empty(store)
-    with store.connect() as connection:
-        rows = connection.execute(
-            f"SELECT topic, ids::text, partition, service, earliest, batch, delivered_at > created_at"
-            f" FROM {names.delivered} ORDER BY topic".encode()
-        ).fetchall()
-        (first,) = connection.execute(f"SELECT min(lower(ids)) FROM {names.delivered}".encode()).fetchone() or (0,)
-    assert rows == [
-        (store.topic("orders"), f"{{[{first},{first + 1}),[{first + 2},{first + 4})}}", -1, "g", 6, 1, True),
-        (store.topic("stock"), f"{{[{first + 1},{first + 2})}}", -1, "g", 5, 1, True),
-    ]
+    found = execute(
+        store,
+        "SELECT xids::text[], starts, xid_range::text, targets, services, topics, partitions, earliest, batch,"
+        " first_id = lower(ids) AND upper(ids) = first_id + 4, delivered_at > starts[1] FROM {delivered}",
+    )
+    topics = [store.topic("orders"), store.topic("stock")]
+    span = f"[{xid},{int(xid) + 1})"
+    about = [1, 2, 1, 1], ["g", "g"], topics, [-1, -1], [6, 5]
+    assert found == [([xid] * 4, [started] * 4, span, *about, 1, True, True)]
 
 
 def test_a_relay_that_dies_after_it_deleted_rows_leaves_their_evidence(store: Site) -> None:

@@ -15,7 +15,8 @@ from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER
 from spark_jobs.records.audit_verdicts import Verdict
 from tests.support.auditing import GRACE_MS, QUICK, Audited, findings_of, now, summary_of
 from tests.support.harness import Site, wait_until
-from tests.support.message_rows import SOURCE, create, publish, relay_settings, wait_empty
+from tests.support.message_rows import SOURCE, create, execute, publish, relay_settings, wait_empty
+from tests.support.row_statements import SPREAD
 from tests.support.shop import Shop
 
 TRANSACTIONS = 8
@@ -23,22 +24,30 @@ INVENTED = 900_000
 """Ids of rows that no application has inserted."""
 
 
-_MORE = (
-    "UPDATE {site.delivered} SET ids = ids + int8multirange(int8range(%s, %s, '[]'))"
-    " WHERE xid::text = %s AND topic = %s"
+_EVIDENCE = (
+    "INSERT INTO {{site.delivered}}"
+    " (first_id, batch, ids, xids, starts, xid_range, targets, services, topics, partitions, earliest) SELECT row,"
+    " batch, int8multirange(int8range(row, row, '[]')), {xids}, starts, {xid_range}, targets, services, topics,"
+    " partitions, earliest FROM {{site.delivered}}, {row} AS row WHERE xids[1]::text = %s"
 )
-_COPY = (
-    " SELECT CAST(%s AS xid8), created_at, partition, service, topic, {columns}"
-    " FROM {{site.delivered}}, CAST(%s AS bigint) AS row WHERE xid::text = %s LIMIT 1"
+_MORE = _EVIDENCE.format(xids="xids", xid_range="xid_range", row="generate_series(%s, %s)") + " AND topics[1] = %s"
+_ROW = (
+    " (xid, created_at, partition, service, topic, id{columns}) {overriding} SELECT xid, starts[1], partitions[1],"
+    " services[1], topics[1], row{values} FROM {{site.delivered}}, CAST(%s AS xid8) AS xid, CAST(%s AS bigint) AS row"
+    " WHERE xids[1]::text = %s LIMIT 1"
 )
-_NAMES = "(xid, created_at, partition, service, topic, "
+_XID = "CAST(xid AS text)::bigint"
 _COPIES = {
-    Verdict.LOST: f"INSERT INTO {{site.delivered}} {_NAMES} batch, first_id, ids)"
-    + _COPY.format(columns="batch, row, int8multirange(int8range(row, row, '[]'))"),
-    Verdict.DANGLING: f"INSERT INTO {{site.message}} {_NAMES} id) OVERRIDING SYSTEM VALUE"
-    + _COPY.format(columns="row"),
-    Verdict.DISCARDED: f"INSERT INTO {{site.discarded}} {_NAMES} id, reason, detail)"
-    + _COPY.format(columns="row, 'TOPIC_MISSING', 'by hand'"),
+    Verdict.LOST: _EVIDENCE.format(
+        xids="ARRAY[xid]",
+        xid_range=f"int8range({_XID}, {_XID}, '[]')",
+        row="CAST(%s AS xid8) AS xid, CAST(%s AS bigint)",
+    )
+    + " LIMIT 1",
+    Verdict.DANGLING: "INSERT INTO {site.message}"
+    + _ROW.format(columns="", values="", overriding="OVERRIDING SYSTEM VALUE"),
+    Verdict.DISCARDED: "INSERT INTO {site.discarded}"
+    + _ROW.format(columns=", reason, detail", values=", 'TOPIC_MISSING', 'by hand'", overriding=""),
 }
 """Rows without a publication, in local transactions that began when another one did."""
 
@@ -73,7 +82,8 @@ def plant(audited: Audited) -> dict[str, Verdict]:
     ]
     ids = sorted({_transaction(record.message_id) for record in records})
     forgotten, doubled, torn = ids[:3]
-    audited.execute("DELETE FROM {site.delivered} WHERE xid::text = %s", str(xid_of(forgotten)))
+    execute(audited.site, SPREAD)
+    audited.execute("DELETE FROM {site.delivered} WHERE xids[1]::text = %s", str(xid_of(forgotten)))
     planted = {one.message_id: Verdict.PHANTOM for one in records if _transaction(one.message_id) == forgotten}
 
     copied = next(record for record in records if _transaction(record.message_id) == doubled)

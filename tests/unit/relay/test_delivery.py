@@ -234,6 +234,20 @@ def test_what_is_written_to_be_aborted_is_sent_and_never_seen(monkeypatch: pytes
     assert coordinator.visible == MESSAGES[:BATCH]
 
 
+def test_nothing_is_committed_before_what_must_be_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that fails, readers need not wait for the transaction to time out."""
+    coordinator = Coordinator()
+    found = delivery(coordinator, monkeypatch)
+
+    def fail() -> None:
+        assert (coordinator.visible, coordinator.offset) == ([], 0)
+        raise ValueError("not named")
+
+    with pytest.raises(ValueError, match="not named"):
+        found.commit([Record("real", 2, None, b"again", [], 0)], [TopicPartition("outbox.half", 0, 1)], b"", fail)
+    assert (coordinator.visible, coordinator.offset, coordinator._open) == ([], 0, None)
+
+
 def test_after_an_abort_its_producer_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An abort that is sent twice could end the next transaction: the messages gone, their checkpoint there."""
     coordinator = Coordinator()

@@ -1,6 +1,5 @@
 """A session that is lost while a window is read or worked on is followed by smaller windows (R34)."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 from unittest.mock import MagicMock
@@ -9,6 +8,8 @@ import psycopg
 import pytest
 
 from outbox._rules.source_progress import Progress
+from outbox._service.channels.channel_context import thread_pool
+from relay.delivery.producer import DeliveryError
 from relay.delivery.rules.volume import BatchPolicy
 from relay.delivery.sending import BatchFeedback
 from relay.table import table_source
@@ -36,6 +37,9 @@ class Table:
             raise psycopg.OperationalError("server closed the connection unexpectedly")
         return Window(self.rows, frozenset(), 0)
 
+    def take(self, *_: object) -> None:
+        """It is not read again."""
+
     def move(self, *_: object) -> Progress:
         raise psycopg.OperationalError("server closed the connection unexpectedly")
 
@@ -49,17 +53,24 @@ def feedback() -> BatchFeedback:
     return BatchFeedback(POLICY, "discard", 5.0)
 
 
-def _turn(table: Table, feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch) -> None:
+def _turn(
+    table: Table,
+    feedback: BatchFeedback,
+    monkeypatch: pytest.MonkeyPatch,
+    delivery: Any = MagicMock(timed_out=False),  # noqa: B008
+) -> None:
     monkeypatch.setattr(table_source, "time", table.clock)
     admission: Any = MagicMock()
     admission.waiting.return_value = []
+    admission.take_released.return_value = None
     admission.take.return_value = MagicMock(rows=table.rows, refused=())
     lookup: Any = MagicMock()
     lookup.describe_unknown.return_value = False
-    source = TableSource(table, MagicMock(), MagicMock(), admission, lookup, feedback, time.sleep)  # type: ignore[arg-type]
-    source._progress = Progress("a", 0, 0, ())
-    with pytest.raises(psycopg.OperationalError):
-        source._turn()
+    with thread_pool(1) as session:
+        source = TableSource(table, delivery, MagicMock(), admission, lookup, feedback, MagicMock(), session)  # type: ignore[arg-type]
+        source._progress = Progress("a", 0, 0, ())
+        with pytest.raises(psycopg.OperationalError):
+            source._turn()
 
 
 def test_a_window_that_loses_its_session_is_halved(feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,3 +96,13 @@ def test_the_work_on_one_transaction_gets_more_time(
 ) -> None:
     _turn(Table(Clock(), rows, 1.0), feedback, monkeypatch)
     assert (feedback.volume.limit.messages, feedback.volume.patience) == (30, patience)
+
+
+def test_a_step_that_fails_ends_the_owner(feedback: BatchFeedback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails beside the delivery, whose own failure is not the one that counts."""
+    refusing = MagicMock(rest_ms=0)
+    refusing.commit.side_effect = DeliveryError("no coordinator")
+    _turn(Table(Clock(), _rows(2, 1), 0.0), feedback, monkeypatch, refusing)
+    ready = refusing.commit.call_args.args[3]
+    with pytest.raises(psycopg.OperationalError):
+        ready()

@@ -86,11 +86,16 @@ def test_a_source_is_not_ready_before_a_relay_serves_it(thread: _SourceThread, t
     assert "pid 17" in thread.unserved
 
 
-def test_a_source_whose_call_has_no_answer_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A frozen Postgres is given up after 70 s only."""
+@pytest.mark.parametrize("which", ["_ident", "_session"])
+def test_a_source_whose_call_has_no_answer_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch, thread: _SourceThread, which: str
+) -> None:
+    """A frozen Postgres is given up after 70 s only. Its statements run in a thread of their own."""
     monkeypatch.setattr(call_watch, "time", now := Clock())
     sources = TableSources(RelaySettings(**SETTINGS), MagicMock(), MagicMock(), MagicMock())
-    sources._threads = {"shop": MagicMock(ident=threading.get_ident(), halted="", unserved="")}
+    setattr(thread, which, threading.get_ident())
+    thread.unserved = ""
+    sources._threads = {"shop": thread}
     with call_watch.calling("a statement", server="Postgres"):
         assert sources.not_ready() is None
         now.now += call_watch.LONG_SECONDS

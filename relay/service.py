@@ -27,6 +27,7 @@ from relay.delivery.broker_watch import shared_watch
 from relay.delivery.call_watch import watch_calls
 from relay.delivery.topic_lookup import TopicLookups
 from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS
+from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.serving.check_back import CheckSender
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.intake import Intake, LogEnds
@@ -91,6 +92,7 @@ class RelayService:
         self._checks = CheckSender(settings.polled_connection(), self._channel.channel)
         self._op_end_asked = self._progress_at = self._looked_at = 0.0
         self._group = GroupMetadata()
+        self._commits = OffsetCommits()
         with checked_properties():
             self._consumer = Consumer(self._consumer_config())
         self._membership = Membership(self._consumer, stays=bool(settings.group_instance_id))
@@ -109,6 +111,7 @@ class RelayService:
             self._channel,
             self._consumer,
             self._group,
+            self._commits,
             self._checks,
             self._lookups,
         )
@@ -117,6 +120,7 @@ class RelayService:
             self._consumer,
             self._intake,
             self._group,
+            self._commits,
             self._contract,
             self._topics,
             self._stop.is_set,
@@ -134,6 +138,7 @@ class RelayService:
             "enable.partition.eof": True,
             "group.id": self._channel.channel.relay_group,
             "isolation.level": "read_committed",  # makes committed() wait for stable offsets (R18)
+            "on_commit": self._commits.acknowledged,
         }
 
     def run(self) -> None:
@@ -177,6 +182,7 @@ class RelayService:
         self._group.newest = self._consumer.consumer_group_metadata()
         arrivals = {number: worker.arrivals for number, worker in self._served.workers.items()}
         self._intake.hand_over(messages, arrivals)
+        self._commits.send(self._consumer)
         if time.monotonic() >= self._looked_at + LOOK_SECONDS:
             self._looked_at = time.monotonic()
             self._look_after_all()
@@ -200,7 +206,7 @@ class RelayService:
 
     def _poll_seconds(self) -> float:
         """Return how long to wait for records: less while a worker has work, or waits for what this thread sees."""
-        is_busy = any(
+        is_busy = self._settings.delivery == "at_least_once" or any(
             worker.has_work() or worker.op_end_wanted_at(verdict=False) is not None
             for worker in self._served.workers.values()
         )

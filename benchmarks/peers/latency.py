@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from sqlalchemy.orm import Session
+
 from benchmarks.application import SMALL, Application, Tell
 from benchmarks.figures import Figure, Target
 from benchmarks.library.throughput import relays
@@ -14,6 +16,7 @@ from benchmarks.peers.contest import Contest, Peers, compete
 from benchmarks.peers.debezium import Debezium, start_debezium
 from benchmarks.peers.debezium_settings import DEFAULT, TUNED, Variant
 from benchmarks.peers.rocketmq import start_rocketmq, warm_up
+from benchmarks.place import AS_DELIVERED
 from benchmarks.spread import percentile
 from benchmarks.steady import RATE, Steady, run_steadily, threads_for
 from stack import Stack
@@ -27,6 +30,7 @@ _PERCENTILES = (50, 95, 99)
 _TARGETS = {
     ("exactly_once", 50, ""): Target("ratio", "at most", 0.5),
     ("exactly_once", 99, ""): Target("ratio", "at most", 1),
+    ("at_least_once", 50, "_vs_rocketmq"): Target("ours", "at most", 2),
     ("table", 50, ""): Target("ratio", "at most", 1),
     ("table", 99, ""): Target("ratio", "at most", 2),
     ("table", 50, "_vs_half_mode"): Target("ours", "at most", 10),
@@ -38,6 +42,7 @@ _TARGETS = {
 
 _OURS = {
     "exactly_once": ("", ""),
+    "at_least_once": ("at_least_once_", ", at least once"),
     "table": ("table_", ", table mode"),
     "notifying": ("table_notifying_", ", table mode with NOTIFY"),
 }
@@ -117,8 +122,10 @@ def measure_latencies(
     """
     with ExitStack() as running:
         both = running.enter_context(relays(site, notifying=True))
+        at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
         tells = {
             "exactly_once": application.publish,
+            "at_least_once": _at_least_once(at_least_once, application),
             "table": application.publish_row,
             "notifying": application.publish_row_and_notify,
         }
@@ -130,6 +137,7 @@ def measure_latencies(
         }
         rests = {
             "exactly_once": both.wait_for_relay,
+            "at_least_once": at_least_once.wait_settled,
             "table": both.wait_for_relay,
             "notifying": both.wait_for_relay,
             "polling": both.wait_for_polling_relay,
@@ -183,6 +191,7 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
 
     besides = {
         "exactly_once": _PEERS,
+        "at_least_once": _PEERS,
         "table": _BESIDE_TABLE,
         "notifying": _BESIDE_NOTIFYING,
     }
@@ -208,6 +217,18 @@ def _unless_too_slow(found: Contest[Steady], rate: int) -> Contest[Steady]:
     }
     kept = {name: [] if name in slow else runs for name, runs in found.found.items()}
     return Contest(kept, {**found.reasons, **slow})
+
+
+def _at_least_once(site: Site, application: Application) -> Tell:
+    """`publish()` through a channel whose relay delivers at least once, to the same topic."""
+    site.create(partitions=4)
+    site.relay(extra={**AS_DELIVERED, "OUTBOX_DELIVERY": "at_least_once"})
+    outbox = site.half_outbox()
+
+    def tell(session: Session, key: bytes) -> None:
+        outbox.publish(session, application.message(key))
+
+    return tell
 
 
 @contextmanager

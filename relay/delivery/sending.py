@@ -19,7 +19,7 @@ from relay.delivery.error_policy import FENCED, TIME_OUTS, Undelivered
 from relay.delivery.producer import DeliveryError
 from relay.delivery.rules.topic_gate import Gate
 from relay.delivery.rules.volume import BatchPolicy, Volume
-from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.delivery.transactional_delivery import Delivery
 
 PAUSE_MS_MIN = 1_000
 PAUSE_MS_MAX = 300_000
@@ -153,9 +153,7 @@ class BatchFeedback:
 class Sending:
     """Writes the batches of one owner."""
 
-    def __init__(
-        self, delivery: TransactionalDelivery, gate: Gate, feedback: BatchFeedback, owner: Mapping[str, int | str]
-    ) -> None:
+    def __init__(self, delivery: Delivery, gate: Gate, feedback: BatchFeedback, owner: Mapping[str, int | str]) -> None:
         self._delivery = delivery
         self._gate = gate
         self._feedback = feedback

@@ -12,7 +12,7 @@ from outbox.protocol.checkpoint import HalfCheckpoint, OpCheckpoint
 from outbox.protocol.record import Record
 from relay import metrics
 from relay.delivery.producer import DeliveryError
-from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.delivery.transactional_delivery import Delivery
 from relay.half.ledger.ledger import Ledger
 
 PROGRESS_SECONDS = 1.0
@@ -25,11 +25,7 @@ class Commits:
     """Commits what a ledger hands out."""
 
     def __init__(
-        self,
-        ledger: Ledger,
-        channel: ChannelDescription,
-        delivery: TransactionalDelivery,
-        group_metadata: Callable[[], bytes],
+        self, ledger: Ledger, channel: ChannelDescription, delivery: Delivery, group_metadata: Callable[[], bytes]
     ) -> None:
         self.channel = channel
         self.delivery = delivery

@@ -16,7 +16,8 @@ from outbox.protocol.names import Place
 from relay import metrics
 from relay.delivery.call_watch import calling
 from relay.delivery.producer import DeliveryError
-from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS, TransactionalDelivery
+from relay.delivery.transactional_delivery import TRANSACTION_TIMEOUT_MS, Delivery
+from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.partitions.ownership import Halts, Ownership, Stalls
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.intake import Intake
@@ -40,6 +41,7 @@ class ServedPartitions:
         consumer: Consumer,
         intake: Intake,
         group: GroupMetadata,
+        commits: OffsetCommits,
         contract: ContractWatch,
         topics: TopicCache,
         stopping: Callable[[], bool],
@@ -53,6 +55,7 @@ class ServedPartitions:
         self._consumer = consumer
         self._intake = intake
         self._group = group
+        self._commits = commits
         self._contract = contract
         self._topics = topics
         self._stopping = stopping
@@ -79,7 +82,7 @@ class ServedPartitions:
     def take_over_due(self) -> None:
         self.take_over(self.ownership.due(time.monotonic(), self._group.generation()))
 
-    def _fence(self, number: int) -> TransactionalDelivery:
+    def _fence(self, number: int) -> Delivery:
         with calling(f"taking over half partition {number}"):
             return self._take_over.fence(number)
 
@@ -89,7 +92,7 @@ class ServedPartitions:
         if error.fenced:
             self._give_way(number)
 
-    def _serve(self, number: int, delivery: TransactionalDelivery, *, assign: bool) -> dict[Place, int]:
+    def _serve(self, number: int, delivery: Delivery, *, assign: bool) -> dict[Place, int]:
         try:
             with calling(f"reading the checkpoint of half partition {number}"):
                 ledger, committed = self._take_over.restore(number)
@@ -163,6 +166,7 @@ class ServedPartitions:
             list(pool.map(lambda worker: worker.stop(seconds), workers))
         if late := [worker.partition for worker in workers if worker.is_alive()]:
             log.warning("Open batch did not end in time; the next owner repeats it", partitions=late)
+        self._commits.finish(self._consumer, [worker.partition for worker in workers])
         for worker in workers:
             metrics.forget(worker.partition)
 
@@ -193,9 +197,10 @@ class ServedPartitions:
     def replace_failed(self) -> None:
         """Replace workers that failed; give those up that were fenced until the next generation."""
         for number, worker in list(self.workers.items()):
-            if worker.is_alive():
+            uncommitted = self._commits.failure(number)
+            if worker.is_alive() and uncommitted is None:
                 continue
-            failure = worker.failure
+            failure = uncommitted or worker.failure
             worker.failure = None  # its traceback would keep all that pends in memory
             self.give_up([number])
             metrics.FAILURES.labels(_cause(failure)).inc()

@@ -18,11 +18,13 @@ from outbox._service.channels.channel_context import thread_pool
 from outbox.errors import ConfigurationError, KafkaUnreachable, OutboxError
 from outbox.protocol.checkpoint import parse_half_checkpoint
 from outbox.protocol.half import ANY_PARTITION
+from relay.delivery.at_least_once_delivery import PlainDelivery
 from relay.delivery.producer import DeliveryError
 from relay.delivery.sending import BatchFeedback
 from relay.delivery.topic_lookup import HangingTransactions, TopicLookups
-from relay.delivery.transactional_delivery import TransactionalDelivery, request_seconds
+from relay.delivery.transactional_delivery import Delivery, TransactionalDelivery, request_seconds
 from relay.half.kafka.half_reader import Decoder, DiscardReader, HalfReader, PartitionReaders
+from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.ledger.ledger import Ledger
 from relay.half.ledger.pending_transactions import BodyPolicy
 from relay.half.serving.check_back import CheckBack, CheckSender
@@ -150,6 +152,7 @@ class TakeOver:
         channel: ChannelDescription,
         consumer: Consumer,
         group: GroupMetadata,
+        commits: OffsetCommits,
         checks: CheckSender,
         lookups: TopicLookups,
     ) -> None:
@@ -158,6 +161,7 @@ class TakeOver:
         self._channel = channel
         self._consumer = consumer
         self._group = group
+        self._commits = commits
         self._checks = checks
         self._lookups = lookups
         self._feedback: dict[int, BatchFeedback] = {}
@@ -173,10 +177,13 @@ class TakeOver:
         """Drop the feedback about a half partition that has another owner."""
         self._feedback.pop(number, None)
 
-    def fence(self, number: int) -> TransactionalDelivery:
+    def fence(self, number: int) -> Delivery:
         """Return an initialised producer for a half partition; a former owner cannot write any more."""
         kafka, channel = self._settings.polled_connection(), self._channel.channel
         transactional_id, patience = channel.transactional_id(number), self.feedback_of(number).volume.patience
+        if self._settings.delivery == "at_least_once":
+            commit = self._commits.serve(number)
+            return PlainDelivery(kafka, transactional_id, channel.discard_topic, commit, patience)
         return TransactionalDelivery(kafka, transactional_id, patience, channel.relay_group)
 
     def restore(self, number: int) -> tuple[Ledger, list[TopicPartition]]:
@@ -218,7 +225,7 @@ class TakeOver:
         owner = Checkpointed.half_partition(self._channel.channel, number)
         return why_unreadable(error, self._settings.connection(), owner.group, owner.place)
 
-    def worker(self, ledger: Ledger, delivery: TransactionalDelivery) -> PartitionWorker:
+    def worker(self, ledger: Ledger, delivery: Delivery) -> PartitionWorker:
         """Return the worker of a half partition, not started."""
         kafka, channel, number = self._settings.connection(), self._channel, ledger.partition
         feedback, decoder = self.feedback_of(number), Decoder(channel.discard.max_message_bytes, channel.verdict.name)
@@ -235,7 +242,9 @@ class TakeOver:
             feedback,
         )
 
-    def _hanging(self, ledger: Ledger, delivery: TransactionalDelivery, halves: HalfReader) -> HangingTransactions:
+    def _hanging(self, ledger: Ledger, delivery: Delivery, halves: HalfReader) -> HangingTransactions:
+        if not isinstance(delivery, TransactionalDelivery):
+            return HangingTransactions()
         kafka, group = self._settings.connection(), self._channel.channel.relay_group
         return OwnHangingTransactions(kafka, self._admin, group, HalfAuthor(ledger, halves), delivery)
 
@@ -250,9 +259,9 @@ class TakeOver:
 class Fencing:
     """The take-overs that wait for Kafka to fence the former owner. Only the service's thread asks."""
 
-    def __init__(self, fence: Callable[[int], TransactionalDelivery]) -> None:
+    def __init__(self, fence: Callable[[int], Delivery]) -> None:
         self._fence = fence
-        self._begun: dict[int, Future[TransactionalDelivery]] = {}
+        self._begun: dict[int, Future[Delivery]] = {}
 
     def begin(self, numbers: Collection[int]) -> None:
         """Begin to fence the former owners of half partitions, unless that is under way."""
@@ -264,7 +273,7 @@ class Fencing:
             self._begun[number] = pool.submit(self._fence, number)
         pool.shutdown(wait=False)
 
-    def take_done(self, seconds: float = 0.0) -> Iterator[tuple[int, TransactionalDelivery | Exception]]:
+    def take_done(self, seconds: float = 0.0) -> Iterator[tuple[int, Delivery | Exception]]:
         """Yield what is done, all at the latest after so many seconds: a producer, or why there is none."""
         wait(self._begun.values(), seconds)
         for number in [number for number, future in self._begun.items() if future.done()]:

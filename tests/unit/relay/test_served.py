@@ -10,7 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from relay.delivery.producer import DeliveryError
-from relay.delivery.transactional_delivery import TransactionalDelivery
+from relay.delivery.transactional_delivery import Delivery
+from relay.half.kafka.offset_commits import OffsetCommits
 from relay.half.serving.commits import GroupMetadata
 from relay.half.serving.served import ServedPartitions
 from relay.half.serving.take_over import Fencing
@@ -29,7 +30,7 @@ def take_over() -> MagicMock:
 @pytest.fixture
 def served(take_over: MagicMock) -> ServedPartitions:
     intake: Any = MagicMock()
-    more = intake, GroupMetadata(), MagicMock(), MagicMock()
+    more = intake, GroupMetadata(), OffsetCommits(), MagicMock(), MagicMock()
     return ServedPartitions(take_over, MagicMock(), *more, stopping=lambda: False)
 
 
@@ -88,9 +89,9 @@ class Kafka:
     def __init__(self) -> None:
         self.made: list[int] = []
         self.goes_on = threading.Event()
-        self.delivery = Mock(spec=TransactionalDelivery)
+        self.delivery = Mock(spec=Delivery)
 
-    def fence(self, number: int) -> TransactionalDelivery:
+    def fence(self, number: int) -> Delivery:
         self.made.append(number)
         if number == 1:
             self.goes_on.wait(SECONDS)
@@ -107,7 +108,7 @@ def kafka() -> Kafka:
 def test_nobody_waits_for_one_that_kafka_lets_wait(kafka: Kafka) -> None:
     fencing = Fencing(kafka.fence)
     fencing.begin([0, 1])
-    found: list[tuple[int, TransactionalDelivery | Exception]] = []
+    found: list[tuple[int, Delivery | Exception]] = []
     while not found:
         found += fencing.take_done(0.01)
     assert found == [(0, kafka.delivery)]

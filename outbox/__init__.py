@@ -10,6 +10,7 @@ Here is what an application needs; the rest is in modules: `outbox.errors`, `out
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from outbox._postgres.libpq import missing_libpq
@@ -61,6 +62,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return version("kafka-transactional-outbox")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'outbox' has no attribute {name!r}")

@@ -7,12 +7,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from examples.flights.acls import Acls, PasswordLogin, printed_rights, with_secret_files
 from examples.flights.application import TOPICS
 from outbox._kafka.admin import admin_client
 from outbox._rules.role_rights import Role
 from outbox.protocol.names import Channel
 from stack import Stack
-from stack.security.acls import Acls, PasswordLogin, printed_rights, with_secret_files
 
 SOURCE = "flights"
 """The relay's table source."""

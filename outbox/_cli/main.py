@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, version
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -69,6 +69,7 @@ def _is_written() -> bool:
     return written
 
 
+_SQL_ALONE = "The SQL of the tables needs none: python -c 'import outbox; print(outbox.ddl())'"
 GROUP = "outbox.commands"
 _URL_OPTION = "--postgres-url"
 # Subcommands of kafka-transactional-outbox-services, and the extra that brings what each needs.
@@ -90,20 +91,28 @@ def run_subcommand() -> None:
     try:
         import typer  # noqa: PLC0415 - the library works without it; only the command needs it
     except ImportError:
-        sys.exit(f"outbox: the command needs an extra: {_how_to_install('service')}")
+        sys.exit(f"outbox: the command needs an extra: {_how_to_install('service')}. {_SQL_ALONE}")
     _hide_passwords()
     app = typer.Typer(
         help="Transactional messages for Kafka and Postgres.", no_args_is_help=True, pretty_exceptions_enable=False
     )
-    app.callback()(_root)
+
+    def root(
+        _version: bool = typer.Option(False, "--version", help="Show the version.", callback=_show, is_eager=True),  # noqa: FBT001 - a flag
+    ) -> None:
+        """Transactional messages for Kafka and Postgres: change the database and inform others, both or neither."""
+
+    app.callback()(root)
     commands = {command.name: command for command in entry_points(group=GROUP)}
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     if called in _EXTRAS and called not in commands:
         sys.exit(f"outbox: `outbox {called}` is not installed: {_how_to_install(_EXTRAS[called])}")
-    missing = [_add(app, command) for command in ([commands[called]] if called in commands else commands.values())]
-    if called in commands and missing[0]:
-        sys.exit(f"outbox: `outbox {called}` cannot start: {missing[0]}")
-    for reason in dict.fromkeys(filter(None, missing)):
+    chosen = [commands[called]] if called in commands else commands.values()
+    missing = {command.name: _add(app, command) for command in chosen}
+    if called in commands and missing[called]:
+        sys.exit(f"outbox: `outbox {called}` cannot start: {missing[called]}")
+    reasons = (reason for name, reason in missing.items() if reason and not _is_not_wanted(name, reason))
+    for reason in dict.fromkeys(reasons):
         sys.stderr.write(f"outbox: some commands cannot start: {reason}\n")
     app()
 
@@ -124,8 +133,16 @@ def _hide_passwords() -> None:
             )
 
 
-def _root() -> None:
-    """Transactional messages for Kafka and Postgres: change the database and inform others, both or neither."""
+def _show(wanted: bool) -> None:  # noqa: FBT001 - a flag
+    """Show the version of the library, and exit."""
+    if wanted:
+        sys.stdout.write(f"outbox {version('kafka-transactional-outbox')}\n")
+        raise SystemExit
+
+
+def _is_not_wanted(command: str, reason: str) -> bool:
+    """Return whether a command is missing only because its extra is, which was not asked for."""
+    return reason.endswith(_how_to_install(_EXTRAS[command])) if command in _EXTRAS else False
 
 
 def _add(app: object, command: EntryPoint) -> str | None:

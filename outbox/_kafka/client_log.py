@@ -58,11 +58,18 @@ class ClientLog:
     def __init__(self, logger: logging.Logger = log) -> None:
         self._logger = logger
         self._repeats = Repeats()
+        self._since: dict[str, float] = {}  # s, monotonic, by client: its first wait for a coordinator
+
+    def _is_young(self, client: str) -> bool:
+        now = time.monotonic()
+        return now < self._since.setdefault(client, now) + EACH_SECONDS
 
     def log(self, level: int, _form: str, facility: str, client: str, text: str) -> None:
         """Log a line, unless one of its kind was logged a moment ago. Called by confluent-kafka."""
         if facility == "CONFWARN":  # a property of another kind of client, given for all of them
             level = logging.DEBUG
+        if facility == "GETPID" and text.endswith("retrying") and self._is_young(client):
+            level = logging.DEBUG  # a new cluster has no coordinator yet
         passed = self._repeats.passed(facility, text)
         if passed is not None:
             more = f" ({passed} more lines like it since the last one)" if passed else ""

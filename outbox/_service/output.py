@@ -1,6 +1,7 @@
 """What a command prints: tables for people on a terminal, one JSON document for programs."""
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from rich.text import Text
 from outbox._security.redaction import visible
 from outbox.errors import UsageError
 
+_UNLIMITED = 10_000
+"""Columns where no terminal has a width."""
+
 
 class PlainConsole(Console):
     """A console that prints data as it is: no markup, and control characters as escapes.
@@ -26,6 +30,8 @@ class PlainConsole(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = _UNLIMITED  # a name that is broken in two cannot be copied from a file
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(visible(text), **options)

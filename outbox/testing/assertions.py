@@ -7,22 +7,25 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from confluent_kafka import KafkaException
+from sqlalchemy.util import greenlet_spawn
 
+from outbox._table.table_publisher import Target
 from outbox.errors import UsageError
 from outbox.half_outbox import HalfOutbox
 from outbox.outbox import Outbox
 from outbox.protocol.half import Header
 from outbox.protocol.names import HEADER_PREFIX
+from outbox.settings import TableNames
 from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.testing._memory.state import PublishedMessage
-from outbox.testing.reader import VisibleRecord, read_committed, settled
+from outbox.testing.own_rows import rows_of
+from outbox.testing.reader import VisibleRecord, read_committed
 from outbox.testing.site import Site
 
 if TYPE_CHECKING:
-    from outbox.async_outbox import AsyncHalfOutbox, AsyncOutbox  # its extra may be missing
+    from outbox.async_outbox import AsyncHalfOutbox, AsyncOutbox, AsyncTarget  # its extra may be missing
 
 Record = PublishedMessage | VisibleRecord
 
@@ -45,7 +48,7 @@ _UNSETTLED = "\nThe halves or rows were not settled in time. Check that relay an
 
 
 def assert_published(
-    outbox: Outbox | HalfOutbox | AsyncOutbox | AsyncHalfOutbox | Site | Iterable[Record],
+    outbox: Outbox | HalfOutbox | AsyncOutbox | AsyncHalfOutbox | Site | Target | Iterable[Record],
     topic: str,
     *,
     value: Wanted = ANY,
@@ -53,29 +56,30 @@ def assert_published(
     headers: Mapping[str, Bytes] | None = None,
     count: int | None = None,
     timeout: float = 30.0,
+    tables: TableNames | None = None,
 ) -> list[Record]:
     """Assert that messages were published, in transactions that committed.
 
-    For an outbox in memory it checks `published`. For a site, or a `HalfOutbox`, it consumes the real topic with
-    read_committed and waits for the messages; with `count` it also waits until every half of the channel is settled,
-    and for a site until no row is in the message table, so that no further message can follow.
-    Reading blocks: under asyncio use `asyncio.to_thread(assert_published, …)`.
+    For an outbox in memory it checks `published`. For a session or connection it reads the message table, the rows of
+    its own open transaction included. For a site it consumes the real topic and waits for the messages; with `count`
+    until no further message can follow.
 
     Args:
-        outbox: An outbox, a site, or records: `outbox.uncommitted`, or the result of `read_committed()`.
+        outbox: An outbox in memory; a session or connection; a site; or records, as `outbox.uncommitted`.
         value: The body: bytes or text; a mapping or a list is compared with the JSON in the body; a function gets the
             bytes and returns whether they match. None: a tombstone. Default: any body.
         key: The key; None: no key. Default: any key.
         headers: Headers that the message must have, among others.
         count: Exact number of such messages; None: at least one.
-        timeout: Maximum seconds to wait; only for a site or a real outbox.
+        timeout: Maximum seconds to wait for a site.
+        tables: Schema and name prefix of the message table, for a session or connection.
 
     Returns:
         The matching messages.
 
     Raises:
         AssertionError: They were not published. The text lists what was published.
-        UsageError: The outbox is in table mode, so it has no connection to Kafka.
+        UsageError: The outbox is a real one: what it published is in Kafka and Postgres.
 
     Example:
         assert_published(outbox, "orders", key="42", value={"id": 42}, headers={"type": "created"}, count=1)
@@ -84,39 +88,29 @@ def assert_published(
     found: Any = getattr(outbox, "sync", outbox)
     if isinstance(found, InMemoryOutbox | InMemoryHalfOutbox):
         return wanted.check(found.published, _open_hint(found))
-    if isinstance(found, HalfOutbox):
-        return wanted.wait(_place_of(found), timeout)
     if isinstance(found, Site):
-        return wanted.wait(_Place(found.kafka, found.is_settled), timeout)
-    if isinstance(found, Outbox):
+        return wanted.wait(found, timeout)
+    if isinstance(found, Outbox | HalfOutbox):
         raise UsageError(
-            "An Outbox has no connection to Kafka. Give assert_published() the site, or the records of "
-            "read_committed()."
+            "This outbox is a real one. Give assert_published() the test's session or connection, the site, or records."
         )
+    if hasattr(found, "execute") or hasattr(found, "cursor"):
+        return wanted.check(rows_of(found, tables or TableNames()), "")
     return wanted.check(list(found), "")
 
 
-class _Place(NamedTuple):
-    """Where real messages are published.
+async def assert_published_async(session: AsyncTarget, topic: str, **expected: Any) -> list[Record]:
+    """Assert that messages were published with an async session or connection; as `assert_published()`.
 
     Args:
-        is_settled: Returns whether no further message can follow.
+        session: An `AsyncSession` or an `AsyncConnection`, or a connection of psycopg or asyncpg.
+        expected: The other arguments of `assert_published()`.
+
+    Raises:
+        AssertionError: They were not published. The text lists what was published.
     """
-
-    kafka: Mapping[str, Any]
-    is_settled: Callable[[], bool]
-
-
-def _place_of(outbox: HalfOutbox) -> _Place:
-    settings = outbox.settings
-
-    def is_settled() -> bool:
-        try:
-            return settled(settings.kafka, settings.channel)
-        except KafkaException:  # for example, the coordinator moves
-            return False
-
-    return _Place(settings.kafka, is_settled)
+    found: Any = getattr(session, "sync_session", None) or getattr(session, "sync_connection", None) or session
+    return await greenlet_spawn(assert_published, found, topic, **expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +129,13 @@ class _Expected:
             return found
         raise AssertionError(self._report(records) + hint)
 
-    def wait(self, place: _Place, timeout: float) -> list[Record]:
+    def wait(self, site: Site, timeout: float) -> list[Record]:
         """Wait for matching records on a real topic, and return them."""
         deadline = time.monotonic() + timeout
         while True:
             late = time.monotonic() >= deadline
-            complete = self.count is not None and place.is_settled()
-            records = read_committed(place.kafka, [self.topic])
+            complete = self.count is not None and site.is_settled()
+            records = read_committed(site.kafka, [self.topic])
             if complete or (self.count is None and (late or self._found(records))):
                 return self.check(records, "")
             if late:

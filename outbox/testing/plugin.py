@@ -1,4 +1,4 @@
-"""The pytest plugin: an outbox in memory for unit tests, real servers and kill-points for integration tests.
+"""The pytest plugin: an outbox in memory for unit tests, real servers for integration tests.
 
 Enable it with `pytest_plugins = ["outbox.testing.plugin"]` in the top-level conftest.py, or with
 `pytest -p outbox.testing.plugin`. Each fixture imports its modules when it is used.
@@ -14,7 +14,6 @@ import pytest
 if TYPE_CHECKING:
     from outbox.async_outbox import AsyncOutbox
     from outbox.testing._memory.outbox import InMemoryHalfOutbox, InMemoryOutbox
-    from outbox.testing.kill_point import KillPoint
     from outbox.testing.site import Site
     from outbox.testing.stacks import Servers
 
@@ -72,11 +71,3 @@ def outbox_site(outbox_stack: Servers) -> Iterator[Site]:
 
     with Site(outbox_stack) as site:
         yield site
-
-
-@pytest.fixture
-def outbox_kill_point(outbox_site: Site) -> KillPoint:
-    """Return a callable that runs a function in a process killed at a named step of its local transaction."""
-    from outbox.testing.kill_point import KillPoint  # noqa: PLC0415 - imported when used
-
-    return KillPoint(outbox_site)

@@ -85,7 +85,7 @@ class Site:
         with Site(outbox_stack) as site, site.outbox() as outbox:
             orders = site.topic("orders")
             ...
-            assert_published(outbox, orders, key="42", count=1)
+            assert_published(site, orders, key="42", count=1)
     """
 
     def __init__(self, servers: Servers, service: str = "test", *, partitions: int = 2) -> None:
@@ -181,12 +181,6 @@ class Site:
             topics: Full names of the topics.
         """
         return read_committed(self.kafka, topics)
-
-    def rows(self) -> dict[str, str]:
-        """Return the states in the callback table by transaction id: C: committed, R: the checker's rollback row."""
-        query = CallbackTable(self.tables).compose("SELECT transaction_id::text, state FROM {transaction}")
-        with self.connect() as connection:
-            return dict(connection.execute(query).fetchall())
 
     def wait_settled(self, timeout: float = WAIT_SECONDS) -> None:
         """Wait until every half is settled, delivered or rolled back, and no row is in the message table.

@@ -1,1 +1,1 @@
-"""What the servers of a secured stack have besides: certificates, tokens that Kafka accepts, logins and ACLs."""
+"""What the servers of a secured stack have besides: certificates, and tokens that Kafka accepts."""

@@ -16,9 +16,9 @@ def test_the_readme_shows_the_quickstart_as_it_is() -> None:
     assert program in (ROOT / "README.md").read_text()
 
 
-def test_the_loop_of_the_library_page_is_that_of_the_example() -> None:
+def test_the_loop_of_the_consumers_page_is_that_of_the_example() -> None:
     example = (ROOT / "examples/aiokafka_consumer.py").read_text()
-    page = (ROOT / "docs/library.md").read_text()
+    page = (ROOT / "docs/consume.md").read_text()
     (loop,) = re.findall(r"^```python\n(async def consume.*?)^```", page, re.MULTILINE | re.DOTALL)
     assert loop in example
 

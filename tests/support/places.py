@@ -15,7 +15,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from outbox import HalfOutbox, Message, Outbox, Receipt
-from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, read_committed
+from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage, VisibleRecord, read_committed
+from outbox.testing.own_rows import rows_of
+from tests.support import message_rows
+from tests.support.harness import Site
 from tests.support.shop import Shop
 
 PARTITIONS = 3
@@ -47,6 +50,9 @@ class Place(ABC):
     def connect(self) -> psycopg.Connection[Any] | None:
         """A connection of psycopg, if the database has such."""
 
+    checks_topics = True
+    """Whether `publish()` refuses what the topic would; a real row waits for its topic, or is discarded."""
+
     @property
     def has_halves(self) -> bool:
         return isinstance(self.outbox, HalfOutbox)
@@ -70,6 +76,10 @@ class Place(ABC):
     def publish(self, session: Session, topic: str, value: str, key: str | None = None) -> Receipt:
         """Publish a message; without a key it has the topic's, and so an order."""
         return self.outbox.publish(session, Message(topic, value, topic if key is None else key))
+
+    def records(self, topic: str) -> list[Any]:
+        """The messages of a topic; in memory the outbox has them."""
+        raise NotImplementedError
 
     @abstractmethod
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
@@ -121,6 +131,42 @@ class MemoryPlace(Place):
         return [(message.value or b"").decode() for message in memory.published if message.topic == topic]
 
 
+class RowsPlace(Place):
+    """Rows that no relay takes away: what is committed stays in the message table."""
+
+    checks_topics = False
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._numbers = itertools.count(1)
+        super().__init__(site.engine(), Outbox("orders", tables=site.tables), f"{site.name}_stock")
+        message_rows.create(site)
+        site.sql(f"CREATE TABLE {self.table} (id int PRIMARY KEY, count int NOT NULL)")
+
+    def topic(self) -> str:
+        return f"topic{next(self._numbers)}"
+
+    def number(self) -> int:
+        return next(self._numbers)
+
+    def other_outbox(self, service: str) -> Outbox | HalfOutbox:
+        return Outbox(service, tables=self._site.tables)
+
+    def async_engine(self) -> AsyncEngine:
+        return create_async_engine(sqlalchemy_url(self._site.postgres_url), poolclass=NullPool)
+
+    def connect(self) -> psycopg.Connection[Any] | None:
+        return psycopg.connect(self._site.postgres_url)
+
+    def records(self, topic: str) -> list[PublishedMessage]:
+        with self._site.connect() as connection:
+            return [row for row in rows_of(connection, self._site.tables) if row.topic == topic]
+
+    def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
+        del outbox
+        return [(row.value or b"").decode() for row in self.records(topic)]
+
+
 class RealPlace(Place):
     def __init__(self, shop: Shop) -> None:
         super().__init__(shop.engine, shop.outbox, shop.table)
@@ -143,8 +189,11 @@ class RealPlace(Place):
 
     def published(self, topic: str, outbox: Outbox | HalfOutbox | None = None) -> list[str]:
         del outbox
+        return [(record.value or b"").decode() for record in self.records(topic)]
+
+    def records(self, topic: str) -> list[VisibleRecord]:
         self._shop.site.wait_settled()
-        return [(record.value or b"").decode() for record in read_committed(self._shop.site.kafka(), [topic])]
+        return read_committed(self._shop.site.kafka(), [topic])
 
     def halves(self) -> int:
         return len(self._shop.site.halves())

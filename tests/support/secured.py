@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from examples.flights.acls import Acls, PasswordLogin, Rule, printed_rights, with_secret_files
 from outbox._rules.role_rights import Role
 from stack import Stack
-from stack.security.acls import Acls, PasswordLogin, Rule, printed_rights, with_secret_files
 from stack.security.site_security import Certificate
 from tests.support import token_file
 from tests.support.harness import Site

@@ -1,6 +1,6 @@
 """`InMemoryOutbox` and `InMemoryHalfOutbox`: outboxes for unit tests, without Kafka and tables, on any database."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
@@ -11,47 +11,64 @@ from sqlalchemy.orm import Session, scoped_session
 
 from outbox._half.check_server import CheckServer
 from outbox._half.half_publisher import HalfPublisher
-from outbox._half.seal import begin
 from outbox._publish.acceptance import MAX_MESSAGES, closed
-from outbox._publish.local_connection import LocalConnection
-from outbox._publish.own_transaction import Savepoints, core_savepoint, own_transaction
+from outbox._publish.own_transaction import core_savepoint
 from outbox._publish.session_connection import BindArguments
 from outbox._publish.sqlalchemy_session import PublishedTransaction, observed_transaction, publish, publish_on
-from outbox.errors import UsageError
+from outbox._table.insert_connection import InsertConnection
+from outbox._table.row_writer import RowWriter, Written
+from outbox._table.table_publisher import TablePublisher
+from outbox._table.table_publisher import _flush as flush
+from outbox.errors import OutboxError, PublishFailed, UsageError
 from outbox.half_outbox import HalfOutbox
 from outbox.listener import TransactionListener
 from outbox.message import Message
 from outbox.outbox import Outbox
-from outbox.recorder import Recorder, guarded
+from outbox.recorder import Recorder
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.participant import (
-    DeclaredTopics,
-    MemorySender,
-    MemoryStarter,
-    RowParticipant,
-    Topics,
-    memory_connection,
-)
-from outbox.testing._memory.state import CommitFailure, Memory, PublishedMessage
+from outbox.testing._memory.drivers import DjangoBlock, DjangoFollower, PostgresFollower, conninfo_of
+from outbox.testing._memory.participant import DeclaredTopics, Halves, MemorySender, Rows, Topics
+from outbox.testing._memory.state import Memory, PublishedMessage, row_ids
 from outbox.transaction import Outcome, Receipt, Transaction, check_transaction_id
 
 
-class MemoryPublisher:
-    """Keeps the messages of one outbox until COMMIT, which SQLAlchemy's events report."""
+class MemoryWriter(RowWriter):
+    """Keeps the messages of connections of drivers and of Django, where a real outbox writes rows."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._django = DjangoFollower(memory)
+        self._databases: dict[str, PostgresFollower] = {}
+        memory.followers.append(self._django)
+
+    def write(self, connection: InsertConnection, messages: Sequence[Message]) -> Written:
+        ids = row_ids(len(messages))
+        if isinstance(connection, DjangoBlock):
+            xid, started_us = self._django.keep(connection, messages, ids)
+        else:
+            xid, started_us = self._follower(connection).keep(connection, messages, ids)
+        return Written(ids, xid, int(started_us))
+
+    def _follower(self, connection: InsertConnection) -> PostgresFollower:
+        if (conninfo := conninfo_of(connection)) not in self._databases:
+            self._databases[conninfo] = PostgresFollower(self._memory, conninfo)
+            self._memory.followers.append(self._databases[conninfo])
+        return self._databases[conninfo]
+
+    def close(self) -> None:
+        """Close the connections by which it follows."""
+        for follower in self._databases.values():
+            follower.close()
+
+
+class MemoryPublisher(TablePublisher):
+    """Keeps the messages of one outbox until COMMIT: SQLAlchemy's events report it, or a follower sees it."""
 
     def __init__(self, settings: Settings, recorder: Recorder | None, topics: DeclaredTopics, memory: Memory) -> None:
-        self._settings = settings
-        self._recorder = guarded(recorder)
-        self._topics = topics
+        super().__init__(settings, recorder)
         self._memory = memory
-        self._is_closed = False
-
-    def connection(self, driver: object) -> LocalConnection:
-        return memory_connection(driver)
-
-    def start(self, connection: LocalConnection) -> RowParticipant:
-        """Create a participant in the connection's transaction, with a new transaction id."""
-        return RowParticipant(self._settings, self._topics, self._memory, self._recorder, connection)
+        self._writer: MemoryWriter = MemoryWriter(memory)
+        self._rows = Rows(settings, self._recorder, topics, memory)
 
     def publish(self, target: Any, message: Message, bind_arguments: BindArguments | None = None) -> Receipt:
         (receipt,) = self.publish_many(target, [message], bind_arguments)
@@ -60,35 +77,39 @@ class MemoryPublisher:
     def publish_many(
         self, target: Any, messages: Iterable[Message], bind_arguments: BindArguments | None = None
     ) -> list[Receipt]:
+        if not isinstance(target, Session | scoped_session | Connection):
+            return super().publish_many(target, messages, bind_arguments)
         if self._is_closed:
             raise closed()
-        if not isinstance(target, Session | scoped_session | Connection):
-            raise UsageError(
-                f"InMemoryOutbox cannot follow the transaction of {type(target).__module__}.{type(target).__name__}, "
-                "which a real outbox takes. Give it a Session or a Connection of SQLAlchemy, or test against a real "
-                "Postgres with the fixture outbox_stack."
-            )
+        if not isinstance(target, Connection):
+            flush(target() if isinstance(target, scoped_session) else target)
         given = list(islice(messages, MAX_MESSAGES + 1))
-        return publish(target, self, given, bind_arguments=bind_arguments) if given else []
+        return publish(target, self._rows, given, bind_arguments=bind_arguments) if given else []
+
+    def _connection(self, target: Any, bind_arguments: BindArguments | None) -> InsertConnection:
+        found = super()._connection(target, bind_arguments)
+        return DjangoBlock(target) if getattr(target, "in_atomic_block", False) else found
+
+    def insert(self, connection: InsertConnection, messages: Sequence[Message]) -> list[Receipt]:
+        """Keep messages, all or none."""
+        self._rows.refuse(messages)
+        return super().insert(connection, messages)
 
     def transaction(self, connection: object) -> AbstractContextManager[Transaction]:
         """Run a local transaction on a connection; an async one only in SQLAlchemy's greenlet."""
         if isinstance(connection, Connection):
-            return observed_transaction(connection, self, partial(self._observed, connection))
-        local = memory_connection(connection)
-        part = self.start(local)
-        transaction = Transaction(
-            lambda message: part.publish([message])[0], Savepoints(local, part).one, lambda: _id(part)
-        )
-        return own_transaction(local, part, transaction, partial(begin, local, part.transaction_id))
+            return observed_transaction(connection, self._rows, partial(self._observed, connection))
+        return super().transaction(connection)
 
     def _observed(self, connection: Connection, published: PublishedTransaction) -> Transaction:
         def publish_one(message: Message) -> Receipt:
-            (receipt,) = publish_on(connection, published, self, [message], eager=False)
+            (receipt,) = publish_on(connection, published, self._rows, [message], eager=False)
             return receipt
 
-        part = published.part(self)
-        return Transaction(publish_one, partial(core_savepoint, connection), lambda: _id(part))
+        part = published.part(self._rows)
+        return Transaction(
+            publish_one, partial(core_savepoint, connection), lambda: part.transaction_id if len(part) else ""
+        )
 
     def outcome(self, transaction_id: str, database: object) -> Outcome:
         del database
@@ -96,12 +117,8 @@ class MemoryPublisher:
         return self._memory.outcome(transaction_id)
 
     def close(self) -> None:
-        self._is_closed = True
-
-
-def _id(part: RowParticipant) -> str:
-    """Return the id of a transaction, which has none before its first message."""
-    return part.transaction_id if len(part) else ""
+        super().close()
+        self._writer.close()
 
 
 _NO_KAFKA = {"bootstrap.servers": "localhost:0"}
@@ -138,10 +155,10 @@ class _Shown:
 class InMemoryOutbox(_Shown, Outbox):
     """An `Outbox` that stores published messages in memory. Pass it to the application in place of a real one.
 
-    It follows transactions, SAVEPOINTs, joined sessions and several outboxes as SQLAlchemy's events report them, checks
-    messages as the real outbox, and gives them the ids of rows. It works on every database that SQLAlchemy supports,
-    sync or async (`AsyncOutbox.over(outbox)`), and with `transaction()` on psycopg's connections. `publish()` takes no
-    connections of drivers: no event reports their COMMIT.
+    It checks messages as the real outbox, and gives them the ids of rows. Of SQLAlchemy it takes any database, SQLite
+    included, sync or async (`AsyncOutbox.over(outbox)`); of Django, too, inside `atomic()`. A connection of a driver
+    (psycopg, psycopg2, asyncpg, pg8000) is one to a real Postgres, in which it needs no table: a session of its own
+    sees how the transaction ends. Close the outbox, so that this session ends.
 
     Args:
         topics: The existing topics: their names, or the number of partitions of each. Messages for other topics are
@@ -194,29 +211,23 @@ class InMemoryHalfOutbox(_Shown, HalfOutbox):
         self.settings = settings
         self._memory = Memory()
         self._sender = MemorySender(settings, recorder, DeclaredTopics(self._topics))
-        starter = MemoryStarter(settings, self._sender, self._memory)
-        self._publisher = _MemoryHalfPublisher(settings, self._sender, starter)
+        halves = Halves(settings, self._sender, self._memory)
+        self._publisher = _MemoryHalfPublisher(settings, self._sender, halves)
         self._publisher.memory = self._memory
 
     def fail_next_publish(self) -> None:
         """Make the next `publish()` raise `PublishFailed`, as when Kafka does not answer."""
-        self._memory.fail_publication()
+        self._memory.failing_publications += 1
 
-    def fail_next_commit(self) -> None:
-        """Make the next COMMIT with messages raise `PublishFailed`, as when Kafka is down; all is rolled back."""
-        self._memory.fail_commit(CommitFailure.PUBLISH_FAILED)
-
-    def fence_next_commit(self) -> None:
-        """Make the next COMMIT with messages raise `TransactionFenced`; all is rolled back."""
-        self._memory.fail_commit(CommitFailure.FENCED)
-
-    def lose_next_commit(self, *, committed: bool) -> None:
-        """Make the next COMMIT with messages raise `CommitOutcomeUnknown`, as when its reply is lost.
+    def fail_next_commit(self, error: type[OutboxError] = PublishFailed, *, committed: bool = False) -> None:
+        """Make the next COMMIT with messages fail; requests are met one after the other.
 
         Args:
-            committed: Whether COMMIT succeeds nevertheless, with its rows and messages.
+            error: What it raises: `PublishFailed`, as when Kafka is down; `TransactionFenced`; or
+                `CommitOutcomeUnknown`, as when its reply is lost.
+            committed: With `CommitOutcomeUnknown`: whether it succeeds all the same, with its rows and messages.
         """
-        self._memory.fail_commit(CommitFailure.LOST_AND_COMMITTED if committed else CommitFailure.LOST_AND_ROLLED_BACK)
+        self._memory.commit_failures.append((error, committed))
 
     def serve_checks(self, listener: TransactionListener) -> CheckServer:
         """Refuse to serve checks, because there is no checker."""

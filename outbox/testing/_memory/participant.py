@@ -1,29 +1,23 @@
-"""What an in-memory outbox has in a local transaction: rows, or halves; and its sender, which has no connection."""
+"""What an in-memory outbox has in a local transaction that SQLAlchemy's events follow: rows, or halves."""
 
 from __future__ import annotations
 
-import inspect
 import os
-import sqlite3
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
-import psycopg
 from psycopg import sql
-from psycopg.pq import TransactionStatus
-from sqlalchemy.util import await_only
 
 from outbox._half.draft import Draft, refuse, why_not_for
 from outbox._half.sender import Sender
 from outbox._kafka.channel import ChannelDescription
 from outbox._kafka.topic_contract import ENVELOPE_BYTES
 from outbox._publish.acceptance import refuse_internal, require_accepted
-from outbox._publish.local_connection import LocalConnection, NoticeHandler, Result, Statement, local_connection
+from outbox._publish.local_connection import LocalConnection
 from outbox._publish.tracing import with_traces
 from outbox._publish.waiting import BLOCKING, Budget, Waiting
 from outbox._rules.topic_description import TopicDescription
@@ -41,7 +35,8 @@ from outbox.protocol.identifiers import make_transaction_id, table_transaction_i
 from outbox.protocol.names import sibling_topic
 from outbox.recorder import CommitOutcome, Recorder
 from outbox.settings import HalfSettings, Settings
-from outbox.testing._memory.state import CommitFailure, Memory, PublishedMessage
+from outbox.testing._memory.any_connection import AnyConnection, commit_now, memory_connection
+from outbox.testing._memory.state import Memory, PublishedMessage, new_xid, row_ids
 from outbox.transaction import Receipt
 
 MAX_MESSAGE_BYTES = 1_048_588
@@ -94,9 +89,7 @@ class MemorySender(Sender):
         self.require_open()
         return self._declared.topic(name)
 
-    def real_topic_now(self, name: str, budget: Budget) -> TopicDescription | None:
-        """Return the same as `real_topic()`: declared topics do not change."""
-        return self.real_topic(name, budget)
+    real_topic_now = real_topic  # declared topics do not change
 
     def ping(self, waiting: Waiting = BLOCKING) -> None:
         """Check only that the outbox is open."""
@@ -113,123 +106,27 @@ def _topic(name: str, partitions: int, max_message_bytes: int = MAX_MESSAGE_BYTE
     return TopicDescription(name, _ID, partitions, 1, {"max.message.bytes": str(max_message_bytes)})
 
 
-class AnyConnection(LocalConnection):
-    """A connection of any driver that SQLAlchemy supports, sync or async.
-
-    SQLAlchemy's events report the state of its transaction. Drivers report less: sqlite3 reports no transaction until
-    the first change of a row.
-    """
-
-    waiting = BLOCKING
-
-    def __init__(self, driver: Any) -> None:
-        self._driver = driver
-        self._closed = False
-
-    @property
-    def driver(self) -> object:
-        return self._driver
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    @property
-    def status(self) -> TransactionStatus:
-        """Always IDLE: SQLAlchemy's events report the state."""
-        return TransactionStatus.IDLE
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the connection is certainly in a transaction.
-
-        Only sqlite3 in its default mode can report that. With a BEGIN of the application, which SQLAlchemy's manual
-        recommends for SAVEPOINTs, and in sqlite3's newer autocommit mode, the next transaction may have begun.
-        """
-        driver = self._driver
-        return (
-            isinstance(driver, sqlite3.Connection)
-            and driver.in_transaction
-            and driver.isolation_level is not None
-            and getattr(driver, "autocommit", None) is not False
-        )
-
-    def execute(self, statement: Statement, parameters: Sequence[object] = ()) -> Result:
-        del statement, parameters
-        raise UsageError(
-            f"The library runs no statements on a connection of {type(self._driver).__module__}. Use psycopg 3."
-        )
-
-    def commit_definitely_failed(self, error: BaseException) -> bool:
-        """Return whether COMMIT failed for certain: no reply is lost here, so each error is an answer."""
-        return isinstance(error, Exception)
-
-    def commit(self) -> None:
-        self._call("commit")
-
-    def rollback(self) -> None:
-        self._call("rollback")
-
-    def close(self) -> None:
-        self._closed = True
-        self._call("close")
-
-    def _call(self, method: str) -> None:
-        result = getattr(self._driver, method)()
-        if inspect.isawaitable(result):
-            await_only(result)
-
-    def listen(self, handler: NoticeHandler) -> None:
-        """Do nothing: other drivers provide no notices."""
-
-    def unlisten(self, handler: NoticeHandler) -> None:
-        """Do nothing: other drivers provide no notices."""
-
-    def autocommit(self, *, on: bool) -> AbstractContextManager[None]:
-        """Leave the mode unchanged."""
-        del on
-        return nullcontext()
-
-
-def commit_now(connection: LocalConnection) -> None:
-    """Send COMMIT without SQLAlchemy's events, to simulate that its reply is lost."""
-    if isinstance(connection, AnyConnection):
-        connection.commit()
-    else:
-        connection.execute(sql.SQL("COMMIT"))
-
-
+_OUTCOMES: dict[type[OutboxError], CommitOutcome] = {
+    TransactionFenced: CommitOutcome.FENCED,
+    CommitOutcomeUnknown: CommitOutcome.UNKNOWN,
+}
 _MARK = sql.SQL("SELECT current_setting('outbox.transaction', true)")
 
 
-def memory_connection(driver: object) -> LocalConnection:
-    """Wrap a driver's connection: psycopg's as for a real outbox, any other as `AnyConnection`."""
-    if isinstance(driver, psycopg.Connection | psycopg.AsyncConnection):
-        return local_connection(driver)
-    return AnyConnection(driver)
+class MemoryParticipant(Draft):
+    """An in-memory outbox's participant in one local transaction: a draft that can be read."""
 
-
-class MemoryParticipant(ABC):
-    """An in-memory outbox's participant in one local transaction."""
-
-    def __init__(
-        self, transaction_id: str, service: str, memory: Memory, recorder: Recorder, connection: LocalConnection
-    ) -> None:
-        self.transaction_id = transaction_id
+    def __init__(self, transaction_id: str, service: str, memory: Memory, connection: LocalConnection) -> None:
+        super().__init__(transaction_id)
         self._service = service
         self._memory = memory
-        self._recorder = recorder
         self._connection = connection
         self.has_ended = False
         memory.opened(transaction_id, self)
 
-    @abstractmethod
     def messages(self) -> list[PublishedMessage]:
         """Return the messages, without removed ones."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Return the number of messages, without removed ones."""
+        return [PublishedMessage.of(message, self.transaction_id, position) for position, message in self._messages]
 
     def seal(self, *, marked: bool = False) -> None:
         """Refuse a transaction that was ended inside the block.
@@ -267,65 +164,59 @@ class MemoryParticipant(ABC):
         self.has_ended = True
 
 
+class Rows(NamedTuple):
+    """Creates the participants of one in-memory outbox of table mode in local transactions."""
+
+    settings: Settings
+    recorder: Recorder
+    topics: DeclaredTopics
+    memory: Memory
+
+    def connection(self, driver: object) -> LocalConnection:
+        return memory_connection(driver)
+
+    def start(self, connection: LocalConnection) -> RowParticipant:
+        """Create a participant in the connection's transaction, with a new transaction id."""
+        return RowParticipant(self, connection)
+
+    def refuse(self, messages: Sequence[Message]) -> None:
+        """Refuse messages to topics that are not declared."""
+        for message in messages:
+            if problem := why_not_for(message, self.topics.topic(message.topic)):
+                raise MessageRefused(problem)
+
+
+_row_transactions: WeakKeyDictionary[LocalConnection, str] = WeakKeyDictionary()  # of all outboxes, as in Postgres
+
+
 class RowParticipant(MemoryParticipant):
-    """A participant in table mode: messages have the ids of rows.
+    """A participant in table mode: messages have the ids of rows."""
 
-    Args:
-        memory: Stores the messages of committed transactions, and gives ids to rows.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        topics: DeclaredTopics,
-        memory: Memory,
-        recorder: Recorder,
-        connection: LocalConnection,
-    ) -> None:
-        self._rows: list[tuple[int, Message]] = []
-        self._settings = settings
-        self._topics = topics
-        xid, _ = memory.row_ids(1)
-        id_ = table_transaction_id(xid, time.time_ns() // 1_000)
-        super().__init__(id_, settings.service, memory, recorder, connection)
-
-    def __len__(self) -> int:
-        """Return the number of messages, without removed ones."""
-        return len(self._rows)
-
-    def strike(self, keep: int) -> None:
-        """Remove all but the first `keep` messages."""
-        del self._rows[keep:]
-
-    def messages(self) -> list[PublishedMessage]:
-        return [PublishedMessage.of(message, self.transaction_id, row) for row, message in self._rows]
+    def __init__(self, rows: Rows, connection: LocalConnection) -> None:
+        self._rows = rows
+        if connection not in _row_transactions:
+            _row_transactions[connection] = table_transaction_id(new_xid(), time.time_ns() // 1_000)
+        super().__init__(_row_transactions[connection], rows.settings.service, rows.memory, connection)
 
     def publish(self, messages: Sequence[Message], *, eager: bool = False) -> list[Receipt]:
         """Add messages, all or none."""
         del eager
-        require_accepted(self._settings)
+        require_accepted(self._rows.settings)
         messages = with_traces(messages)
         for message in messages:
-            refuse_internal(message.topic, self._settings.channel)
-            if problem := why_not_for(message, self._topics.topic(message.topic)):
-                raise MessageRefused(problem)
-        if problem := why_not(messages, len(self._rows), sum(message.size() for _, message in self._rows)):
+            refuse_internal(message.topic, self._rows.settings.channel)
+        self._rows.refuse(messages)
+        if problem := why_not(messages, len(self), self._bytes):
             raise MessageRefused(problem)
-        _, rows = self._memory.row_ids(len(messages))
-        self._rows += zip(rows, messages, strict=True)
-        self._recorder.messages_published(self._service, len(messages))
-        return [Receipt(self.transaction_id, row, message.topic) for row, message in zip(rows, messages, strict=True)]
-
-
-class MemoryDraft(Draft):
-    """A draft with readable messages."""
-
-    def messages(self) -> list[PublishedMessage]:
-        return [PublishedMessage.of(message, self.transaction_id, position) for position, message in self._messages]
+        ids = row_ids(len(messages))
+        self._messages += zip(ids, messages, strict=True)
+        self._bytes += sum(message.size() for message in messages)
+        self._rows.recorder.messages_published(self._service, len(messages))
+        return [Receipt(self.transaction_id, id_, message.topic) for id_, message in zip(ids, messages, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class MemoryStarter:
+class Halves:
     """Creates the participants of one in-memory outbox of half mode in local transactions."""
 
     settings: HalfSettings
@@ -343,86 +234,63 @@ class MemoryStarter:
 class HalfParticipant(MemoryParticipant):
     """A participant in half mode, which fails as the test requested."""
 
-    def __init__(self, starter: MemoryStarter, connection: LocalConnection) -> None:
-        self._draft = MemoryDraft(make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10)))
-        self._settings = starter.settings
-        self._sender = starter.sender
+    def __init__(self, halves: Halves, connection: LocalConnection) -> None:
+        self._halves = halves
+        self._recorder = halves.sender.recorder
         self._outcome_without_commit = CommitOutcome.ROLLED_BACK
-        self._lost: CommitFailure | None = None
-        service, recorder = starter.settings.service, starter.sender.recorder
-        super().__init__(self._draft.transaction_id, service, starter.memory, recorder, connection)
-
-    def __len__(self) -> int:
-        """Return the number of messages, without removed ones."""
-        return len(self._draft)
-
-    def strike(self, keep: int) -> None:
-        """Remove all but the first `keep` messages."""
-        self._draft.strike(keep)
-
-    def messages(self) -> list[PublishedMessage]:
-        return self._draft.messages()
+        self._is_committed = False  # although its reply was lost
+        id_ = make_transaction_id(time.time_ns() // 1_000_000, os.urandom(10))
+        super().__init__(id_, halves.settings.service, halves.memory, connection)
 
     def publish(self, messages: Sequence[Message], *, eager: bool) -> list[Receipt]:
         """Add messages, all or none."""
         del eager
-        require_accepted(self._settings)
+        settings, sender = self._halves.settings, self._halves.sender
+        require_accepted(settings)
         messages = with_traces(messages)
-        planned = self._draft.planned(messages, self._service, self._settings.channel.half_topic)
+        planned = self.planned(messages, self._service, settings.channel.half_topic)
         for message, half in zip(messages, planned, strict=True):
-            refuse(message, half, self._sender, self._sender.budget(self._connection.waiting))
-        if self._memory.publication_fails():
+            refuse(message, half, sender, sender.budget(self._connection.waiting))
+        if self._memory.failing_publications:
+            self._memory.failing_publications -= 1
             raise PublishFailed("Kafka does not answer. Roll the local transaction back and try again.")
-        receipts = self._draft.add(messages)
+        receipts = self.add(messages)
         self._recorder.messages_published(self._service, len(messages))
         return receipts
 
     def acknowledged_half(self) -> tuple[int, int]:
         """Return partition 0, and the message's position as its offset: no half is stored."""
-        return 0, len(self._draft) - 1
+        return 0, len(self) - 1
 
     def seal(self, *, marked: bool = False) -> None:
-        """Raise the failure that the test requested, if any.
-
-        Args:
-            marked: Whether `begin()` began the transaction, so that its mark must still be set.
-        """
+        """Raise the failure that the test requested, if any."""
         super().seal(marked=marked)
-        failure = self._memory.commit_failure()
-        if failure is None and self._memory.is_fenced(self.transaction_id):
-            failure = CommitFailure.FENCED
-        if failure is not None:
-            raise self._fail(failure)
-        self._recorder.halves_acked(self._service, len(self._draft), 0.0)
+        failures = self._memory.commit_failures
+        if failures or self._memory.is_fenced(self.transaction_id):
+            raise self._fail(*(failures.pop(0) if failures else (TransactionFenced, False)))
+        self._recorder.halves_acked(self._service, len(self), 0.0)
 
-    def _fail(self, failure: CommitFailure) -> OutboxError:
-        if failure is CommitFailure.PUBLISH_FAILED:
-            return PublishFailed(
-                "Kafka did not acknowledge the halves. The local transaction is rolled back. Try again."
-            )
-        if failure is CommitFailure.FENCED:
-            self._outcome_without_commit = CommitOutcome.FENCED
-            return TransactionFenced(
-                f"The checker decided ROLLBACK for transaction {self.transaction_id} before it committed. "
-                "All of it is rolled back. Try again."
-            )
-        self._lost = failure
-        if failure is CommitFailure.LOST_AND_COMMITTED:
+    def _fail(self, kind: type[OutboxError], committed: bool) -> OutboxError:  # noqa: FBT001 - a pair
+        self._outcome_without_commit = _OUTCOMES.get(kind, CommitOutcome.ROLLED_BACK)
+        self._is_committed = committed
+        if committed:
             commit_now(self._connection)
-        return CommitOutcomeUnknown(
-            self.transaction_id,
-            f"COMMIT of transaction {self.transaction_id} was sent and no reply came. The checker will decide; "
-            "outcome() returns the result.",
-        )
+        if kind is CommitOutcomeUnknown:
+            return CommitOutcomeUnknown(
+                self.transaction_id,
+                f"COMMIT of transaction {self.transaction_id} was sent and no reply came. The checker will decide; "
+                "outcome() returns the result.",
+            )
+        return kind(f"The test let COMMIT of transaction {self.transaction_id} fail: all is rolled back. Try again.")
 
     def committed(self) -> bool:
         self._end(CommitOutcome.COMMITTED)
         return super().committed()
 
     def rolled_back(self) -> None:
-        """Drop the messages, or apply the requested loss of COMMIT's reply."""
-        self._end(self._outcome_without_commit if self._lost is None else CommitOutcome.UNKNOWN)
-        if self._lost is CommitFailure.LOST_AND_COMMITTED:
+        """Drop the messages, or publish them if only COMMIT's reply was lost."""
+        self._end(self._outcome_without_commit)
+        if self._is_committed:
             super().committed()
         else:
             super().rolled_back()
@@ -433,5 +301,5 @@ class HalfParticipant(MemoryParticipant):
         super().unknown()
 
     def _end(self, outcome: CommitOutcome) -> None:
-        if len(self._draft):
+        if len(self):
             self._recorder.transaction_ended(self._service, outcome)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import enum
+import itertools
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakValueDictionary
 
+from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.protocol.half import Header
 from outbox.protocol.identifiers import message_id
@@ -53,17 +54,20 @@ class PublishedMessage:
         )
 
 
-_FIRST_XID = 700
-"""About where a new database is."""
+CommitFailure = tuple[type[OutboxError], bool]
+
+_xids = itertools.count(700)  # about where a new database is
+_row_ids = itertools.count(1)
 
 
-class CommitFailure(enum.Enum):
-    """How a COMMIT fails on request."""
+def new_xid() -> int:
+    """Return an xid that no transaction of this process has."""
+    return next(_xids)
 
-    PUBLISH_FAILED = "Kafka does not acknowledge the halves"
-    FENCED = "the checker decides ROLLBACK before COMMIT"
-    LOST_AND_COMMITTED = "COMMIT succeeds and its reply is lost"
-    LOST_AND_ROLLED_BACK = "COMMIT fails and its reply is lost"
+
+def row_ids(count: int) -> list[int]:
+    """Return the ids of new rows."""
+    return [next(_row_ids) for _ in range(count)]
 
 
 class OpenPart(Protocol):
@@ -71,6 +75,19 @@ class OpenPart(Protocol):
 
     def messages(self) -> list[PublishedMessage]:
         """Return its messages so far."""
+
+
+class Follower(Protocol):
+    """Follows transactions of which nothing is reported: it is asked."""
+
+    def refresh(self) -> None:
+        """Publish the messages of transactions that have committed since the last call."""
+
+    def uncommitted(self) -> list[PublishedMessage]:
+        """Return the messages of open transactions."""
+
+    def outcome(self, transaction_id: str) -> Outcome | None:
+        """Return the outcome of a transaction without published messages; None if it does not follow it."""
 
 
 class Memory:
@@ -81,11 +98,10 @@ class Memory:
         self._open: WeakValueDictionary[str, OpenPart] = WeakValueDictionary()
         self._published: list[PublishedMessage] = []
         self._outcomes: dict[str, Outcome] = {}
-        self._next_row = 1
-        self._failing_publications = 0
-        self._commit_failures: list[CommitFailure] = []
-
-    # --- transactions -------------------------------------------------------------------------------------------
+        self.followers: list[Follower] = []
+        self.failing_publications = 0
+        self.commit_failures: list[CommitFailure] = []
+        """How the next COMMITs fail: with which error, and whether they succeed all the same."""
 
     def opened(self, transaction_id: str, part: OpenPart) -> None:
         with self._lock:
@@ -108,17 +124,15 @@ class Memory:
         with self._lock:
             self._open.pop(transaction_id, None)
 
-    def row_ids(self, count: int) -> tuple[int, Sequence[int]]:
-        with self._lock:
-            first, self._next_row = self._next_row, self._next_row + count
-        return _FIRST_XID + first, range(first, first + count)
-
     def outcome(self, transaction_id: str) -> Outcome:
         with self._lock:
-            part = self._open.get(transaction_id)
-            if part is not None and part.messages():
+            if any(message.transaction_id == transaction_id for message in self.published()):
+                return Outcome.COMMITTED
+            if any(message.transaction_id == transaction_id for message in self.uncommitted()):
                 return Outcome.OPEN
-            return self._outcomes.get(transaction_id, Outcome.TOO_OLD)
+            answers = [follower.outcome(transaction_id) for follower in self.followers]
+            found = next((answer for answer in answers if answer is not None), Outcome.TOO_OLD)
+            return self._outcomes.get(transaction_id, found)
 
     def fence(self, transaction_id: str) -> Outcome:
         """Return the outcome of a transaction; one that has not committed is rolled back from now on."""
@@ -128,43 +142,23 @@ class Memory:
     def is_fenced(self, transaction_id: str) -> bool:
         return self._outcomes.get(transaction_id) is Outcome.ROLLED_BACK
 
-    # --- published messages -------------------------------------------------------------------------------------
-
     def published(self) -> list[PublishedMessage]:
         """Return the messages of committed transactions, in the order of their COMMITs."""
         with self._lock:
+            for follower in self.followers:
+                follower.refresh()
             return list(self._published)
 
     def uncommitted(self) -> list[PublishedMessage]:
         """Return the messages of open transactions, in the order in which these began."""
         with self._lock:
-            return [message for part in self._open.values() for message in part.messages()]
+            found = [message for part in self._open.values() for message in part.messages()]
+            return found + [message for follower in self.followers for message in follower.uncommitted()]
 
     def clear(self) -> None:
         """Remove the published messages and the requested failures; open transactions are not affected."""
         with self._lock:
+            self.published()
             self._published.clear()
-            self._commit_failures.clear()
-            self._failing_publications = 0
-
-    # --- failures -----------------------------------------------------------------------------------------------
-
-    def fail_publication(self) -> None:
-        with self._lock:
-            self._failing_publications += 1
-
-    def fail_commit(self, failure: CommitFailure) -> None:
-        with self._lock:
-            self._commit_failures.append(failure)
-
-    def publication_fails(self) -> bool:
-        with self._lock:
-            if not self._failing_publications:
-                return False
-            self._failing_publications -= 1
-            return True
-
-    def commit_failure(self) -> CommitFailure | None:
-        """Return how this COMMIT must fail, and remove the request; None if it must not fail."""
-        with self._lock:
-            return self._commit_failures.pop(0) if self._commit_failures else None
+            self.commit_failures.clear()
+            self.failing_publications = 0

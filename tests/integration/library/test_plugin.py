@@ -10,44 +10,6 @@ from tests.support.servers import Servers
 
 pytest_plugins = ["pytester"]
 
-SHOP = '''
-import os
-
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
-
-from outbox import AsyncHalfOutbox, HalfOutbox, Message
-
-
-def order(topic, number, table=None):
-    """One order: a row, if there is a table, and two messages."""
-    url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
-    with HalfOutbox.from_env() as outbox, Session(create_engine(url)) as session, session.begin():
-        if table is not None:
-            session.execute(text(f"INSERT INTO {table} VALUES ({number})"))
-        for message in ("created", "paid"):
-            outbox.publish(session, Message(topic, message, str(number)))
-
-
-def three_orders(topic):
-    """Three local transactions."""
-    for number in range(3):
-        order(topic, number)
-
-
-async def order_async(topic, number):
-    """One order of an asyncio application."""
-    url = os.environ["OUTBOX_POSTGRES_URL"].replace("postgresql://", "postgresql+psycopg://", 1)
-    async with AsyncHalfOutbox.from_env() as outbox, AsyncSession(create_async_engine(url)) as session, session.begin():
-        await outbox.publish(session, Message(topic, "created", str(number)))
-
-
-def give_up(topic):
-    """An application that fails."""
-    raise RuntimeError(topic)
-'''
-
 
 @pytest.fixture(autouse=True)
 def _turned_on(pytester: pytest.Pytester) -> None:
@@ -61,7 +23,6 @@ def project(pytester: pytest.Pytester, servers: Servers, monkeypatch: pytest.Mon
     monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", servers.bootstrap_servers)
     monkeypatch.setenv("OUTBOX_POSTGRES_URL", servers.postgres_url)
     pytester.makeini("[pytest]\naddopts = --outbox-stack=environment -p no:xdist\nfilterwarnings = error\n")
-    pytester.makepyfile(shop=SHOP)
     return pytester
 
 
@@ -74,7 +35,7 @@ def _run(project: pytest.Pytester, tests: str, **outcomes: int) -> pytest.RunRes
 
 def test_the_plugin_is_there_and_imports_nothing_but_the_library(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("--fixtures", timeout=60)
-    result.stdout.fnmatch_lines(["*in_memory_outbox*", "*outbox_stack [[]session scope[]]*", "*outbox_kill_point*"])
+    result.stdout.fnmatch_lines(["*in_memory_outbox*", "*outbox_stack [[]session scope[]]*"])
     blocked = [*(set(EXTRAS) - {"pytest"}), "stack", "relay", "checker", "spark_jobs", "aiosqlite"]
     code = f"import sys, outbox.testing.plugin; print([name for name in {blocked!r} if name in sys.modules])"
     seen = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -152,14 +113,13 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
             engine = create_engine(outbox_site.sqlalchemy_url)
             with Session(engine) as session, session.begin():
                 outbox.publish_many(session, [Message(orders, '{"id": 1}', "1"), Message(orders, None, "2")])
-            assert_published(outbox, orders)
-            assert_published(outbox, orders, value={"id": 1}, count=1)
+            assert_published(outbox_site, orders)
+            assert_published(outbox_site, orders, value={"id": 1}, count=1)
             with Session(engine) as session:
                 outbox.publish(session, Message(orders, "rolled back", "1"), eager=True)
-            assert_published(outbox, orders, count=2)
-            assert_published(outbox, orders, value="rolled back", count=0)
+            assert_published(outbox_site, orders, count=2)
+            assert_published(outbox_site, orders, value="rolled back", count=0)
             assert [record.key for record in outbox_site.read(orders)] == [b"1", b"2"]
-            assert sorted(outbox_site.rows().values()) == ["C"]
             engine.dispose()
 
 
@@ -172,7 +132,6 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
                 outbox.publish(session, Message(orders, "rolled back", "1"))
             (record,) = assert_published(outbox_site, orders, value={"id": 1}, count=1)
             assert record.message_id == receipt.message_id
-            assert outbox_site.rows() == {}
             engine.dispose()
 
 
@@ -201,86 +160,6 @@ def test_integration_tests_on_a_site(project: pytest.Pytester) -> None:
         failed=1,
     )
     result.stdout.fnmatch_lines(["E*at least one message on topic '*.orders' expected, 0 published"])
-
-
-@pytest.mark.long
-def test_kill_points(project: pytest.Pytester) -> None:
-    _run(
-        project,
-        """
-        import pytest
-        import shop
-
-
-        @pytest.fixture
-        def table(outbox_site):
-            name = f"{outbox_site.name}_orders"
-            with outbox_site.connect() as connection:
-                connection.execute(f"CREATE TABLE {name} (id int)")
-                yield name, lambda: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
-
-
-        @pytest.mark.parametrize("step", ["after half", "before commit"])
-        def test_before_commit(outbox_kill_point, outbox_site, table, step):
-            killed = outbox_kill_point(shop.order, outbox_site.topic("orders"), 7, table[0], at=step)
-            killed.assert_rolled_back()
-            assert killed.row == "R"
-            assert killed.visible() == []
-            assert table[1]() == 0
-            with pytest.raises(AssertionError, match="was not delivered: the callback row is rolled back"):
-                killed.assert_delivered()
-
-
-        @pytest.mark.parametrize("step", ["after commit", "before op"])
-        def test_after_commit(outbox_kill_point, outbox_site, table, step):
-            killed = outbox_kill_point(shop.order, outbox_site.topic("orders"), 7, table[0], at=step)
-            delivered = killed.assert_delivered()
-            assert [record.value for record in delivered] == [b"created", b"paid"]
-            assert killed.row == "C"
-            assert table[1]() == 1
-            with pytest.raises(AssertionError, match="2 of 2 message"):
-                killed.assert_rolled_back()
-        """,
-        passed=4,
-    )
-
-
-@pytest.mark.long
-def test_kill_points_count_and_say_why_they_were_not_met(project: pytest.Pytester) -> None:
-    _run(
-        project,
-        """
-        import pytest
-        import shop
-
-        from outbox.errors import UsageError
-
-
-        def test_the_second_transaction(outbox_kill_point, outbox_site):
-            topic = outbox_site.topic("orders")
-            killed = outbox_kill_point(shop.three_orders, topic, at="before commit", time=2)
-            killed.assert_rolled_back()
-            assert [record.key for record in outbox_site.read(topic)] == [b"0", b"0"]
-
-
-        def test_asyncio(outbox_kill_point, outbox_site):
-            killed = outbox_kill_point(shop.order_async, outbox_site.topic("orders"), 7, at="before op")
-            assert [record.value for record in killed.assert_delivered()] == [b"created"]
-
-
-        def test_what_is_not_met(outbox_kill_point, outbox_site):
-            topic = outbox_site.topic("orders")
-            with pytest.raises(AssertionError, match="shop.give_up ended with exit code 1"):
-                outbox_kill_point(shop.give_up, topic, at="after commit")
-            with pytest.raises(AssertionError, match="shop.three_orders ended with exit code 0"):
-                outbox_kill_point(shop.three_orders, topic, at="after commit", time=4)
-            with pytest.raises(UsageError, match="Step 'never' does not exist"):
-                outbox_kill_point(shop.order, topic, 1, at="never")
-            with pytest.raises(UsageError, match="top level"):
-                outbox_kill_point(lambda: None, at="after commit")
-        """,
-        passed=3,
-    )
 
 
 @pytest.mark.long

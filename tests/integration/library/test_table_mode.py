@@ -12,11 +12,10 @@ import pg8000.dbapi
 import psycopg
 import psycopg2
 import pytest
-from django.db import transaction as django_transaction
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from psycopg.rows import dict_row
-from sqlalchemy import Engine, NullPool, Table, create_engine, event, text
+from sqlalchemy import Engine, NullPool, Table, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, registry
 from sqlalchemy.schema import MetaData
@@ -34,7 +33,7 @@ from outbox.serialization import JsonSerializer
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox
 from outbox.transaction import Outcome, Transaction
 from tests.proxies.postgres import LossyProxy
-from tests.support.doors import DOORS, Opened, django_connection, pg8000_arguments, session_on, sqlalchemy_url
+from tests.support.doors import DOORS, Opened, pg8000_arguments, session_on, sqlalchemy_url
 from tests.support.harness import Site
 from tests.support.servers import Servers
 
@@ -167,27 +166,6 @@ def test_loaders_of_an_application_do_not_fail_after_the_row_is_there(place: Pla
         receipts = place.outbox.publish_many(connection, ODD)
         receipts += place.outbox.publish_many(connection, ODD * 25)
     assert place.rows() == [as_row(*pair) for pair in zip(ODD * 26, receipts, strict=True)]
-
-
-def test_rollback_removes_messages(place: Place, opened: Opened) -> None:
-    receipt = place.outbox.publish(opened.target, Message("orders", b"v"))
-    opened.rollback()
-    assert place.rows() == []
-    again = place.outbox.publish(opened.target, Message("orders", b"v"))
-    opened.commit()
-    assert [row.message_id for row in place.rows()] == [again.message_id]
-    assert again.transaction_id != receipt.transaction_id
-
-
-def test_rows_vanish_with_their_savepoint(place: Place, opened: Opened) -> None:
-    first = place.outbox.publish(opened.target, Message("orders", b"1"))
-    opened.execute("SAVEPOINT here")
-    place.outbox.publish_many(opened.target, [Message("orders", b"2"), Message("orders", b"3")])
-    opened.execute("ROLLBACK TO SAVEPOINT here")
-    last = place.outbox.publish(opened.target, Message("orders", b"4"))
-    opened.commit()
-    assert [row.message_id for row in place.rows()] == [first.message_id, last.message_id]
-    assert first.transaction_id == last.transaction_id
 
 
 def test_a_message_commits_with_the_change_that_it_is_about(place: Place, opened: Opened) -> None:
@@ -421,22 +399,6 @@ def test_an_error_of_the_question_is_not_hidden_by_its_rollback(place: Place) ->
             place.outbox.outcome(table_transaction_id(700, 1), connection)
 
 
-@pytest.mark.parametrize("in_memory", [False, True])
-def test_the_outcome_in_memory_is_the_real_one(place: Place, engine: Engine, *, in_memory: bool) -> None:
-    with InMemoryOutbox("orders") if in_memory else Outbox("orders", tables=place.site.tables) as outbox:
-        with Session(engine) as session, session.begin():
-            committed = outbox.publish(session, Message("orders", b"v")).transaction_id
-            assert outbox.outcome(committed, engine) is Outcome.OPEN
-        with Session(engine) as session:
-            rolled_back = outbox.publish(session, Message("orders", b"v")).transaction_id
-        with Session(engine) as session, session.begin():
-            nested = session.begin_nested()
-            struck = outbox.publish(session, Message("orders", b"v")).transaction_id
-            nested.rollback()
-        answers = [outbox.outcome(id_, engine) for id_ in (committed, rolled_back, struck)]
-    assert answers == [Outcome.COMMITTED, Outcome.ROLLED_BACK, Outcome.TOO_OLD]
-
-
 def test_a_transaction_whose_messages_were_all_struck_has_no_outcome_to_ask_for(place: Place) -> None:
     """It has no row: `outcome()` would find nothing of it, though it committed."""
 
@@ -532,38 +494,6 @@ def test_nothing_is_flushed_where_autoflush_is_off(place: Place, engine: Engine)
         place.outbox.publish(session, Message("orders", b"v"))
         assert len(session.new) == 0
     assert len(place.rows()) == 2
-
-
-def test_a_listener_of_flush_events_may_publish(place: Place, engine: Engine) -> None:
-    order = _order(place, engine)
-
-    def publish(session: Session, *_: object) -> None:
-        place.outbox.publish(session, Message("orders", b"from the listener"))
-
-    with Session(engine) as session, session.begin():
-        event.listen(session, "before_flush", publish)
-        session.add(order(id=70, state="new"))
-    assert [row.value for row in place.rows()] == [b"from the listener"]
-
-
-def test_a_nested_transaction_of_a_session_takes_its_messages_along(place: Place, engine: Engine) -> None:
-    with Session(engine) as session, session.begin():
-        place.outbox.publish(session, Message("orders", b"1"))
-        with session.begin_nested() as nested:
-            place.outbox.publish(session, Message("orders", b"2"))
-            nested.rollback()
-        with session.begin_nested():
-            place.outbox.publish(session, Message("orders", b"3"))
-    assert [row.value for row in place.rows()] == [b"1", b"3"]
-
-
-def test_two_outboxes_publish_in_one_transaction(place: Place, engine: Engine) -> None:
-    other = Outbox("stock", tables=place.site.tables)
-    with Session(engine) as session, session.begin():
-        receipts = [outbox.publish(session, Message("orders", b"v")) for outbox in (place.outbox, other, place.outbox)]
-    assert len({receipt.transaction_id for receipt in receipts}) == 1
-    assert [row.message_id for row in place.rows(service="stock")] == [receipts[1].message_id]
-    other.close()
 
 
 def test_both_modes_publish_in_one_session(place: Place, engine: Engine) -> None:
@@ -708,40 +638,6 @@ def test_autocommit_is_refused_outside_a_transaction_only(place: Place, connect:
         receipt = place.outbox.publish(connection, Message("orders", b"2"))
         connection.cursor().execute("COMMIT")
     assert [row.message_id for row in place.rows()] == [receipt.message_id]
-
-
-def test_django_publishes_inside_atomic_only(place: Place) -> None:
-    with closing(django_connection(place.url)) as connection:
-        with pytest.raises(UsageError, match=r"transaction\.atomic\(\)"):
-            place.outbox.publish(connection, Message("orders", b"1"))
-        with _atomic(connection):
-            receipt = place.outbox.publish(connection, Message("orders", b"2"))
-            with pytest.raises(ZeroDivisionError), _atomic(connection):
-                _fail_after(place.outbox.publish, connection, Message("orders", b"3"))
-            with connection.cursor() as cursor:
-                place.outbox.publish(cursor, Message("orders", b"4"))
-        with pytest.raises(ZeroDivisionError), _atomic(connection):
-            _fail_after(place.outbox.publish, connection, Message("orders", b"5"))
-        assert place.outbox.outcome(receipt.transaction_id, connection) is Outcome.COMMITTED
-    assert [row.value for row in place.rows()] == [b"2", b"4"]
-
-
-class _atomic(django_transaction.Atomic):  # type: ignore[misc]  # noqa: N801 - as Django's own
-    """`transaction.atomic()` of a connection that no setting names."""
-
-    def __init__(self, connection: Any) -> None:
-        super().__init__(using=None, savepoint=True, durable=False)
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(django_transaction, "get_connection", lambda _: self._connection)
-            super().__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(django_transaction, "get_connection", lambda _: self._connection)
-            super().__exit__(*error)
 
 
 @pytest.mark.parametrize("name", DOORS)

@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
+import outbox
 from outbox._cli import main as cli
 from outbox.testing.stacks import servers_named
 from tests.support.commands import ran
@@ -115,9 +116,15 @@ def test_a_command_names_the_module_that_hides_it(tmp_path: Path) -> None:
 
 def test_a_command_names_the_extra_that_it_needs() -> None:
     land = EntryPoint("land", "spark_jobs.landing.cli:app", cli.GROUP)
-    assert cli._missing(land, ModuleNotFoundError(name="pyspark")) == (
-        "the module pyspark is missing: pip install 'kafka-transactional-outbox[spark]'"
-    )
+    reason = cli._missing(land, ModuleNotFoundError(name="pyspark"))
+    assert reason == "the module pyspark is missing: pip install 'kafka-transactional-outbox[spark]'"
+    assert cli._is_not_wanted("land", reason), "`outbox --help` has no word of it"
+    assert not cli._is_not_wanted("table", reason)
+
+
+def test_the_command_and_the_library_have_the_version(tmp_path: Path) -> None:
+    done = _run(sys.executable, "-m", "outbox", "--version", path=tmp_path)
+    assert done.stdout == f"outbox {outbox.__version__}\n"
 
 
 def test_a_command_that_is_not_installed_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ MODULES = [
 ]
 """Their names are those that the examples import."""
 
-ELSEWHERE = {"outbox.testing.kill_point.KillPoint.__call__", "outbox.testing.site.Site"}
+ELSEWHERE = {"outbox.testing.site.Site"}
 """The examples of fixtures stand in a user's project: `test_plugin.py` has one."""
 
 

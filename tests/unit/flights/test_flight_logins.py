@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from examples.flights.acls import PasswordLogin, printed_rights, with_secret_files
 from examples.flights.application import TOPICS
 from examples.flights.logins import NAMES, Environments
 from outbox._rules.role_rights import Role
 from outbox._security.secret_files import with_secrets
-from stack.security.acls import PasswordLogin, printed_rights, with_secret_files
 
 LOGIN = PasswordLogin("flights-land", "hush", Path("/ca.pem"))
 

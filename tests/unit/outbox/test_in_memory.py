@@ -3,13 +3,10 @@
 That it behaves like the real one is tested by `tests/integration/library/test_outbox_contract.py`.
 """
 
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
-from psycopg import sql
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
@@ -20,12 +17,8 @@ from outbox import Message, MessageRefused
 from outbox.async_outbox import AsyncHalfOutbox
 from outbox.errors import CommitOutcomeUnknown, PublishFailed, TransactionFenced, TransactionsRejected, UsageError
 from outbox.listener import HalfMessage, LocalTransactionState
-from outbox.protocol.identifiers import xid_of
 from outbox.recorder import CommitOutcome, NoRecorder
-from outbox.settings import HalfSettings
 from outbox.testing import InMemoryHalfOutbox, InMemoryOutbox, PublishedMessage
-from outbox.testing._memory.participant import DeclaredTopics, MemorySender, MemoryStarter, commit_now
-from outbox.testing._memory.state import Memory
 from outbox.transaction import Outcome
 from outbox.transactional_producer import TransactionalProducer
 from tests.support.listeners import Scripted
@@ -254,7 +247,7 @@ def test_the_next_publish_fails(engine: Engine) -> None:
 @pytest.mark.parametrize("committed", [True, False])
 def test_the_reply_to_the_next_commit_is_lost(engine: Engine, *, committed: bool) -> None:
     outbox = InMemoryHalfOutbox()
-    outbox.lose_next_commit(committed=committed)
+    outbox.fail_next_commit(CommitOutcomeUnknown, committed=committed)
     with pytest.raises(CommitOutcomeUnknown) as caught:
         _commit_one(engine, outbox)
     expected = Outcome.COMMITTED if committed else Outcome.ROLLED_BACK
@@ -279,7 +272,7 @@ async def test_failures_under_asyncio(tmp_path: Any, *, committed: bool) -> None
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE things (id int)"))
     outbox.fail_next_commit()
-    outbox.lose_next_commit(committed=committed)
+    outbox.fail_next_commit(CommitOutcomeUnknown, committed=committed)
     for error in (PublishFailed, CommitOutcomeUnknown):
         async with AsyncSession(engine) as session:
             await session.execute(text("INSERT INTO things VALUES (1)"))
@@ -307,58 +300,14 @@ def test_a_recorder_hears_every_end_once(engine: Engine) -> None:
     _commit_one(engine, outbox)
     with Session(engine) as session:
         outbox.publish(session, MESSAGE)
-    outbox.fence_next_commit()
+    outbox.fail_next_commit(TransactionFenced)
     with pytest.raises(TransactionFenced):
         _commit_one(engine, outbox)
-    outbox.lose_next_commit(committed=True)
+    outbox.fail_next_commit(CommitOutcomeUnknown, committed=True)
     with pytest.raises(CommitOutcomeUnknown):
         _commit_one(engine, outbox)
     committed, rolled_back = CommitOutcome.COMMITTED, CommitOutcome.ROLLED_BACK
     assert ears.outcomes == [committed, rolled_back, CommitOutcome.FENCED, CommitOutcome.UNKNOWN]
-
-
-class _Driver:
-    def __init__(self, *, fails: bool) -> None:
-        self.calls: list[str] = []
-        self._fails = fails
-
-    def commit(self) -> None:
-        self.calls.append("commit")
-
-    def rollback(self) -> None:
-        self.calls.append("rollback")
-        if self._fails:
-            raise ConnectionError
-
-    def close(self) -> None:
-        self.calls.append("close")
-
-
-def test_a_connection_whose_rollback_fails_is_closed() -> None:
-    """So that the pool cannot lend it to somebody who would commit what failed."""
-    driver = _Driver(fails=True)
-    connection = MemoryStarter(*_parts()).connection(driver)
-    with pytest.raises(ConnectionError):
-        connection.roll_back()
-    assert driver.calls == ["rollback", "close"]
-    assert connection.closed
-
-
-def test_a_connection_of_any_driver_is_used_as_little_as_can_be() -> None:
-    driver = _Driver(fails=False)
-    connection = MemoryStarter(*_parts()).connection(driver)
-    connection.require_healthy(begun=not connection.idle)
-    commit_now(connection)
-    assert connection.roll_back()
-    assert driver.calls == ["commit", "rollback"]
-    assert not connection.closed
-    with pytest.raises(UsageError, match="runs no statements on a connection"):
-        connection.execute(sql.SQL("SELECT 1"))
-
-
-def _parts() -> tuple[HalfSettings, MemorySender, Memory]:
-    settings = HalfSettings("test", kafka={"bootstrap.servers": "localhost:0"})
-    return settings, MemorySender(settings, None, DeclaredTopics(None)), Memory()
 
 
 def test_table_mode_in_memory_checks_all_messages_first() -> None:
@@ -368,17 +317,3 @@ def test_table_mode_in_memory_checks_all_messages_first() -> None:
             outbox.publish_many(session, [Message("orders", b"3"), Message("outbox.half", b"4")])
         session.commit()
         assert [message.value for message in outbox.published] == [b"1", b"2"]
-
-
-def test_table_mode_in_memory_has_ids_of_rows() -> None:
-    with InMemoryOutbox() as outbox, Session(create_engine("sqlite://")) as session, session.begin():
-        receipts = outbox.publish_many(session, [Message("orders", b"1"), Message("orders", b"2")])
-        id_ = receipts[0].transaction_id
-        assert xid_of(id_) < 1 << 48
-        assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.OPEN
-        session.commit()
-        assert outbox.outcome(id_, create_engine("sqlite://")) is Outcome.COMMITTED
-        assert [message.message_id for message in outbox.published] == [one.message_id for one in receipts]
-        assert len({one.message_id for one in receipts}) == 2
-        with closing(sqlite3.connect(":memory:")) as driver, pytest.raises(UsageError, match="cannot follow the trans"):
-            outbox.publish(driver, Message("orders"))

@@ -38,7 +38,6 @@ def test_no_remedy_is_cut_at_the_width_of_the_terminal(
 @pytest.mark.parametrize("place", ["cell", "title", "line"])
 def test_console_prints_data_unchanged(place: str, capsys: pytest.CaptureFixture[str]) -> None:
     console = PlainConsole()
-    console.width = 250
     if place == "line":
         console.print(HOSTILE)
     else:

@@ -39,7 +39,7 @@ def run(given: dict[str, Any], check: Check = False) -> None:  # noqa: FBT002 - 
 
 
 class _Relay:
-    """A relay, made again if it fences itself: as a static member may that joins after its session has expired."""
+    """A relay that begins again if it fences itself, as a static member may after its session has expired."""
 
     def __init__(self, settings: RelaySettings, control: ServiceControl) -> None:
         require_allow_list(settings.profile, settings.allowed_topics)

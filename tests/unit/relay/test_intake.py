@@ -5,9 +5,10 @@ from typing import Any, cast
 from unittest.mock import MagicMock, Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
 from outbox._kafka.channel import ChannelDescription
+from outbox._service.membership import MemberFenced
 from outbox.protocol.names import Channel
 from relay.half.serving.intake import ARRIVALS, Arrivals, Intake, LogEnds
 
@@ -184,7 +185,7 @@ def _unpackable(offset: int) -> _Record:
 
 
 def test_a_consumer_whose_name_another_process_has_is_of_no_further_use() -> None:
-    with pytest.raises(KafkaException, match="fenced"):
+    with pytest.raises(MemberFenced, match="fenced"):
         _Desk().hand_over(_Record(HALF, 0, KafkaError(KafkaError._FATAL, "fenced")))
 
 

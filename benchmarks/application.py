@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from outbox import HalfOutbox, Message, Outbox
 from outbox._postgres.message_table import MessageTable
-from outbox.settings import TableNames
 from tests.support.harness import Site
 
 THREADS = 16
@@ -48,11 +47,6 @@ Tell = Callable[[Session, bytes], object]
 """Tells others, in a session's transaction; the bytes are the message's key."""
 
 
-def notifying_tables(site: Site) -> TableNames:
-    """Return the names of the message table of a site whose commits notify the relay."""
-    return TableNames(site.tables.schema, f"{site.tables.prefix}_notifying")
-
-
 class Rate(NamedTuple):
     """What a number of threads achieved together.
 
@@ -78,13 +72,11 @@ class Application:
         self.engine: Engine = site.engine(pool_size=64)
         self.outbox: HalfOutbox = site.half_outbox()
         self.table_outbox = Outbox("orders", tables=site.tables)
-        self.notifying_outbox = Outbox("orders", tables=notifying_tables(site))
         self.topic = topic
         self.payload = b""
         self._random = random.Random(0)
         with site.connect() as connection:
             MessageTable(site.tables).create(connection)
-            MessageTable(notifying_tables(site)).create(connection, notify=True)
             connection.execute((_TABLES % (BUSINESS_ROWS - 1)).encode())
 
     def use_payload(self, size: int) -> None:
@@ -110,10 +102,6 @@ class Application:
     def publish_row(self, session: Session, key: bytes) -> None:
         """`publish()` in table mode."""
         self.table_outbox.publish(session, self.message(key))
-
-    def publish_row_and_notify(self, session: Session, key: bytes) -> None:
-        """`publish()` in table mode, to a table whose commits notify the relay."""
-        self.notifying_outbox.publish(session, self.message(key))
 
     def message(self, key: bytes) -> Message:
         """Return a message with the present payload."""

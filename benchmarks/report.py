@@ -68,10 +68,9 @@ def alone_section(alone: Mapping[str, Mapping[str, Any]], shown: Mapping[str, Ma
     return _rendered("alone", parts=parts) if parts else ""
 
 
-_LATENCY = re.compile(rf"(at_least_once_|table_|table_notifying_|)commit_to_visible_p(\d+)_ms_{RATE}(_vs_\w+)?")
+_LATENCY = re.compile(rf"(at_least_once_|table_|)commit_to_visible_p(\d+)_ms_{RATE}(_vs_\w+)?")
 _WAYS = {
     "table_": "table mode",
-    "table_notifying_": "table mode with NOTIFY",
     "": "half mode",
     "at_least_once_": "half mode, at least once",
 }

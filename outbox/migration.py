@@ -36,7 +36,6 @@ def ddl(
     driver_roles: Sequence[str] = (),
     message_table: str = "",
     mark_column: str = "",
-    notify: bool | None = None,
     drop: bool = False,
 ) -> str:
     """Return the SQL that makes the tables of both modes and gives rights on them; running it again changes nothing.
@@ -52,7 +51,6 @@ def ddl(
         driver_roles: Roles that get what drivers of Spark need for it.
         message_table: `schema.table` that the application made: only what the relay needs beside it.
         mark_column: Column of that table that the relay sets; empty: it deletes delivered rows.
-        notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
         drop: Return the SQL that drops the tables instead, with all that waits and all decisions.
 
     Raises:
@@ -66,13 +64,13 @@ def ddl(
         raise UsageError("A mark column is given without a message table. Give both, or neither.")
     if message_table:
         foreign, grants = foreign_source(names, message_table, relay_roles, mark_column)
-        return script(foreign.drop_statements()) if drop else foreign.ddl(grants, notify=notify)
+        return script(foreign.drop_statements()) if drop else foreign.ddl(grants)
     callbacks, messages, of_sink = CallbackTable(names), MessageTable(names), SinkTables(names)
     if drop:
         return script([*of_sink.drop_statements(), *messages.drop_statements(), *callbacks.drop_statements()])
     made = callbacks.ddl(callback_grants(callbacks, application_roles, checker_roles))
     rights = message_grants(messages, application_roles, checker_roles, relay_roles, operator_roles)
-    made += messages.ddl(rights, notify=notify)
+    made += messages.ddl(rights)
     return made + of_sink.ddl(of_sink.grants(executor_roles, driver_roles)) if sink else made
 
 

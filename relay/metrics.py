@@ -11,7 +11,6 @@ _EVENTS = (
     *("op_foreign", "op_passed", "op_dropped", "op_reread", "half_reread", "half_copy", "stray", "parked"),
     *("half_gone", "op_gone"),
 )
-WAKE_UP_CAUSES = POLL, NOTIFICATION = "poll", "notification"
 SERVED, NOT_SERVED, HALTED = PARTITION_STATES = "served", "not_served", "halted"
 OWNED, SOURCE_HALTED = SOURCE_STATES = "owned", "halted"
 UNDELIVERED, WAITING_ROWS, DISCARDED_ROWS = ROW_STATES = "undelivered", "waiting", "discarded"
@@ -95,12 +94,6 @@ TABLE_OLDEST_SECONDS = TABLE.gauge(
     "Age of the oldest row of a table source, by the database's clock; 0: none. Of a foreign table whose order column "
     "has no time: for how long the first row has been the first one. It grows while not looked at",
     source=(),
-)
-TABLE_WAKE_UPS = TABLE.counter(
-    "outbox_relay_table_wake_ups",
-    "Times that an idle table source found rows, by what ended its pause: notification, or poll",
-    source=(),
-    cause=WAKE_UP_CAUSES,
 )
 TABLE_UPKEEP_FAILURES = TABLE.counter(
     "outbox_relay_table_upkeep_failures",

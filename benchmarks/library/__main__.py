@@ -65,7 +65,7 @@ Measure = Callable[[Site, Application, Size, Run], list[Figure]]
 
 
 def _relayed(site: Site, application: Application, size: Size, _: Run) -> list[Figure]:
-    with relays(site, notifying=True) as running:
+    with relays(site) as running:
         return [
             figure
             for scene in (RELAYED, RELAYED_LARGE)

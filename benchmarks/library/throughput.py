@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from benchmarks.application import SMALL, THREADS, Application, Rate, notifying_tables
+from benchmarks.application import SMALL, THREADS, Application, Rate
 from benchmarks.draining import relay
 from benchmarks.figures import Figure, Target
 from benchmarks.interleaved import interleave
@@ -60,7 +60,6 @@ def measure_throughput(
     """Measure `publish()`, lazy, eager, and of both modes, beside an outbox-table insert and beside no messaging.
 
     Each runs equally long, and a round before the first is thrown away: the pages of this payload are new.
-    Table mode with NOTIFY runs with a relay only: without one no commit notifies.
 
     Args:
         application: Warm.
@@ -73,8 +72,6 @@ def measure_throughput(
         "eager": application.publish_eagerly,
         "table": application.publish_row,
     }
-    if scene.relayed:
-        variants["notifying"] = application.publish_row_and_notify
     runs = {name: partial(application.rate_for, tell, THREADS, seconds) for name, tell in variants.items()}
     found = interleave(runs, rounds, between, warm=True)
     return [
@@ -84,7 +81,6 @@ def measure_throughput(
         _cpu(scene, found, "publish"),
         *(_rates(scene, found, "table", baseline) for baseline in ("insert", "publish")),
         _cpu(scene, found, "table"),
-        *(_rates(scene, found, "notifying", baseline) for baseline in ("insert", "table") if scene.relayed),
     ]
 
 
@@ -92,25 +88,21 @@ _BASELINES = {
     "insert": "outbox-table insert",
     "no_messaging": "no messaging",
     "publish": "half mode",
-    "table": "table mode",
 }
 _SUFFIXES = {
     "insert": "outbox_insert",
     "no_messaging": "no_messaging",
     "publish": "half_mode",
-    "table": "table_mode",
 }
 _PREFIXES = {
     "publish": "app_",
     "eager": "app_eager_",
     "table": "table_app_",
-    "notifying": "table_notifying_app_",
 }
 _WORDS = {
     "publish": "publish()",
     "eager": "eager publish()",
     "table": "publish() in table mode",
-    "notifying": "publish() in table mode with NOTIFY",
 }
 _ROW = Target("ratio", "at least", 0.95)
 
@@ -119,7 +111,6 @@ def _rates(scene: Scene, found: Mapping[str, list[Rate]], ours: str, baseline: s
     targets = {
         ("publish", baseline): scene.targets.get(baseline),
         ("table", "insert"): _ROW,
-        ("notifying", "table"): _ROW,
     }
     return Figure(
         f"{_PREFIXES[ours]}tps_vs_{_SUFFIXES[baseline]}{scene.suffix}",
@@ -196,12 +187,8 @@ class Relays:
 
 
 @contextmanager
-def relays(site: Site, *, notifying: bool = False) -> Iterator[Relays]:
-    """Run both relays until the block ends.
-
-    Args:
-        notifying: Whether it serves the message table whose commits notify it, too.
-    """
-    tables = [site.tables.prefix, *([notifying_tables(site).prefix] if notifying else [])]
+def relays(site: Site) -> Iterator[Relays]:
+    """Run both relays until the block ends."""
+    tables = [site.tables.prefix]
     with relay(site, tables=tables), start_polling_relay(site.environment()) as polling, site.connect() as connection:
         yield Relays(site, connection, polling, tables)

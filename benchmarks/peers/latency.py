@@ -34,9 +34,6 @@ _TARGETS = {
     ("table", 50, ""): Target("ratio", "at most", 1),
     ("table", 99, ""): Target("ratio", "at most", 2),
     ("table", 50, "_vs_half_mode"): Target("ours", "at most", 10),
-    ("notifying", 50, ""): Target("ratio", "at most", 1),
-    ("notifying", 99, ""): Target("ratio", "at most", 2),
-    ("notifying", 50, "_vs_table_mode"): Target("ours", "at most", 10),
 }
 """By what is ours, percentile, and the suffix of what stands beside it."""
 
@@ -44,7 +41,6 @@ _OURS = {
     "exactly_once": ("", ""),
     "at_least_once": ("at_least_once_", ", at least once"),
     "table": ("table_", ", table mode"),
-    "notifying": ("table_notifying_", ", table mode with NOTIFY"),
 }
 """The prefixes of figures' names, and the words for people."""
 
@@ -58,9 +54,6 @@ _PEERS = {
 
 _BESIDE_TABLE = {"": "debezium_tuned", "_vs_half_mode": "exactly_once", "_vs_polling_relay": "polling"}
 """Likewise, of table mode."""
-
-_BESIDE_NOTIFYING = {"": "debezium_tuned", "_vs_table_mode": "table"}
-"""Likewise, of table mode whose commits notify the relay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +114,12 @@ def measure_latencies(
         rates: Transactions per second.
     """
     with ExitStack() as running:
-        both = running.enter_context(relays(site, notifying=True))
+        both = running.enter_context(relays(site))
         at_least_once = running.enter_context(Site(stack.bootstrap_servers, stack.postgres_url))
         tells = {
             "exactly_once": application.publish,
             "at_least_once": _at_least_once(at_least_once, application),
             "table": application.publish_row,
-            "notifying": application.publish_row_and_notify,
         }
         peers = Peers(running, without, {"polling": both.end_polling_relay})
         debeziums = {
@@ -139,7 +131,6 @@ def measure_latencies(
             "exactly_once": both.wait_for_relay,
             "at_least_once": at_least_once.wait_settled,
             "table": both.wait_for_relay,
-            "notifying": both.wait_for_relay,
             "polling": both.wait_for_polling_relay,
         }
         scene = Scene(stack, site, application, tells, debeziums, peers, rests)
@@ -193,7 +184,6 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
         "exactly_once": _PEERS,
         "at_least_once": _PEERS,
         "table": _BESIDE_TABLE,
-        "notifying": _BESIDE_NOTIFYING,
     }
     return [
         *(
@@ -204,7 +194,6 @@ def _figures(found: Contest[Steady], rate: int) -> list[Figure]:
         ),
         *(doubled("exactly_once", suffix, peer) for suffix, peer in _PEERS.items()),
         doubled("table", "", "debezium_tuned"),
-        doubled("notifying", "", "debezium_tuned"),
     ]
 
 

@@ -68,8 +68,6 @@ DEMANDED: Mapping[str, str] = {
     "table_drain_vs_debezium": "peers-drain",
     "table_commit_to_visible_p50_ms_200": "peers-latency",
     "table_commit_to_visible_p99_ms_200": "peers-latency",
-    "table_notifying_commit_to_visible_p50_ms_200": "peers-latency",
-    "table_notifying_app_tps_vs_table_mode": "library",
     "busy_channels_drain": "trust",
     "secured_drain_password": "trust",
     "secured_publish_password": "trust",

@@ -5,7 +5,6 @@ from typing import LiteralString
 from psycopg import sql
 
 from outbox._postgres.ddl import Grant, Tables, create_schema, drop_tables, split, written
-from outbox._postgres.notifications import notify_statements
 from outbox._postgres.table_contract import Places, Table
 from outbox._rules.foreign_layout import QualifiedName
 from outbox.settings import TableNames
@@ -89,26 +88,16 @@ class ForeignSource(Tables):
             Table.FOREIGN_DISCARDED: (names.schema, names.discarded),
         }
 
-    def statements(self, *, notify: bool | None = None) -> list[sql.Composed]:
-        """Return the statements that make both tables, and the schema if there is none; running them again is safe.
-
-        Args:
-            notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
-        """
+    def statements(self) -> list[sql.Composed]:
+        """Return the statements that make both tables, and the schema if there is none; running them again is safe."""
         return [
             create_schema(self.names.schema),
             *(statement.format(**self._names) for statement in split(_DDL)),
-            *self._notify(notify=notify),
         ]
-
-    def _notify(self, *, notify: bool | None) -> list[sql.Composed]:
-        function = sql.Identifier(self.names.schema, self.names.notify_function)
-        return notify_statements(sql.Identifier(*self.table), function, notify=notify)
 
     def drop_statements(self) -> list[sql.Composed]:
         """Return the statements that drop both tables; the foreign table remains."""
-        tables = (self.names.discarded, self.names.source)
-        return [*self._notify(notify=False), drop_tables(self.names.schema, tables)]
+        return [drop_tables(self.names.schema, (self.names.discarded, self.names.source))]
 
     def relay_grants(self, role: str, mark: str = "") -> list[Grant]:
         """Return what the relay needs, on the foreign table too.

@@ -10,7 +10,6 @@ from typing import LiteralString
 from psycopg import sql
 
 from outbox._postgres.ddl import BOUNDS, Grant, Tables, create_schema, drop_tables, split, written
-from outbox._postgres.notifications import notify_statements
 from outbox._postgres.publish_function import STARTED_US, TRANSACTION_ID, publish_statement
 from outbox._postgres.source_statements import COUNTED
 from outbox._postgres.table_contract import CHECKS, Places, Table
@@ -251,12 +250,8 @@ class MessageTable(Tables):
         }
         return {table: (names.schema, name) for table, name in tables.items()}
 
-    def statements(self, *, notify: bool | None = None) -> list[sql.Composed]:
-        """Return the statements that make all of it, and the schema if there is none; running them again is safe.
-
-        Args:
-            notify: Whether commits notify the relay: True or False creates or drops the trigger; None leaves it.
-        """
+    def statements(self) -> list[sql.Composed]:
+        """Return the statements that make all of it, and the schema if there is none; running them again is safe."""
         names, (size, bounds) = self.names, map(sql.SQL, CHECKS[Table.MESSAGE])
         texts = {"storage": sql.SQL(_STORAGE), "toast": sql.SQL(_TOAST), "size": size, "bounds": bounds}
         texts["uncompressed"] = sql.SQL(_UNCOMPRESSED)
@@ -264,20 +259,13 @@ class MessageTable(Tables):
             create_schema(names.schema),
             *(statement.format(**self._names, **texts) for statement in split(_DDL)),
             publish_statement((names.schema, names.publish_function), (names.schema, names.message)),
-            *self._notify(notify=notify),
         ]
-
-    def _notify(self, *, notify: bool | None) -> list[sql.Composed]:
-        names = self.names
-        table = sql.Identifier(names.schema, names.message)
-        return notify_statements(table, sql.Identifier(names.schema, names.notify_function), notify=notify)
 
     def drop_statements(self) -> list[sql.Composed]:
         """Return the statements that drop all of it, and with it every message that waits."""
         names = self.names
         return [
             sql.SQL("DROP FUNCTION IF EXISTS {}").format(self._names["publish"]),
-            *self._notify(notify=False),
             drop_tables(names.schema, (names.message, names.discarded, names.delivered, names.source)),
         ]
 

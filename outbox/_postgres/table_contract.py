@@ -15,7 +15,6 @@ import psycopg
 from psycopg import sql
 
 from outbox._postgres.ddl import may_use_schema, written
-from outbox._postgres.notifications import NOTIFY_BODY
 from outbox._postgres.publish_function import is_altered
 from outbox.errors import TableError
 from outbox.settings import TableNames
@@ -133,10 +132,7 @@ SELECT c.oid IS NOT NULL, coalesce(c.relkind::text, ''), coalesce(pg_get_partkey
                 WHERE i.inhrelid = c.oid OR (i.inhparent = c.oid AND c.relkind <> 'p')),
        NOT EXISTS (SELECT FROM pg_class p WHERE p.oid = ANY (part.oids) AND p.relpersistence <> 'p'),
        ARRAY(SELECT DISTINCT t.tgname::text FROM pg_trigger t WHERE t.tgrelid = ANY (part.oids)
-                AND NOT t.tgisinternal AND t.tgenabled <> 'D'
-                AND NOT (t.tgname = 'outbox_notify' AND t.tgtype = 4 AND t.tgqual IS NULL AND EXISTS (
-                    SELECT FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang WHERE p.oid = t.tgfoid AND p.prosecdef
-                       AND l.lanname = 'plpgsql' AND replace(p.prosrc, E'\\r', '') = %(notify)s)) ORDER BY 1),
+                AND NOT t.tgisinternal AND t.tgenabled <> 'D' ORDER BY 1),
        ARRAY(SELECT DISTINCT r.rulename::text FROM pg_rewrite r WHERE r.ev_class = ANY (part.oids)
                 AND r.ev_enabled <> 'D' ORDER BY 1),
        coalesce(row_security_active(c.oid), false),
@@ -363,11 +359,11 @@ CONTRACT = (
         "run ALTER TABLE … DROP CONSTRAINT …, or DROP INDEX …, for each",
     ),
     Condition(
-        "no trigger but `outbox_notify`, as `outbox table create --notify` makes it",
+        "no trigger",
         _OURS,
         lambda facts, _: f"has triggers: {', '.join(facts.triggers)}" if facts.triggers else "",
         "they could change a decision, keep rows that were delivered, or add and drop messages",
-        "drop or disable them (`outbox table create --notify` makes its own again); yours belong on your own tables",
+        "drop or disable them; yours belong on your own tables",
     ),
     Condition(
         "no rule",
@@ -431,8 +427,7 @@ def breaches(connection: psycopg.Connection[Any], places: Places) -> list[Breach
             name, user = written(schema), written(connection.info.user)
             problem = f"role {user} may not use schema {name}"
             return [Breach(problem, "its tables cannot be read", f"GRANT USAGE ON SCHEMA {name} TO {user}")]
-    asked = {"places": [*map(_quoted, places.values())], "notify": NOTIFY_BODY}
-    rows = connection.execute(_FACTS, asked).fetchall()
+    rows = connection.execute(_FACTS, {"places": [*map(_quoted, places.values())]}).fetchall()
     found = zip(places.items(), (Facts(*row) for row in rows), strict=True)
     return [breach for (table, place), facts in found for breach in _breaches(connection, table, place, facts)]
 

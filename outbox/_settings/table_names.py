@@ -90,11 +90,6 @@ class TableNames:
         """Name of the SQL function that publishes a message in table mode."""
         return f"{self.prefix}_publish"
 
-    @property
-    def notify_function(self) -> str:
-        """Name of the function of the trigger that notifies the relay of commits."""
-        return f"{self.prefix}_notify"
-
     def owns(self, schema: str, table: str) -> bool:
         callback = (self.transaction, self.meta, self.fence)
         messages = (self.message, self.discarded, self.delivered, self.source)

@@ -19,7 +19,6 @@ from psycopg import sql
 from outbox._failpoints import failpoint
 from outbox._postgres.ddl import written
 from outbox._postgres.dsn import connect_dsn, query_problem, server_limits
-from outbox._postgres.notifications import Notifications
 from outbox._postgres.source_statements import HALT, OWNER, OWNS, STATEMENT_SECONDS, TRY_OWN, Counts, Owner, source_name
 from outbox._postgres.table_contract import Places, breaches
 from outbox._postgres.table_errors import explained
@@ -130,7 +129,6 @@ class OwnedTable(ABC):
         self.name = name
         delivered = next(iter(places.values()))
         self.full_name = written(*delivered)
-        self.notifications = Notifications(connection, source_name(*delivered))
         self._names = names
         self._places = places
         self._connection = connection

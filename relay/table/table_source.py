@@ -119,7 +119,7 @@ class TableSource:
 
     def serve(self, turned: Callable[[], None]) -> None:
         """Deliver until asked to stop."""
-        pauses = Pauses(self._name, self._table.notifications, self._stopping)
+        pauses = Pauses(self._stopping)
         stop = pauses.first()
         while not stop:
             found = self._turn()
@@ -130,8 +130,7 @@ class TableSource:
             self._set_figures()
             self._purge()
             self._verify()
-            waiting, rows = bool(self._admission.waiting()), len(self._window.rows)
-            stop = pauses.after(found=found, waiting=waiting, seconds=0 if self._window.is_full else rest(rows))
+            stop = pauses.after(found=found, seconds=0 if self._window.is_full else rest(len(self._window.rows)))
         self._progress = self._settle(self._progress)
 
     # --- one turn

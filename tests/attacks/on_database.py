@@ -14,7 +14,6 @@ from tests.support.harness import wait_until
 
 NO_RIGHT = "42501"
 UNBOUNDED = "23514"
-NOTIFICATIONS = 20_000
 _OWN = TRY_OWN.replace("pg_try_advisory_lock", "pg_advisory_lock").encode()
 _WAITING = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND classid = 1869967458 AND NOT granted"
 
@@ -51,16 +50,6 @@ def _spies_on_statements(teams: Teams) -> str:
     return DONE if count else "insufficient privilege"
 
 
-def _floods_notifications(teams: Teams) -> str:
-    """Wake team-b's relay up as often as the database takes it, with the largest payloads."""
-    sql(
-        teams,
-        "SELECT pg_notify('outbox.' || CAST('{b}_message' AS regclass)::oid, lpad(n::text, 7000, 'x'))"
-        f" FROM generate_series(1, {NOTIFICATIONS}) AS n",
-    )()
-    return DONE
-
-
 def _holds_everything_back(teams: Teams) -> str:
     """Keep a transaction with a transaction id open, while team-b publishes and its relay delivers."""
     with psycopg.connect(teams.a.url("application")) as connection:
@@ -68,16 +57,6 @@ def _holds_everything_back(teams: Teams) -> str:
         before = len(teams.observer.on(*teams.b.topics))
         wait_until(lambda: len(teams.observer.on(*teams.b.topics)) > before + 20, explain=teams.b.site.logs)
         connection.rollback()
-    return DONE
-
-
-def _locks_notifications(teams: Teams) -> str:
-    """Take the lock by which team-b's relay shows that it waits for notifications."""
-    lock = "(1869967459, CAST(CAST(CAST('{b}_message' AS regclass) AS oid)::bigint - 2147483648 AS integer))"
-    with psycopg.connect(teams.a.url("application")) as connection:
-        connection.execute(f"SELECT pg_advisory_lock_shared{lock}".format(b=teams.b.name).encode())
-        before = len(teams.observer.on(*teams.b.topics))
-        wait_until(lambda: len(teams.observer.on(*teams.b.topics)) > before + 20, explain=teams.b.site.logs)
     return DONE
 
 
@@ -140,15 +119,6 @@ def _takes_all_locks(teams: Teams) -> str:
     return code
 
 
-def _listens(teams: Teams) -> str:
-    """Listen to the notifications of team-b's commits, while its relay waits for one."""
-    ((table,),) = rows(teams, "SELECT CAST('{b}_message' AS regclass)::oid::bigint")
-    with psycopg.connect(teams.a.url("application"), autocommit=True) as listener:
-        listener.execute(f'LISTEN "outbox.{table}"'.encode())
-        (heard,) = listener.notifies(timeout=60, stop_after=1)
-    return DONE if heard.payload else "no content"
-
-
 def _wait_for_more(teams: Teams, *topics: str) -> None:
     """Wait until more messages of team-b are visible on each of some topics."""
     before = {topic: len(teams.observer.on(topic)) for topic in topics}
@@ -191,7 +161,6 @@ ON_DATABASE = (
         "replace team-b's SQL function",
         "CREATE OR REPLACE FUNCTION {b}_publish() RETURNS text LANGUAGE sql AS 'SELECT 1'",
     ),
-    _refused("drop team-b's trigger", "DROP TRIGGER outbox_notify ON {b}_message", "42501"),
     _refused(
         "add a trigger to its own callback table",
         "CREATE TRIGGER x BEFORE INSERT ON {a}_transaction EXECUTE FUNCTION suppress_redundant_updates_trigger()",
@@ -229,34 +198,12 @@ ON_DATABASE = (
         "none on messages; vacuum waits, as with any open transaction",
     ),
     Attack(
-        "send 20,000 notifications of 7 kB to team-b's relay",
-        By.NOBODY,
-        DONE,
-        _floods_notifications,
-        "the relay looks at its table for nothing; in one transaction they also keep team-b's commits waiting, if "
-        "these notify",
-    ),
-    Attack(
-        "take the lock by which team-b's relay waits for notifications",
-        By.NOBODY,
-        DONE,
-        _locks_notifications,
-        "the relay polls meanwhile",
-    ),
-    Attack(
         "hold the advisory lock of an open transaction of team-b",
         By.NOBODY,
         DONE,
         _locks_open_transaction,
         "a row decides all the same; a transaction that ended without a row stays undecided as long as its lock is "
         "held, and later ones of its ordering key wait",
-    ),
-    Attack(
-        "listen to the notifications of team-b's commits",
-        By.NOBODY,
-        "no content",
-        _listens,
-        "it learns when team-b commits",
     ),
     Attack(
         "set the library's and the server's session variables",
@@ -278,7 +225,7 @@ ON_DATABASE = (
         By.POSTGRES,
         "53200",
         _takes_all_locks,
-        "while it holds them, transactions that take an advisory lock (half mode, and table mode with `--notify`) fail "
+        "while it holds them, transactions that take an advisory lock (half mode) fail "
         "with 53200, in all databases of the server, and are rolled back",
     ),
 )

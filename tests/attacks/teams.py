@@ -88,7 +88,7 @@ class Team:
                 connection.execute(query.format(sql.Identifier(name), sql.Literal(PASSWORD)))
             callbacks.create(connection, [callbacks.application_grant(application), callbacks.checker_grant(checker)])
             grants = [messages.application_grant(application), messages.relay_grant(relay)]
-            messages.create(connection, [*grants, messages.checker_grant(checker)], notify=True)
+            messages.create(connection, [*grants, messages.checker_grant(checker)])
 
     def url(self, what: str) -> str:
         return make_conninfo(self.site.postgres_url, user=self.role(what), password=PASSWORD)

@@ -14,7 +14,6 @@ from psycopg import sql
 from outbox import Message
 from outbox._postgres import dsn, publish_function, table_contract
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.notifications import Notifications
 from outbox._postgres.table_contract import Breach, Facts, Table
 from outbox._rules import row_order
 from outbox._rules.row_order import KeyedRows, Some
@@ -245,14 +244,6 @@ def r55_lost_naming(self: TableSource, step: Future[Progress]) -> None:
     owner goes on from a batch that the database does not have, and Kafka has records of rows that are never settled."""
 
 
-@mutant(Notifications.drop, "R67", Harm.STUCK)
-@fails("integration/relay/test_notifications.py::test_notifications_that_nothing_waits_for_are_dropped")
-def r67_notifications_of_strangers(self: Notifications) -> None:
-    """Notifications that come while nothing waits for them are dropped. A source goes on listening between two waits.
-    Without the rule psycopg keeps each notification that comes meanwhile, and any role of the database can send
-    gigabytes of them to a source that has rows to deliver."""
-
-
 _BOUNDED = MessageTable.statements
 _CHECK = re.compile(r"CHECK \(octet_length\(service\).*?<= 1000000\)", re.DOTALL)
 
@@ -260,10 +251,10 @@ _CHECK = re.compile(r"CHECK \(octet_length\(service\).*?<= 1000000\)", re.DOTALL
 @mutant(MessageTable.statements, "R68", Harm.STUCK)
 @fails("integration/relay/test_table_evidence.py::test_headers_that_come_compressed_are_counted_unpacked")
 @fails("integration/relay/test_table_evidence.py::test_names_are_bounded")
-def r68_headers_that_come_compressed(self: MessageTable, *, notify: bool | None = None) -> list[sql.Composed]:
+def r68_headers_that_come_compressed(self: MessageTable) -> list[sql.Composed]:
     """What a row of a message table unpacks to is bounded. Postgres keeps large values compressed, and copies them so
     from one table to another. Counted as they are kept, half a megabyte of headers may unpack to fifty in the relay."""
-    texts = (_CHECK.sub("CHECK (true)", one.as_string()) for one in _BOUNDED(self, notify=notify))
+    texts = (_CHECK.sub("CHECK (true)", one.as_string()) for one in _BOUNDED(self))
     return [sql.Composed([sql.SQL(text)]) for text in texts]
 
 

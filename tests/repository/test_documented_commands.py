@@ -119,7 +119,7 @@ def test_documents_have_commands() -> None:
     [
         ("outbox tabel create", "no `outbox tabel`"),
         ("outbox table make", "there is no make"),
-        ("outbox table create --notifying", "no option --notifying"),
+        ("outbox table create --sinking", "no option --sinking"),
         ("outbox relay --check", ""),
         ("outbox trace ID --topic T", ""),
     ],

@@ -20,7 +20,6 @@ from outbox._postgres.ddl import missing_rights, written
 from outbox._postgres.dsn import connection_remedy
 from outbox._postgres.foreign_source import ForeignSource
 from outbox._postgres.message_table import MessageTable
-from outbox._postgres.notifications import NOTIFIED, has_trigger
 from outbox._postgres.source_statements import source_name
 from outbox._postgres.table_contract import breaches
 from outbox._settings.declared import TableSettings
@@ -109,7 +108,7 @@ class TableDoctor:
     # --- the database
 
     def _database(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
-        names, user = self._names, connection.info.user
+        user = connection.info.user
         if found := breaches(connection, self._table.places):  # of their contract (R75)
             yield from (Finding(self._what, f"{one.what}: {one.harm}", one.fix) for one in found)
             return
@@ -117,8 +116,6 @@ class TableDoctor:
         yield from self._indexes(connection)
         yield from self._grants(connection)
         yield from self._vacuum(connection)
-        is_notified = has_trigger(connection, source_name(names.schema, names.message))
-        yield Finding(self._what, "", NOTIFIED[is_notified])
 
     def _indexes(self, connection: psycopg.Connection[Any]) -> Iterator[Finding]:
         names = self._names
@@ -252,7 +249,6 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
                 yield from (Finding(what, f"{one.what}: {one.harm}", f"{one.fix}; {ways}") for one in found)
                 return
             owner = connection.execute(foreign.compose(_BELONGS)).fetchone()
-            is_notified = has_trigger(connection, source_name(*foreign.table))
             (keepers,) = connection.execute(_KEEPERS, {"table": source_name(*foreign.table)}).fetchone() or ("none",)
     except ConfigurationError as error:
         yield Finding(what, str(error), remedy(error, dsn))
@@ -261,7 +257,6 @@ def examine_foreign(source: str, foreign: ForeignSource, dsn: str, reporter: Sou
         of = "source {!r} and table {}".format(*owner)
         yield Finding(what, f"table {foreign.full_source} has the progress of {of}", other)
         return
-    yield Finding(what, "", NOTIFIED[is_notified])
     report = reporter.report(source, foreign, dsn)
     if report.condition is Condition.SERVED:
         time.sleep(OWNED_SECONDS)

@@ -54,13 +54,6 @@ MarkColumn = Annotated[
     str,
     typer.Option("--mark-column", help="With --message-table: column that the relay sets, if it deletes no rows."),
 ]
-Notify = Annotated[
-    bool | None,
-    typer.Option(
-        "--notify/--no-notify",
-        help="Create or drop the trigger by which commits notify the relay. Default: leave it as it is.",
-    ),
-]
 
 
 Connection = psycopg.Connection[Any]
@@ -84,7 +77,6 @@ def create(
     sink: Sink = False,  # noqa: FBT002 - a flag
     message_table: ForeignName = "",
     mark_column: MarkColumn = "",
-    notify: Notify = None,
     print_sql: PrintSql = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Create the tables and give rights on them. Running it again changes nothing."""
@@ -102,14 +94,14 @@ def create(
     }
     names = settings.table_names()
     if print_sql:
-        more: dict[str, Any] = {"message_table": message_table, "mark_column": mark_column, "notify": notify}
+        more: dict[str, Any] = {"message_table": message_table, "mark_column": mark_column}
         typer.echo(ddl(names, sink=sink, **roles, **more), nl=False)
         return
     with database(settings) as connection:
         if message_table:
-            made = _create_beside(connection, names, message_table, mark_column, relay_role or (), notify=notify)
+            made = _create_beside(connection, names, message_table, mark_column, relay_role or ())
         else:
-            made = _create_all(connection, names, roles, notify=notify)
+            made = _create_all(connection, names, roles)
             if sink or executor_role or driver_role:
                 made += _create_sink(connection, names, roles)
     typer.echo(f"table {made[0]} is ready")
@@ -117,24 +109,20 @@ def create(
         typer.echo(f"for table mode: {', '.join(made[1:])}")
 
 
-def _create_beside(
-    connection: Connection, names: TableNames, table: str, mark: str, relay: Sequence[str], *, notify: bool | None
-) -> list[str]:
+def _create_beside(connection: Connection, names: TableNames, table: str, mark: str, relay: Sequence[str]) -> list[str]:
     """Create what belongs to a foreign table."""
     foreign, rights = foreign_source(names, table, relay, mark)
-    foreign.create(connection, rights, notify=notify)
+    foreign.create(connection, rights)
     require_contract(connection, foreign.places)
     return [foreign.full_source]
 
 
-def _create_all(
-    connection: Connection, names: TableNames, roles: Mapping[str, Sequence[str]], *, notify: bool | None
-) -> list[str]:
+def _create_all(connection: Connection, names: TableNames, roles: Mapping[str, Sequence[str]]) -> list[str]:
     """Create the tables of both modes."""
     table, messages = CallbackTable(names), MessageTable(names)
     application, checker, relay, operator, *_ = roles.values()
     table.create(connection, callback_grants(table, application, checker))
-    messages.create(connection, message_grants(messages, application, checker, relay, operator), notify=notify)
+    messages.create(connection, message_grants(messages, application, checker, relay, operator))
     table.verify(connection)
     require_contract(connection, messages.places)
     return [table.full_name, *_message_tables(messages)]

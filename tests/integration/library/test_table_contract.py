@@ -52,8 +52,6 @@ def test_fresh_tables_fulfil_it(made: Made) -> None:
     assert made.found() == []
     for table in made.tables:
         require_contract(made.connection, table.places)
-    MessageTable(made.site.tables).create(made.connection, notify=True)
-    assert made.found() == []
 
 
 def test_the_tables_beside_a_foreign_one_fulfil_it(site: Site) -> None:
@@ -177,10 +175,6 @@ BREACHES: Mapping[str, tuple[str, str, str]] = {
         ),
         "_message has another function outbox_publish()",
         "makes the function again",
-    ),
-    "a trigger with the name of ours": trigger("message", "outbox_notify", "BEFORE INSERT ON FOR EACH ROW"),
-    "another function of our trigger": trigger(
-        "message", "outbox_notify", "AFTER INSERT ON FOR EACH STATEMENT", "`outbox table create --notify` makes its own"
     ),
     "check": constraint("message", "CONSTRAINT mine CHECK (topic <> 'x') NOT VALID", "mine"),
     "check of another table of ours": constraint("message", "CONSTRAINT mine CHECK (id = 0)", "mine"),

@@ -52,13 +52,6 @@ def test_a_fine_table_is_shown_with_its_rights(store: Site) -> None:
     group = store.channel.table_group(SOURCE)
     assert f"group {group}" in said
     assert f"no ACL names transactional id {group}" in said
-    assert "commits do not notify the relay" in said
-
-
-def test_a_table_that_notifies_is_shown(store: Site) -> None:
-    with store.connect() as connection:
-        MessageTable(store.tables).create(connection, notify=True)
-    assert "commits notify the relay (`--notify`)" in [one["finding"] for one in _findings(store, Exit.OK)]
 
 
 @pytest.mark.parametrize(

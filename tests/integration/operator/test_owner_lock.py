@@ -76,7 +76,7 @@ def test_roles_can_be_kept_from_the_lock(own_database: Site) -> None:
         connection.execute(statements.encode())
     with psycopg.connect(dsn["owner"], autocommit=True) as connection:
         grants = [messages.relay_grant(relay), messages.application_grant(intruder)]
-        messages.create(connection, grants, notify=True)
+        messages.create(connection, grants)
     with pytest.raises(psycopg.errors.InsufficientPrivilege), _holding(site, dsn["intruder"]):
         pass
     site.relay(extra=relay_settings(site, {"dsn": dsn["relay"]}))

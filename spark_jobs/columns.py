@@ -5,20 +5,12 @@ headers stay beside the typed columns, so nothing is lost by that.
 """
 
 import enum
-from collections.abc import Collection
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox.protocol.identifiers import UUID_LENGTH, UUID_PATTERN
-from outbox.protocol.names import (
-    FOREIGN_ORIGIN,
-    FORMAT_VERSION,
-    MESSAGE_ID_HEADER,
-    ORIGIN_HEADER,
-    SERVICE_HEADER,
-    TRANSACTION_HEADER,
-)
+from outbox.protocol.names import COUNT_HEADER, FOREIGN_ORIGIN, MESSAGE_ID_HEADER, ORIGIN_HEADER, SERVICE_HEADER
 
 RAW_COLUMNS = (
     "topic string, partition int, offset bigint, timestamp timestamp, timestamp_type int, "
@@ -27,7 +19,8 @@ RAW_COLUMNS = (
 """The record itself; `timestamp_type` is 0 for the producer's time, 1 for the broker's."""
 
 OUTBOX_COLUMNS = (
-    "message_id string, transaction_id string, position int, service string, origin_partition int, origin_offset bigint"
+    "message_id string, transaction_id string, position int, service string, origin_partition int, "
+    "origin_offset bigint, message_count int"
 )
 """The relay's headers.
 
@@ -48,8 +41,7 @@ _TABLE_MESSAGE_ID = rf"\A{UUID_PATTERN}/[0-9]{{1,18}}\z"
 _SERVICE = r"\A[A-Za-z0-9._-]{1,200}\z"
 _ORIGIN = r"\A(?:[0-9]{1,9}|[a-z][a-z0-9_-]{0,62})/[0-9]{1,18}\z"
 _FOREIGN_ORIGIN = rf"\A{FOREIGN_ORIGIN}[a-z][a-z0-9_-]{{0,62}}/(?s:.{{1,200}})\z"
-_HALF = rf"\A{FORMAT_VERSION};({UUID_PATTERN}/[0-9]{{1,4}})\z"
-_HALF_SERVICE = r"\A([A-Za-z0-9._-]{1,200});(?:row|listener)\z"
+_COUNT = r"\A[1-9][0-9]{0,8}\z"
 _LAST_DAY = "9999-12-31"
 
 
@@ -64,25 +56,19 @@ class HeaderProblem(enum.StrEnum):
 
 
 def outbox_columns(records: DataFrame) -> DataFrame:
-    """Add the columns `OUTBOX_COLUMNS`, parsed from the relay's headers, behind those of the records.
-
-    Args:
-        records: A frame, stream or batch, with the schema of Spark's Kafka source and the option `includeHeaders`.
-    """
-    return _unpacked(records, ()).drop("_id", "_service", "_origin")
+    """Add the columns `OUTBOX_COLUMNS`, parsed from the relay's headers, behind those of the records."""
+    return _unpacked(records).drop("_id", "_service", "_origin")
 
 
-def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFrame:
+def landed_columns(records: DataFrame) -> DataFrame:
     """Return the columns of the table of records.
 
     The session's time zone must be UTC, which `day` depends on.
 
     Args:
         records: A frame with the schema of Spark's Kafka source, headers included.
-        internal: Which of the topics are a channel's own: their control headers are unpacked where they are the same,
-            and are no problem.
     """
-    return _unpacked(records, internal).select(
+    return _unpacked(records).select(
         "topic",
         "partition",
         "offset",
@@ -92,12 +78,12 @@ def landed_columns(records: DataFrame, internal: Collection[str] = ()) -> DataFr
         "value",
         "headers",
         *OUTBOX_NAMES,
-        f.when(~_among(internal), _problem()).alias("problem"),
+        _problem().alias("problem"),
         f.least(f.to_date("timestamp"), f.lit(_LAST_DAY).cast("date")).alias("day"),
     )
 
 
-def header_value(name: str) -> Column:
+def header_value(name: str | Column) -> Column:
     """Return the value of a header; null if it is missing.
 
     Of a repeated header the last one counts, as for `lastHeader` of Kafka's Java client and for a Python dictionary.
@@ -115,22 +101,16 @@ def is_table_origin(origin: Column) -> Column:
 
 def is_foreign_origin(origin: Column) -> Column:
     """Whether the value of an origin header, null included, names a row of a foreign table."""
-    return f.coalesce(_as_text(origin).rlike(_FOREIGN_ORIGIN), f.lit(False))
+    return f.coalesce(as_text(origin).rlike(_FOREIGN_ORIGIN), f.lit(False))
 
 
-def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
+def _unpacked(records: DataFrame) -> DataFrame:
     # Header values get columns of their own first, so that each is looked up once.
-    names = {"_id": MESSAGE_ID_HEADER, "_service": SERVICE_HEADER, "_origin": ORIGIN_HEADER}
-    if internal:
-        names["_half"] = TRANSACTION_HEADER
+    names = {"_id": MESSAGE_ID_HEADER, "_service": SERVICE_HEADER, "_origin": ORIGIN_HEADER, "_count": COUNT_HEADER}
     found = records.select("*", *(header_value(header).alias(name) for name, header in names.items()))
     origin = _matching("_origin", _ORIGIN)
     of_table = is_table_origin(f.coalesce(origin, f.lit(""))) | is_foreign_origin(f.col("_origin"))
     message_id = f.when(of_table, _matching("_id", _TABLE_MESSAGE_ID)).otherwise(_matching("_id", _MESSAGE_ID))
-    service = _matching("_service", _SERVICE)
-    if internal:
-        message_id = f.coalesce(message_id, _part("_half", _HALF, internal))
-        service = f.when(_among(internal), _part("_service", _HALF_SERVICE, internal)).otherwise(service)
     return found.select(
         *records.columns,
         "_id",
@@ -139,9 +119,10 @@ def _unpacked(records: DataFrame, internal: Collection[str]) -> DataFrame:
         message_id.alias("message_id"),
         f.substring(message_id, 1, UUID_LENGTH).alias("transaction_id"),
         f.when(~of_table, f.substring(message_id, UUID_LENGTH + 2, 4).cast("int")).alias("position"),
-        service.alias("service"),
+        _matching("_service", _SERVICE).alias("service"),
         f.when(~of_table, f.substring_index(origin, "/", 1).cast("int")).alias("origin_partition"),
         f.substring_index(origin, "/", -1).cast("bigint").alias("origin_offset"),
+        _matching("_count", _COUNT).cast("int").alias("message_count"),
     )
 
 
@@ -159,25 +140,12 @@ def _problem() -> Column:
     return f.coalesce(*(f.when(found, f.lit(str(problem))) for problem, found in malformed.items()))
 
 
-def _among(topics: Collection[str]) -> Column:
-    return f.col("topic").isin(sorted(topics)) if topics else f.lit(False)
-
-
-def _text(column: str) -> Column:
+def as_text(value: Column) -> Column:
     """Bytes as text; null if they are not UTF-8."""
-    return _as_text(f.col(column))
-
-
-def _as_text(value: Column) -> Column:
     return f.try_validate_utf8(value.cast("string"))
 
 
 def _matching(column: str, pattern: str) -> Column:
     """Return a text where it has the whole of a form, else null."""
-    return f.when(_text(column).rlike(pattern), _text(column))
-
-
-def _part(column: str, pattern: str, internal: Collection[str]) -> Column:
-    """Return the service of a form in a text of an internal topic, else null."""
-    text = _text(column)
-    return f.when(_among(internal) & text.rlike(pattern), f.regexp_extract(text, pattern, 1))
+    text = as_text(f.col(column))
+    return f.when(text.rlike(pattern), text)

@@ -79,20 +79,22 @@ class Sink:
         self._url = options["url"]
         self._driver_url_file = options.get("driver_url_file", "")
         self._channel = channel_names(options.get("channel", "outbox"))
+        self._part = options.get("transaction_column", "")
         self._tables = SinkTables(TableNames(options.get("schema", "public"), options.get("table_prefix", "outbox")))
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Copy the rows of a task, each batch of Arrow in a transaction of its own, so that none is open for long."""
         attempt, rows, checksum, context = str(uuid.uuid4()), 0, 0, TaskContext.get()
         names = self._tables.names
-        copy = RowCopy(names.schema, names.staged, self._service)
+        copy = RowCopy(names.schema, names.staged, self._service, "part")
         with (
             self._connect(self._url, f"-c {ATTEMPT}={attempt}") as connection,
             explained(names.schema, names.staged, "--executor-role ROLE"),
         ):
             for batch in batches:
-                messages = self._messages(batch)
-                copied = CopyConnection(connection).copy(copy.text, copy.pieces(messages))
+                parts = _parts(batch, self._part)
+                messages = self._messages(batch.select([name for name in batch.schema.names if name in COLUMNS]))
+                copied = CopyConnection(connection).copy(copy.text, copy.pieces(messages, parts))
                 if copied != len(messages):
                     raise TableError(f"{copied} of {len(messages)} rows were staged: a trigger drops rows. Remove it.")
                 rows += copied
@@ -223,6 +225,15 @@ def _values(name: str, column: pa.Array) -> list[Any]:
     return values
 
 
+def _parts(batch: pa.RecordBatch, column: str) -> list[tuple[bytes | None]]:
+    """Return of which transaction each row is, as bytes."""
+    if not column:
+        return [(None,)] * batch.num_rows
+    found = batch.column(column)
+    text = found if pa.types.is_binary(found.type) else found.cast(pa.string())
+    return [(value,) for value in text.cast(pa.binary()).to_pylist()]
+
+
 class StreamWriter(DataSourceStreamArrowWriter):
     """What Spark calls for a stream."""
 
@@ -269,10 +280,11 @@ class OutboxSink(DataSource):
         return StreamWriter(self._made(schema, overwrite=overwrite))
 
     def _made(self, schema: StructType, *, overwrite: bool) -> Sink:
-        names = set(schema.names)
-        if overwrite or "topic" not in names or names - COLUMNS:
+        names, part = set(schema.names), {self.options.get("transaction_column") or "topic"}
+        if overwrite or not {"topic", *part} <= names or names - COLUMNS - part:
             raise ConfigurationError(
                 f"The format outbox takes rows with the columns {', '.join(sorted(COLUMNS))}, of which topic is "
-                f"required, in mode append. These have {', '.join(schema.names)}. Select and rename them."
+                "required, and that of the option transaction_column, in mode append. "
+                f"These have {', '.join(schema.names)}. Select and rename them."
             )
         return Sink(self.options)

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS {staged} (
     value bytea,
     header_names text[],
     header_values bytea[],
+    part bytea,
     PRIMARY KEY (attempt, id)
 );
 COMMENT ON TABLE {staged} IS 'Rows of the tasks of Spark whose batch is not committed.';
@@ -57,10 +58,16 @@ KNOWN: LiteralString = "SELECT checkpoint, batch, rows, checksum FROM {batch} WH
 MOVE: LiteralString = (
     "WITH gone AS (DELETE FROM {staged} AS s USING unnest(CAST(%(attempts)s AS uuid[])) WITH ORDINALITY"
     " AS given (attempt, task) WHERE s.attempt = given.attempt RETURNING s.*, task),"
-    " moved AS (INSERT INTO {message} ({columns}) SELECT {columns} FROM gone ORDER BY task, id RETURNING 1)"
+    " placed AS (SELECT *, min(ARRAY[task, id]) OVER (PARTITION BY part) AS first FROM gone),"
+    " moved AS (INSERT INTO {message} ({columns}, created_at) SELECT {columns}, now() + interval '1 microsecond'"
+    " * (dense_rank() OVER (ORDER BY first) - 1) FROM placed ORDER BY first, task, id RETURNING 1)"
     " SELECT task, count(*) FROM gone GROUP BY task UNION ALL SELECT 0, count(*) FROM moved"
 )
-"""Returns how many rows each task had staged, by its number from 1, and how many came into the message table, by 0."""
+"""Returns how many rows each task had staged, by its number from 1, and how many came into the message table, by 0.
+
+A local transaction is named by its xid and its start. So each part of a batch gets a start of its own, and its rows
+follow each other: the relay counts and delivers it as a transaction, while the batch still commits as one.
+"""
 END: LiteralString = (
     "UPDATE {batch} SET batch = %(batch)s, rows = %(rows)s, checksum = %(checksum)s, committed_at = now()"
     " WHERE query = %(query)s"
@@ -101,13 +108,13 @@ class SinkTables(Tables):
 
     def executor_grant(self, role: str) -> Grant:
         """Return what tasks need. They can neither read nor delete rows, or publish any."""
-        return Grant(self.names.schema, role, {self.names.staged: (INSERT_RIGHT,)})
+        return Grant(self.names.schema, role, {self.names.staged: (INSERT_RIGHT, "INSERT (part)")})
 
     def driver_grant(self, role: str) -> Grant:
         """Return what the driver needs. It cannot read messages."""
         names = self.names
         rights = {names.staged: ("SELECT", "DELETE"), names.sink: ("SELECT", "INSERT", "UPDATE")}
-        return Grant(names.schema, role, {**rights, names.message: (INSERT_RIGHT,)})
+        return Grant(names.schema, role, {**rights, names.message: (INSERT_RIGHT, "INSERT (created_at)")})
 
     def grants(self, executors: Iterable[str], drivers: Iterable[str]) -> list[Grant]:
         return [*map(self.executor_grant, executors), *map(self.driver_grant, drivers)]

@@ -72,7 +72,7 @@ _COLUMNS: Mapping[Table, str] = {
     Table.SOURCE: f"id integer!, name text!, {_BATCHES}, {_ROWS}, highest bigint! = 0, purged_until timestamptz,"
     " halted text, server bigint",
     Table.STAGED: "attempt uuid! = current_setting(outbox.attempt), id bigint! = ALWAYS AS IDENTITY,"
-    f" staged_at timestamptz! = now(), {_CONTENT}",
+    f" staged_at timestamptz! = now(), {_CONTENT}, part bytea",
     Table.SINK: "query text!, checkpoint text!, batch bigint!, rows bigint!, checksum bigint!,"
     " committed_at timestamptz! = now()",
     Table.INBOX: "consumer_group text!, message_id text!, received_at timestamptz! = now()",

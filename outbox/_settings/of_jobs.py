@@ -13,9 +13,6 @@ from outbox.protocol.names import is_topic_name
 
 READ_COMMITTED = "read_committed"
 
-INTERNAL = ("half", "op", "verdict", "check", "discard")
-"""A channel's own topics."""
-
 _ID = matching(r"([a-z0-9][a-z0-9_-]{0,99})?", "use at most 100 of a-z, 0-9, '_' and '-', a letter or digit first")
 
 
@@ -115,16 +112,6 @@ class CheckpointSettings(OutputSettings):
         return f"{self.checkpoint.rstrip('/')}/{self.job_id}"
 
 
-class RetireSettings(CheckpointSettings, reader="land retire"):
-    """What `land retire` reads; it needs no Kafka."""
-
-    OPTIONS: ClassVar[tuple[str, ...]] = ("output", "checkpoint", "job_id")
-
-    @property
-    def name(self) -> str:
-        return f"outbox-{self.job_id}-retire"
-
-
 class MaintainSettings(OutputSettings, reader="land maintain"):
     """What `land maintain` reads; it needs no Kafka."""
 
@@ -141,7 +128,7 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
 
     OPTIONS: ClassVar[tuple[str, ...]] = (
         *("topics", "output", "checkpoint", "bootstrap_servers", "available_now", "trigger_seconds"),
-        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "job_id", "channel"),
+        *("accept_gap", "max_offsets_per_trigger", "kafka_java", "job_id"),
     )
 
     available_now: bool = setting(default=False, text="Land what is there now and end.")
@@ -171,10 +158,6 @@ class LandSettings(TopicSettings, CheckpointSettings, JobSettings, reader="land"
                 f"accept_gap names topic {unknown[0]}, which is not landed. Name it in topics, too, or remove it."
             )
 
-    def internal_names(self) -> tuple[str, ...]:
-        own = {f"{self.channel_names().name}.{name}" for name in INTERNAL}
-        return tuple(sorted(own & set(self.topic_names())))
-
     def rate_options(self) -> dict[str, str]:
         """Options of Spark's source for the size of a batch."""
         most = self.max_offsets_per_trigger
@@ -192,7 +175,6 @@ class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, 
             "window_end",
             "last",
             "grace_ms",
-            "spans",
             "topics",
             "bootstrap_servers",
             "channel",
@@ -206,4 +188,3 @@ class AuditFields(CheckedDatabases, TopicSettings, OutputSettings, JobSettings, 
     window_end: str = setting("", "End of the window (exclusive), by append time of halves.", option="--to")
     last: Literal["hour", "day"] = setting("hour", "Without a start: the last hour or day that is closed, UTC.")
     grace_ms: int = setting(600_000, "How long a message may take to be decided and delivered.", least=0)
-    spans: str = setting("", "File spans.json of an earlier audit, to repeat it with the same offsets.")

@@ -134,11 +134,16 @@ _HEAD_BYTES = 20
 
 
 class RowCopy:
-    """The statements that copy messages into a message table, or into one that has its columns."""
+    """The statements that copy messages into a message table, or into one that has its columns.
 
-    def __init__(self, schema: str, name: str, service: str) -> None:
+    Args:
+        more: Columns of bytes that the table has besides.
+    """
+
+    def __init__(self, schema: str, name: str, service: str, *more: str) -> None:
         table = f'"{schema}"."{name}"'
-        self.text = f"COPY {table} ({COLUMNS}) FROM STDIN (FORMAT binary)"
+        self.text = f"COPY {table} ({', '.join((COLUMNS, *more))}) FROM STDIN (FORMAT binary)"
+        self._head = _row_start(COLUMNS.count(",") + 1 + len(more))
         self.last = Statement(_LAST.format(table=table), (table,))
         self._service = service
         self._after = _AFTER.format(table=table, started=STARTED_US, more="{more}")
@@ -152,11 +157,16 @@ class RowCopy:
         """
         return Statement(self._after.format(more=more and f", {more}"), (last,))
 
-    def pieces(self, messages: Iterable[Message]) -> Iterator[bytes]:
-        piece, size = [_SIGNATURE], 0
+    def pieces(self, messages: Iterable[Message], more: Iterable[Sequence[bytes | None]] = ()) -> Iterator[bytes]:
+        """Yield what is copied.
+
+        Args:
+            more: The other columns of each row, if the table has some.
+        """
+        piece, size, others = [_SIGNATURE], 0, iter(more)
         for message in messages:
-            row = _row(self._service, message)
-            piece.append(row)
+            row = self._head + _row(self._service, message)
+            piece += row, *map(_field, next(others, ()))
             size += len(row)
             if size > _PIECE_BYTES:
                 yield b"".join(piece)
@@ -183,8 +193,7 @@ def _row(service: str, message: Message) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _start(service: str, topic: str) -> bytes:
-    """Return the number of columns, and the first two."""
-    return _row_start(8) + _field(service.encode()) + _field(topic.encode())
+    return _field(service.encode()) + _field(topic.encode())
 
 
 def _header_fields(headers: Sequence[Header]) -> bytes:

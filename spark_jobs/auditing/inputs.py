@@ -9,9 +9,8 @@ The snapshots of the databases come after all of these.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from outbox.errors import ConfigurationError
 from outbox.protocol.names import Channel, Place
 from spark_jobs.auditing.window import Inputs, Window
 from spark_jobs.runtime.errors import SourceError
@@ -157,50 +156,3 @@ def _add(notes: dict[str, str], topic: str, why: str) -> None:
 
 def _spans(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> dict[int, Span]:
     return {number: (start, max(ends[name, number], start)) for (name, number), start in starts.items()}
-
-
-def still_there(kafka: KafkaOffsets, inputs: Inputs) -> Inputs:
-    """Return what is left of spans that an earlier audit has recorded; what is gone makes its topic incomplete."""
-    channel = Channel(inputs.channel)
-    recorded = {
-        channel.half_topic: inputs.halves,
-        channel.op_topic: inputs.ops,
-        channel.verdict_topic: inputs.verdicts,
-        channel.discard_topic: inputs.discards,
-        **inputs.reals,
-    }
-    topics = kafka.topics(recorded)
-    half = topics.get(channel.half_topic)
-    if half is None or half.id != inputs.half_topic_id:
-        raise ConfigurationError(
-            f"The spans are of a former topic {channel.half_topic}, which was deleted and recreated. "
-            "Run the audit without --spans."
-        )
-    incomplete, left = dict(inputs.incomplete), {}
-    for name, spans in recorded.items():
-        beginnings = kafka.beginnings((name, number) for number in spans) if name in topics else {}
-        left[name] = {number: _left(span, beginnings.get((name, number))) for number, span in spans.items()}
-        if left[name] != dict(spans):
-            incomplete[name] = "records that were read before are gone"
-    if channel.discard_topic in topics and _has_grown(kafka, channel.discard_topic, inputs.discards):
-        incomplete.setdefault(channel.discard_topic, "it has grown since: what was read before may be compacted away")
-    return replace(
-        inputs,
-        halves=left[channel.half_topic],
-        ops=left[channel.op_topic],
-        verdicts=left[channel.verdict_topic],
-        discards=left[channel.discard_topic],
-        reals={name: left[name] for name in inputs.reals if name in topics},
-        incomplete=incomplete,
-    )
-
-
-def _has_grown(kafka: KafkaOffsets, topic: str, spans: Mapping[int, Span]) -> bool:
-    """Whether a topic has records behind its spans; compaction may then have removed some within, and moves nothing."""
-    ends = kafka.ends((topic, number) for number in spans)
-    return any(ends[topic, number] > end for number, (_, end) in spans.items())
-
-
-def _left(span: Span, beginning: int | None) -> Span:
-    start, end = span
-    return (end, end) if beginning is None else (min(max(start, beginning), end), end)

@@ -15,8 +15,7 @@ from pyspark.storagelevel import StorageLevel
 from outbox._postgres.callback_table import CLOCK_SKEW_MS
 from outbox._postgres.message_table import MessageTable
 from outbox._service.exit_codes import Exit
-from outbox.errors import ConfigurationError
-from spark_jobs.auditing.inputs import InputPlan, Search, still_there
+from spark_jobs.auditing.inputs import InputPlan, Search
 from spark_jobs.auditing.judge import Circumstances, judge
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.row_snapshot import open_snapshot, take_snapshot
@@ -65,12 +64,11 @@ def audit(spark: SparkSession, settings: AuditSettings) -> Exit:
         OutputError: The output cannot be written.
     """
     job = Audit(spark, settings)
-    inputs, halves = job.repeat(Path(settings.spans)) if settings.spans else job.fix()
+    inputs, halves = job.fix()
     log.info("Auditing", window=inputs.window.name, halves=_count(inputs))
     output = Folder(spark, f"{settings.output.rstrip('/')}/{inputs.window.name}")
     for name in ("report.html", "summary.json"):  # of an earlier audit: should this one fail, none shall speak for it
         output.delete(name)
-    output.put_text("spans.json", inputs.encode())
     try:
         databases = job.snapshot(inputs, output)
         judged = judge(job.evidence(inputs, halves, databases, output), job.circumstances(inputs, databases, halves))
@@ -118,20 +116,6 @@ class Audit:
                     progress[name], topics = found
                     searched += topics
         return progress, searched
-
-    def repeat(self, file: Path) -> tuple[Inputs, DataFrame]:
-        """Take what an earlier audit has fixed."""
-        try:
-            inputs = Inputs.parse(file.read_text())
-        except OSError as error:
-            raise ConfigurationError(
-                f"The file of --spans, {file}, cannot be read: {error.strerror}. Correct its name or its rights."
-            ) from error
-        if inputs.channel != self._settings.channel:
-            raise ConfigurationError(f"The spans are of channel {inputs.channel}. Set channel to it.")
-        with KafkaOffsets(self._spark, self._settings) as kafka:
-            inputs = still_there(kafka, inputs)
-        return inputs, self._halves(inputs)
 
     def _halves(self, inputs: Inputs) -> DataFrame:
         records = self.read({f"{inputs.channel}.half": inputs.halves})

@@ -10,12 +10,10 @@ class AuditSettings(AuditFields):
     """Settings of `audit`."""
 
     def check(self) -> None:
-        """Refuse a window with one end, or two windows."""
+        """Refuse a window with one end."""
         super().check()
         if bool(self.window_start) != bool(self.window_end):
             raise ValueError("one end of the window is missing. Give both --from and --to, or neither.")
-        if self.spans and self.window_start:
-            raise ValueError("--spans already names the window. Leave --from and --to out.")
 
     def window(self, now: int) -> Window:
         """Return the window.

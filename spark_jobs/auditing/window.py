@@ -1,14 +1,13 @@
 """The window of an audit, and its spans of offsets. Pure.
 
-Times only choose the offsets. The spans are what is audited, and with them an audit can be repeated exactly.
+Times only choose the offsets. The spans are what is audited.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from outbox.errors import ConfigurationError
@@ -100,7 +99,7 @@ class TableProgress:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Everything of Kafka that an audit reads, so that it can be read again.
+    """Everything of Kafka that an audit reads.
 
     Args:
         halves: The window itself, by half partition.
@@ -138,34 +137,3 @@ class Inputs:
         runs = (*found.unsettled, range(found.head, max(span[1], found.head)))
         cut = (range(max(run.start, span[0]), min(run.stop, span[1])) for run in runs)
         return tuple(run for run in cut if run)
-
-    def encode(self) -> str:
-        return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, indent=2) + "\n"
-
-    @classmethod
-    def parse(cls, text: str) -> Inputs:
-        """Read inputs that an audit has recorded: its `spans.json`."""
-        try:
-            content = json.loads(text)
-            if content.pop("format") > FORMAT_VERSION:
-                raise ConfigurationError(
-                    "The spans are of a newer format. Use the version of the audit that wrote them."
-                )
-            content["window"] = Window(**content["window"])
-            for name in ("halves", "ops", "discards"):
-                content[name] = _spans(content[name])
-            content["verdicts"] = _spans(content.get("verdicts", {}))
-            content["reals"] = {topic: _spans(spans) for topic, spans in content["reals"].items()}
-            content["half_ends"] = {int(partition): int(end) for partition, end in content["half_ends"].items()}
-            content["checkpoints"] = {int(key): Checkpoint(**value) for key, value in content["checkpoints"].items()}
-            tables = content.pop("tables", {})
-            content["tables"] = {name: TableProgress(**value) for name, value in tables.items()}
-            return cls(**content)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigurationError(
-                f"The file of --spans is not one that an audit wrote: {error!r}. Name the spans.json of an audit."
-            ) from error
-
-
-def _spans(spans: Mapping[str, list[int]]) -> dict[int, Span]:
-    return {int(partition): (int(start), int(end)) for partition, (start, end) in spans.items()}

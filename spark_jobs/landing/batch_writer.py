@@ -1,8 +1,7 @@
 """Landing batches so that a batch that Spark replays is in the tables once.
 
-The order is: a look whether the topics are still the same; records and progress, in one Delta transaction; the
-quarantine, read from there; a second look at the topics; Spark's commit. A batch that Spark hands over again finds its
-transaction, and does the rest of what was not done.
+The order is: a look whether the topics are still the same; records and progress, in one Delta transaction; a second
+look at the topics; Spark's commit. A batch that Spark hands over again finds its transaction, and looks at the topics.
 """
 
 import time
@@ -73,7 +72,8 @@ class BatchWriter:
         progress = self._progress(batch_id)
         self._pair.commit(progress, batch)
         failpoint("land.records_written")
-        rows, quarantined = self._complete(progress)
+        rows, malformed = self._pair.output.count(batch_id)
+        self._complete(progress)
         failpoint("land.batch_completed")
         self.batches += 1
         self.rows += rows
@@ -82,7 +82,7 @@ class BatchWriter:
             "Batch landed",
             batch=batch_id,
             rows=rows,
-            quarantined=quarantined,
+            malformed=malformed,
             rows_per_second=round(rows / seconds),
             seconds=round(seconds, 2),
             offsets=read_text(progress.start, progress.end),
@@ -91,24 +91,15 @@ class BatchWriter:
     def _progress(self, batch_id: int) -> Progress:
         before, checkpoint = self._pair.claim(self._job_id), self._pair.checkpoint
         start, end = checkpoint.start(batch_id), checkpoint.end(batch_id)
-        return Progress(self._job_id, before.query_id, batch_id, start, end, self._topics, before.gaps, before.retired)
+        return Progress(self._job_id, before.query_id, batch_id, start, end, self._topics, before.gaps)
 
-    def _complete(self, progress: Progress) -> tuple[int, int]:
-        """Write the quarantine of a batch, and look at the topics once more.
-
-        Returns:
-            How many records it has, and how many of them are in the quarantine.
-        """
-        rows, quarantined = self._pair.output.count(progress.batch_id)
-        if quarantined:
-            self._pair.output.quarantine(progress)
-        # After all reading: a topic that is still the same was the same while it was read.
+    def _complete(self, progress: Progress) -> None:
+        """Look at the topics after all reading: one that is still the same was the same while it was read."""
         self._check_topics(progress.batch_id, f"while batch {progress.batch_id} was read")
-        return rows, quarantined
 
     def _check_topics(self, batch_id: int, when: str) -> None:
         try:
             now = self._topic_ids()
         except SourceError as error:
             raise JobFailedError(f"Batch {batch_id} failed: {error}") from error
-        check_ids(self._topics, now, self._pair.checkpoint.start(batch_id), when, self._pair.way_without)
+        check_ids(self._topics, now, self._pair.checkpoint.start(batch_id), when)

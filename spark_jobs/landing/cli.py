@@ -1,4 +1,4 @@
-"""`outbox land` and its commands: `maintain`, `retire`, and `jars` for clusters."""
+"""`outbox land` and its commands: `maintain`, and `jars` for clusters."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,13 +12,11 @@ from outbox._cli.setting_options import layers, setting_options
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit, fail, guarded
-from outbox._settings.of_jobs import LandSettings, MaintainSettings, OutputSettings, RetireSettings
-from spark_jobs.landing.gaps import retire
-from spark_jobs.landing.job import if_deleted, land
+from outbox._settings.of_jobs import LandSettings, MaintainSettings, OutputSettings
+from spark_jobs.landing.job import land
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.session import DELTA_LOCK, SPARK_LOCK, asked_to_stop, configure_job_logs, spark_session
-from spark_jobs.runtime.source import check_topics
 from spark_jobs.tables.delta_output import maintain
 
 _JAVA_GONE = "the job ended: Spark's Java process is gone, killed or out of memory; start it again"
@@ -36,7 +34,6 @@ def run(context: typer.Context, given: dict[str, Any]) -> None:
         return
     settings = LandSettings(**given)
     configure_job_logs(settings)
-    check_topics(settings, settings.topic_names(), if_deleted)
     with _session(settings, [SPARK_LOCK, DELTA_LOCK]) as spark, asked_to_stop(spark) as stop:
         land(spark, settings, stop)
 
@@ -50,25 +47,8 @@ def run_maintain(given: dict[str, Any]) -> None:
     """
     settings = MaintainSettings(**given)
     configure_job_logs(settings)
-    with _session(settings, [DELTA_LOCK]) as spark, asked_to_stop(spark) as stop:
-        maintain(spark, settings, stop.is_set)
-
-
-@app.command("retire")
-@setting_options(RetireSettings)
-def run_retire(
-    topic: Annotated[str, typer.Argument(help="Topic that is not landed any more.", show_default=False)],
-    given: dict[str, Any],
-) -> None:
-    """End the landing of one topic, also of one that is gone from Kafka; the job goes on with the others.
-
-    Stop the job first, and start it without the topic afterwards. What is landed of the topic stays in the tables. The
-    first offsets that are not landed are recorded with them. It needs no Kafka.
-    """
-    settings = RetireSettings(**given)
-    configure_job_logs(settings)
-    with _session(settings, [DELTA_LOCK]) as spark:
-        retire(spark, settings, topic)
+    with _session(settings, [DELTA_LOCK]) as spark, asked_to_stop(spark):
+        maintain(spark, settings)
 
 
 @app.command("jars")

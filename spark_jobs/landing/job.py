@@ -1,7 +1,7 @@
 """The job `land`: topics into tables, each record once."""
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
 
 import structlog
@@ -20,7 +20,7 @@ from spark_jobs.runtime.jvm import JVM_GONE
 from spark_jobs.runtime.source import KafkaView, source_options
 from spark_jobs.runtime.spans import Offsets, behind, gaps_at_beginnings, lost_spans, lost_topics, with_added
 from spark_jobs.tables.delta_output import Output
-from spark_jobs.tables.pairing import Pair, retirement
+from spark_jobs.tables.pairing import ANOTHER, Pair
 from spark_jobs.tables.query_checkpoint import Checkpoint
 
 WATCH_SECONDS = 1
@@ -28,11 +28,6 @@ WATCH_SECONDS = 1
 _PROCESS_GONE = "The query ended: Spark's Java process is gone, killed or out of memory. Start the job again."
 
 log = structlog.get_logger()
-
-
-def if_deleted(topics: Sequence[str]) -> str:
-    """Return for people what else to do about topics that do not exist."""
-    return f". If it was landed and then deleted, {retirement(topics)}"
 
 
 def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> None:
@@ -47,7 +42,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
     """
     pair = Pair(Output(spark, settings.output), Checkpoint(Folder(spark, settings.checkpoint_path)))
     with KafkaView(spark, settings, settings.topic_names()) as kafka:
-        kafka.check_topics(if_deleted)
+        kafka.check_topics()
         writer = BatchWriter(settings.job_id, pair, kafka.topic_ids)
         pair.catch_up()
         writer.prepare()
@@ -58,7 +53,7 @@ def land(spark: SparkSession, settings: LandSettings, stop: threading.Event) -> 
             gaps = () if pair.last is None else pair.last.gaps
             write_metrics(settings.prometheus_file, settings.job_id, settings.topic_names(), gaps)
         refuse_lost(kafka, pair)
-        query = start(landed_columns(read(spark, settings), settings.internal_names()), settings, writer)
+        query = start(landed_columns(read(spark, settings)), settings, writer)
         log.info("Landing", topics=",".join(settings.topic_names()), output=settings.output, query=str(query.id))
         try:
             _watch(query, stop)
@@ -87,7 +82,7 @@ def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[st
         beginnings, ends = kafka.offsets()
         needed = with_added(needed, beginnings)
         gaps = gaps_at_beginnings(needed, beginnings, ends, topics)
-        _refuse(behind(needed, gaps), beginnings, ends, pair.way_without)
+        _refuse(behind(needed, gaps), beginnings, ends)
         if gaps:
             accept(pair, job_id, gaps, kafka.topic_ids())
 
@@ -95,17 +90,18 @@ def accept_gaps(kafka: KafkaView, pair: Pair, job_id: str, topics: Collection[st
 def refuse_lost(kafka: KafkaView, pair: Pair) -> None:
     if needed := pair.needed():
         beginnings, ends = kafka.offsets()
-        _refuse(with_added(needed, beginnings), beginnings, ends, pair.way_without)
+        _refuse(with_added(needed, beginnings), beginnings, ends)
 
 
-def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets, way_on: Callable[[Sequence[str]], str]) -> None:
+def _refuse(needed: Offsets, beginnings: Offsets, ends: Offsets) -> None:
     if spans := lost_spans(needed, beginnings, ends):
         lost = lost_topics(needed, beginnings, ends)
         hopeless = lost_topics(behind(needed, gaps_at_beginnings(needed, beginnings, ends, lost)), beginnings, ends)
         accept = ",".join(topic for topic in lost if topic not in hopeless)
-        go_on = f"To go on without them, start the job once with --accept-gap {accept}. " if accept else ""
-        other = f"{'Or' if accept else 'To go on without them,'} {way_on(lost)}"
-        raise LostRecordsError(f"Records that were to be landed are gone from Kafka: {spans}. {go_on}{other}.")
+        go_on = f"start the job once with --accept-gap {accept}, or {ANOTHER}" if accept else ANOTHER
+        raise LostRecordsError(
+            f"Records that were to be landed are gone from Kafka: {spans}. To go on without them, {go_on}."
+        )
 
 
 def read(spark: SparkSession, settings: LandSettings) -> DataFrame:

@@ -34,7 +34,7 @@ def write_metrics(file: Path, job_id: str, topics: Collection[str], gaps: Iterab
 
     Args:
         topics: Topics that the job lands; one without a gap has the figure 0.
-        gaps: All accepted gaps of its output, also of retired topics.
+        gaps: All accepted gaps of its output.
     """
     ACCEPTED_GAP_OFFSETS.clear()
     for topic in topics:

@@ -80,12 +80,17 @@ def spark_session(name: str, spark: Mapping[str, str], locks: Sequence[Path] = (
         spark: More settings (`spark.…`), over the defaults.
         locks: The jars that the job needs, if it is to bring them itself.
     """
-    session = _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
+    session = open_session(name, spark, locks)
     try:
         yield session
     finally:
         with suppress(*JVM_GONE):
             session.stop()
+
+
+def open_session(name: str, spark: Mapping[str, str], locks: Sequence[Path]) -> SparkSession:
+    """Return a session as `spark_session` has it, which the caller stops."""
+    return _submitted(name) if "PYSPARK_GATEWAY_PORT" in os.environ else _local(name, spark, locks)
 
 
 def local_session(name: str, jars: Sequence[Path], spark: Mapping[str, str]) -> SparkSession:

@@ -1,14 +1,12 @@
-"""The Delta tables of `land`, and what Spark needs for them.
+"""The Delta table of `land`, and what Spark needs for it.
 
-    <output>/records/       every record, partitioned by topic and day; its commits carry the progress of the job
-    <output>/quarantine/    records whose headers are malformed, once more, and why
+    <output>/records/    every record, partitioned by topic and day; its commits carry the progress of the job
 
 A batch is one Delta transaction of the records, which carries the job's name and the batch's number. Delta passes over
 a transaction whose name it has with the same or a higher number, so the rows of a batch are there once.
 """
 
 import time
-from collections.abc import Callable, Iterator
 
 import structlog
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -26,33 +24,23 @@ from spark_jobs.tables.progress import Progress, newest
 log = structlog.get_logger()
 
 
-def maintain(spark: SparkSession, settings: MaintainSettings, stop: Callable[[], bool]) -> None:
-    """Optimize and vacuum the tables of an output; `land` may run meanwhile.
-
-    Args:
-        stop: Returns whether the job is asked to stop; it is asked before each table.
-    """
+def maintain(spark: SparkSession, settings: MaintainSettings) -> None:
+    """Optimize and vacuum the table of an output; `land` may run meanwhile."""
     output = Output(spark, settings.output)
     progress = output.progress()
     if progress is None:
         raise OutputError(f"{output} has no table that land has written. Name the output of a job that has landed.")
-    for table in output.tables():
-        if stop():
-            break
-        began = time.monotonic()
-        replaced, written = output.optimize(table, progress)
-        seconds = round(time.monotonic() - began, 2)
-        log.info("Table maintained", table=table, replaced=replaced, written=written, seconds=seconds)
+    began = time.monotonic()
+    replaced, written = output.optimize(progress)
+    log.info("Table maintained", replaced=replaced, written=written, seconds=round(time.monotonic() - began, 2))
 
 
 FORMAT = "delta"
 RECORDS = "records"
-QUARANTINE = "quarantine"
 PARTITIONED_BY = ("topic", "day")
 COLUMNS = f"{RAW_COLUMNS}, {OUTBOX_COLUMNS}, {PROBLEM_COLUMN}, {DAY_COLUMN}"
 """What a batch has; the table has the number of the batch before it."""
 
-_QUARANTINED = ("topic", "partition", "offset", "timestamp", "problem", "key", "value", "headers", "day")
 _LOG = "_delta_log"
 _VERSION_DIGITS = 20
 """Digits that the name of each file of a version begins with, in the log of a Delta table."""
@@ -64,7 +52,7 @@ _COMMITTED_BY_SQL = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 class Output:
-    """The tables of one output."""
+    """The table of one output."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         _require_delta(spark)
@@ -78,23 +66,19 @@ class Output:
         """Make the folder, so that a path that cannot be written is named before anything starts."""
         self._folder.make("")
 
-    def tables(self) -> Iterator[str]:
-        yield from filter(self.has, (RECORDS, QUARANTINE))
+    @property
+    def exists(self) -> bool:
+        """Whether the table is there. Delta makes the folder of the log before the table's first version."""
+        return self._folder.holds(f"{RECORDS}/{_LOG}", _is_version)
 
-    def has(self, table: str) -> bool:
-        """Whether a table is there. Delta makes the folder of the log before the table's first version."""
-        return self._folder.holds(f"{table}/{_LOG}", _is_version)
-
-    def read(self, table: str = RECORDS) -> DataFrame:
-        if not self.has(table):
-            raise OutputError(f"{self} has no Delta table {table}. Name the output of a job that has landed something.")
-        return self._spark.read.format(FORMAT).load(self._folder.path(table))
+    def read(self) -> DataFrame:
+        return self._spark.read.format(FORMAT).load(self._folder.path(RECORDS))
 
     def progress(self) -> Progress | None:
         """Return how far the last commit of `land` came; None if the records are no table, or none of its commits."""
-        if self.has(RECORDS):
+        if self.exists:
             for look in _LOOKS:
-                history = self._run(f"DESCRIBE HISTORY {self._quoted(RECORDS)} {look}")
+                history = self._run(f"DESCRIBE HISTORY {self._quoted()} {look}")
                 if (found := newest(row.userMetadata for row in history)) is not None:
                     return found
         return None
@@ -102,39 +86,25 @@ class Output:
     def create(self, progress: Progress) -> None:
         """Create the table of records, without rows; of two jobs that do so at once, one fails."""
         rows = self._numbered(self._nothing(), progress.batch_id)
-        self._save(RECORDS, rows, "errorifexists", userMetadata=progress.encode())
+        self._save(rows, "errorifexists", userMetadata=progress.encode())
 
-    def commit(self, progress: Progress, rows: DataFrame | None = None, *, instead_of: int | None = None) -> None:
+    def commit(self, progress: Progress, rows: DataFrame | None = None) -> None:
         """Append a batch, unless that was done before.
 
         Args:
             rows: None: a batch without rows.
-            instead_of: A batch whose rows are deleted by the same transaction; their copies in the quarantine, which
-                nothing else goes by, are before it.
         """
-        options = {"userMetadata": progress.encode(), **_once(progress)}
         numbered = self._numbered(self._nothing() if rows is None else rows, progress.batch_id)
-        if instead_of is None:
-            self._save(RECORDS, numbered, "append", **options)
-            return
-        old = f"batch_id = {instead_of}"
-        if self.has(QUARANTINE):
-            self._save(QUARANTINE, self.read(QUARANTINE).limit(0), "overwrite", replaceWhere=old)
-        self._save(RECORDS, numbered, "overwrite", replaceWhere=old, **options)
+        self._save(numbered, "append", userMetadata=progress.encode(), **_once(progress))
 
     def count(self, batch_id: int) -> tuple[int, int]:
         """Return how many records a batch has, and how many of them are malformed."""
         counts = (f.count("*").alias("rows"), f.count("problem").alias("problems"))
-        found = self._batch(batch_id).agg(*counts).collect()[0]
+        found = self.read().where(f.col("batch_id") == batch_id).agg(*counts).collect()[0]
         return found.rows, found.problems
 
-    def quarantine(self, progress: Progress) -> None:
-        """Append the malformed records of a batch to the quarantine, unless that was done before."""
-        rows = self._batch(progress.batch_id).where(f.col("problem").isNotNull()).select("batch_id", *_QUARANTINED)
-        self._save(QUARANTINE, rows.withColumnRenamed("problem", "reason"), "append", **_once(progress))
-
-    def optimize(self, table: str, progress: Progress) -> tuple[int, int]:
-        """Rewrite the small files of a table into few, and delete files that were replaced long ago.
+    def optimize(self, progress: Progress) -> tuple[int, int]:
+        """Rewrite small files into few, and delete files that were replaced long ago.
 
         Readers and streams notice nothing. Its commits carry the progress on, so that it never ages out of the log.
 
@@ -142,12 +112,9 @@ class Output:
             How many files were replaced, and how many took their place.
         """
         self._spark.conf.set(_COMMITTED_BY_SQL, progress.encode())
-        metrics = self._run(f"OPTIMIZE {self._quoted(table)}")[0].metrics
-        self._run(f"VACUUM {self._quoted(table)}")
+        metrics = self._run(f"OPTIMIZE {self._quoted()}")[0].metrics
+        self._run(f"VACUUM {self._quoted()}")
         return metrics.numFilesRemoved, metrics.numFilesAdded
-
-    def _batch(self, batch_id: int) -> DataFrame:
-        return self.read().where(f.col("batch_id") == batch_id)
 
     def _nothing(self) -> DataFrame:
         return self._spark.createDataFrame([], COLUMNS)
@@ -157,12 +124,12 @@ class Output:
         # The first column: Delta keeps statistics of the first 32, and the look at a batch is to skip older files.
         return rows.select(f.lit(batch_id).cast("bigint").alias("batch_id"), "*")
 
-    def _save(self, table: str, rows: DataFrame, mode: str, **options: str) -> None:
+    def _save(self, rows: DataFrame, mode: str, **options: str) -> None:
         writer = rows.write.format(FORMAT).partitionBy(*PARTITIONED_BY).options(**options)
-        writer.mode(mode).save(self._folder.path(table))
+        writer.mode(mode).save(self._folder.path(RECORDS))
 
-    def _quoted(self, table: str) -> str:
-        return f"delta.`{self._folder.path(table).replace('`', '``')}`"
+    def _quoted(self) -> str:
+        return f"delta.`{self._folder.path(RECORDS).replace('`', '``')}`"
 
     def _run(self, statement: str) -> list[Row]:
         try:

@@ -1,6 +1,6 @@
 """Whether an output, a checkpoint and the topics belong together, seen before anything is written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
@@ -9,6 +9,8 @@ from spark_jobs.runtime.spans import Offsets, needed_text
 from spark_jobs.tables.delta_output import RECORDS, Output
 from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint
+
+ANOTHER = "begin another output with another checkpoint"
 
 
 class Pair:
@@ -31,14 +33,9 @@ class Pair:
             if gone := sorted(set(self.last.topics) - set(topics)):
                 raise OutputError(
                     f"Topic {', '.join(gone)} was landed in {self.output} until batch {landed} and is not named any "
-                    f"more. Name it, or {self.way_without(gone)}."
+                    f"more. Name it, or {ANOTHER}."
                 )
-            check_ids(self.last.topics, topics, self.kept(), f"since batch {landed}", self.way_without)
-            if retired := [name for name in topics if name in self.last.retired]:
-                raise OutputError(
-                    f"Topic {', '.join(retired)} is retired from {self.output}. Leave it out of the topics, or land it "
-                    "into another output with another checkpoint."
-                )
+            check_ids(self.last.topics, topics, self.kept(), f"since batch {landed}")
         committed = self.checkpoint.last_commit()
         if committed is not None and committed > landed:
             raise OutputError(
@@ -48,7 +45,7 @@ class Pair:
 
     def check_owner(self) -> None:
         """Refuse an output of another checkpoint, or of another writer."""
-        if self.last is None and self.output.has(RECORDS):
+        if self.last is None and self.output.exists:
             raise OutputError(
                 f"{self.output} has a Delta table {RECORDS}, and no commit of land is in its log: another job wrote "
                 "it, or the log was cut. Name another output with another checkpoint."
@@ -68,9 +65,9 @@ class Pair:
             self.last = first
         return self.last
 
-    def commit(self, progress: Progress, rows: DataFrame | None = None, *, instead_of: int | None = None) -> None:
+    def commit(self, progress: Progress, rows: DataFrame | None = None) -> None:
         """Append a batch to the records; `Output.commit` has the arguments."""
-        self.output.commit(progress, rows, instead_of=instead_of)
+        self.output.commit(progress, rows)
         self.last = progress
 
     def is_landed(self, batch_id: int) -> bool:
@@ -112,36 +109,8 @@ class Pair:
         if not done and before == last.start:
             self.checkpoint.skip(last.batch_id, last.end)
 
-    def way_without(self, topics: Sequence[str]) -> str:
-        """Return for people how a job goes on without some of its topics."""
-        last = self.last
-        landed = set() if last is None else set(last.topics)
-        # Spark reads a planned batch with all its topics, also with those that are not named any more.
-        planned = set(self.checkpoint.start(0) if last is None else self.checkpoint.planned(last.batch_id + 1) or {})
-        ways = []
-        if ended := [name for name in topics if name in landed and landed - set(topics)]:
-            ways.append(retirement(ended))
-        if new := [name for name in topics if name not in landed | planned]:
-            ways.append(f"leave {', '.join(new)} out of --topics, for nothing of it is landed")
-        if set(topics) - {*ended, *new}:
-            return "begin another output with another checkpoint"
-        return ", and ".join(ways)
 
-
-def retirement(topics: Sequence[str]) -> str:
-    """Return for people how the landing of topics is ended."""
-    names = ", ".join(topics)
-    commands = " and ".join(f"outbox land retire {topic}" for topic in topics)
-    return f"end the landing of {names}: stop the job, run {commands}, and leave {names} out of --topics from then on"
-
-
-def check_ids(
-    before: Mapping[str, str],
-    now: Mapping[str, str],
-    landed: Offsets,
-    when: str,
-    way_on: Callable[[Sequence[str]], str],
-) -> None:
+def check_ids(before: Mapping[str, str], now: Mapping[str, str], landed: Offsets, when: str) -> None:
     """Refuse topics that were deleted and recreated: their offsets mean other records.
 
     Args:
@@ -149,7 +118,6 @@ def check_ids(
         now: Ids by name, as they are; a topic that is missing is gone.
         landed: Ends of what is landed of the topics as they were.
         when: Since when, for people.
-        way_on: Returns the remedy for topics, for people.
     """
     if gone := [name for name, topic_id in before.items() if now.get(name) != topic_id]:
         found = [name for name in gone if name in now]
@@ -157,6 +125,5 @@ def check_ids(
         not_landed = needed_text(landed, gone) or "anything"
         raise LostRecordsError(
             f"Topic {', '.join(gone)} was deleted {when}{again}; not landed of it: {not_landed}. "
-            f"To go on without it, {way_on(gone)}. Land a new topic of that name into another output with another "
-            "checkpoint."
+            f"To go on without it, {ANOTHER}."
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_jobs.runtime.errors import OutputError
@@ -31,8 +31,7 @@ class Progress:
         end: First offset that is not landed.
         topics: Ids of the topics, as Kafka's Java client writes them.
         gaps: All offsets whose loss was ever accepted.
-        retired: All topics whose landing ended: the first offsets that were not landed, by topic and partition.
-        by_operator: The batch lands nothing: it records a gap or a retirement, and the checkpoint follows it.
+        by_operator: The batch lands nothing: it records a gap, and the checkpoint follows it.
     """
 
     job_id: str
@@ -42,7 +41,6 @@ class Progress:
     end: Offsets
     topics: Mapping[str, str]
     gaps: tuple[Gap, ...] = ()
-    retired: Offsets = field(default_factory=dict)
     by_operator: bool = False
 
     def encode(self) -> str:

@@ -19,7 +19,7 @@ from checker.rules.verdicts import Verdict
 from checker.settings import CheckerSettings
 from outbox._cli.setting_options import describe_settings
 from outbox._settings.layers import LayeredSettings
-from outbox._settings.of_jobs import LandSettings, MaintainSettings, RetireSettings
+from outbox._settings.of_jobs import LandSettings, MaintainSettings
 from outbox.protocol.discard import DiscardReason
 from relay.settings import RelaySettings
 from spark_jobs.auditing.settings import AuditSettings
@@ -27,7 +27,7 @@ from tests.documents import exposed, filled, metrics_of, read, setting_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES: tuple[type[LayeredSettings], ...] = (
-    *(RelaySettings, CheckerSettings, LandSettings, MaintainSettings, RetireSettings, AuditSettings),
+    *(RelaySettings, CheckerSettings, LandSettings, MaintainSettings, AuditSettings),
 )
 
 ALERTS = DOCS / "alerts.yml"

@@ -11,13 +11,13 @@ from pyspark.sql import Row
 from pyspark.sql import functions as f
 
 from outbox.protocol.errors import ProtocolError
-from outbox.protocol.half import HalfControl, HalfOptions, Truth, real_headers
+from outbox.protocol.half import HalfControl, Truth, count_header, real_headers
 from outbox.protocol.identifiers import table_transaction_id
-from outbox.protocol.names import MESSAGE_ID_HEADER, ORIGIN_HEADER, SERVICE_HEADER, TRANSACTION_HEADER, check_service
+from outbox.protocol.names import COUNT_HEADER, MESSAGE_ID_HEADER, ORIGIN_HEADER, SERVICE_HEADER, check_service
 from relay.table.rows import EPOCH_US, transactions_of
 from relay.table.rows import Row as TableRow
 from relay.table.rows import records as table_records
-from spark_jobs.columns import OUTBOX_NAMES, landed_columns, outbox_columns
+from spark_jobs.columns import landed_columns
 from tests.support.spark import Record, records
 
 TRANSACTION = "0192f3a4-5b6c-7d8e-9f00-112233445566"
@@ -40,13 +40,13 @@ def land_header(name: str, values: Sequence[bytes]) -> list[Row]:
 
 def test_headers_of_the_relay_become_columns() -> None:
     control = HalfControl("orders", -1, TRANSACTION, 7, "shop.orders", Truth.ROW)
-    made = real_headers(control, [("trace", b"x")], 3, 4_567_890_123)
+    made = [*real_headers(control, [("trace", b"x")], 3, 4_567_890_123), count_header(12)]
     [row] = land_headers([(name, value.encode() if isinstance(value, str) else value) for name, value in made])
     assert row.message_id == f"{TRANSACTION}/7"
     assert row.transaction_id == TRANSACTION
     assert row.position == 7
     assert row.service == "shop.orders"
-    assert (row.origin_partition, row.origin_offset) == (3, 4_567_890_123)
+    assert (row.origin_partition, row.origin_offset, row.message_count) == (3, 4_567_890_123, 12)
     assert (row.headers[0].key, bytes(row.headers[0].value)) == ("trace", b"x")
 
 
@@ -61,7 +61,7 @@ def test_a_record_of_table_mode_has_the_id_of_its_row_and_no_position() -> None:
     assert landed.transaction_id == table_transaction_id(7, 1_795_000_000_123_456)
     assert (landed.position, landed.service) == (None, "shop")
     assert (landed.origin_partition, landed.origin_offset) == (None, 10_000_000_000)
-    assert landed.problem is None
+    assert (landed.message_count, landed.problem) == (1, None)
     assert (landed.headers[2].key, bytes(landed.headers[-1].value)) == (SERVICE_HEADER, b"1")
 
 
@@ -78,26 +78,6 @@ def test_the_record_itself_is_kept() -> None:
     assert (row.topic, row.partition, row.offset, row.timestamp_type) == ("orders", 2, 5, 0)
     assert (bytes(row.key), bytes(row.value)) == (b"\x00\xff", b"v")
     assert [(header.key, header.value) for header in row.headers] == [("a", None), ("a", bytearray(b"\xff"))]
-
-
-def test_any_frame_of_records_gets_the_columns() -> None:
-    given = records(Record(0, [(MESSAGE_ID_HEADER, MESSAGE_ID), (ORIGIN_HEADER, b"1/2")]))
-    found = outbox_columns(given)
-    assert found.columns == [*given.columns, *OUTBOX_NAMES]
-    [row] = found.collect()
-    assert (row.message_id, row.position, row.origin_offset) == (MESSAGE_ID.decode(), 12, 2)
-
-
-def test_halves_are_unpacked_in_the_channels_own_topics_only() -> None:
-    control = HalfControl("orders", -1, TRANSACTION, 7, "shop.orders", Truth.ROW, HalfOptions(timestamp=5))
-    half = [*control.encode(), ("trace", b"x")]
-    malformed = [(TRANSACTION_HEADER, b"2;" + MESSAGE_ID), (SERVICE_HEADER, b"shop")]
-    given = [Record(0, half, "outbox.half"), Record(1, half), Record(2, malformed, "outbox.half"), Record(3, [])]
-    rows = landed_columns(records(*given), ["outbox.half", "outbox.op"]).orderBy("offset").collect()
-    assert (rows[0].message_id, rows[0].position, rows[0].service) == (f"{TRANSACTION}/7", 7, "shop.orders")
-    assert_unknown(rows[1])
-    assert_unknown(rows[2])
-    assert [row.problem for row in rows] == [None, "MALFORMED_SERVICE", None, None]
 
 
 GOOD: Headers = [(MESSAGE_ID_HEADER, MESSAGE_ID), (SERVICE_HEADER, b"shop"), (ORIGIN_HEADER, b"1/2")]
@@ -203,6 +183,11 @@ def test_the_largest_numbers_fit() -> None:
     )
     assert row.position == 9_999
     assert (row.origin_partition, row.origin_offset) == (999_999_999, 999_999_999_999_999_999)
+
+
+def test_malformed_counts_give_null() -> None:
+    values = [b"", b"0", b"01", b"-1", b"1 ", b"1\n", b"x", b"1234567890", b"\xff"]
+    assert {row.message_count for row in land_header(COUNT_HEADER, values)} == {None}
 
 
 @pytest.mark.parametrize(

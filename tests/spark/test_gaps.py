@@ -1,4 +1,4 @@
-"""Accepted gaps and retired topics: recorded in the table first, then in Spark's checkpoint, whatever dies between."""
+"""Accepted gaps: recorded in the table first, then in Spark's checkpoint, whatever dies between."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from outbox._settings.of_jobs import RetireSettings
 from spark_jobs.landing import batch_writer as batches
 from spark_jobs.landing import gaps
-from spark_jobs.landing.gaps import retire
 from spark_jobs.landing.metrics import write_metrics
-from spark_jobs.runtime.errors import OutputError
 from spark_jobs.runtime.folder import Folder
 from spark_jobs.runtime.spans import Gap
 from spark_jobs.tables.query_checkpoint import Checkpoint
@@ -50,15 +47,6 @@ def checkpoint_of(landing: Landing) -> Checkpoint:
 
 def accept(landing: Landing) -> None:
     gaps.accept(landing.new_pair(), "land", LOST, IDS)
-
-
-def retire_stock(landing: Landing) -> None:
-    retire(session(), settings(landing), "stock")
-
-
-def settings(landing: Landing) -> RetireSettings:
-    given = {"output": str(landing.table), "checkpoint": str(landing.checkpoint.parent), "job_id": "checkpoint"}
-    return RetireSettings(**given)
 
 
 @contextmanager
@@ -138,10 +126,9 @@ def test_batch_that_was_killed_is_completed_before_a_gap(landing: Landing) -> No
     """Its rows are landed, so the gap begins behind them."""
     landing.plan(1, 5, stock=2)
     with killed_at("land.records_written"):
-        landing.land(1, Record(3, [("outbox-id", b"?")]), *span(4, 4))
+        landing.land(1, *span(3, 4))
     landing.restart()
     landing.writer.finish()
-    assert landing.quarantined() == [(3, "MALFORMED_ID")]
     lost = (Gap("orders", 0, 5, 9),)
     gaps.accept(landing.pair, "land", lost, IDS)
     assert [offset for topic, _, offset in landing.places() if topic == "orders"] == [0, 1, 2, 3, 4]
@@ -149,94 +136,12 @@ def test_batch_that_was_killed_is_completed_before_a_gap(landing: Landing) -> No
     assert checkpoint_of(landing).end(2) == {"orders": {"0": 10}, "stock": {"0": 2}}
 
 
-def test_retired_topic_leaves_the_checkpoint_and_keeps_its_rows(landing: Landing) -> None:
-    retire_stock(landing)
-    found = landing.progress()
-    assert (found.end, found.retired) == ({"orders": {"0": 3}}, {"stock": {"0": 2}})
-    assert found.topics == {"orders": IDS["orders"]}
-    assert checkpoint_of(landing).end(1) == found.end
-    with pytest.raises(OutputError, match=r"Topic stock is retired from .* Leave it out of the topics"):
-        landing.restart()
-    del landing.topics["stock"]
-    landing.restart()
-    landing.plan(2, 4)
-    landing.land(2, *span(3, 3))
-    assert len(landing.places()) == 3 + 2 + 1
-    retire_stock(landing)
-    assert (landing.progress().batch_id, landing.progress().retired) == (2, found.retired)
-
-
-def test_retirement_that_was_killed_is_done_by_the_next_run(landing: Landing) -> None:
-    with killed_at("land.gap_recorded"):
-        retire_stock(landing)
-    retire_stock(landing)
-    assert checkpoint_of(landing).end(1) == {"orders": {"0": 3}}
-    assert landing.progress().batch_id == 1
-
-
-@pytest.mark.parametrize("killed", [False, True])
-def test_retirement_discards_the_rows_of_an_unfinished_batch(landing: Landing, *, killed: bool) -> None:
-    """Without Kafka it cannot be seen whether they are of the topic that was landed or of a new one."""
-    landing.plan(1, 5, stock=3)
-    malformed = Record(2, [("outbox-id", b"?")], topic="stock")
-    landing.land(1, *span(3, 4), malformed)  # Spark does not commit it
-    assert landing.quarantined() == [(2, "MALFORMED_ID")]
-    if killed:
-        with killed_at("land.gap_recorded"):
-            retire_stock(landing)
-    retire_stock(landing)
-    assert (len(landing.places()), landing.quarantined()) == (5, [])
-    assert landing.progress().retired == {"stock": {"0": 2}}
-    assert checkpoint_of(landing).end(2) == {"orders": {"0": 3}}
-    del landing.topics["stock"]
-    landing.restart()
-    landing.plan(3, 5)
-    landing.land(3, *span(3, 4))
-    assert [offset for topic, _, offset in landing.places() if topic == "orders"] == [0, 1, 2, 3, 4]
-    assert [offset for topic, _, offset in landing.places() if topic == "stock"] == [0, 1]
-
-
-@pytest.mark.parametrize(("topic", "complaint"), [("others", "is not landed in"), ("orders", "is the only topic")])
-def test_topic_that_cannot_be_retired_is_refused(tmp_path: Path, topic: str, complaint: str) -> None:
-    made = Landing(tmp_path)
-    made.plan(0, 3)
-    made.land(0, *span(0, 2))
-    with pytest.raises(OutputError, match=complaint):
-        retire(session(), settings(made), topic)
-    assert made.progress().retired == {}
-
-
-ANOTHER = "begin another output with another checkpoint"
-
-
-def test_way_without_a_topic_is_open(tmp_path: Path) -> None:
-    """`land retire` refuses a topic of no batch and the only one; Spark reads a planned batch with all its topics."""
-    made = Landing(tmp_path)
-
-    def way(*topics: str) -> str:
-        return made.new_pair().way_without(topics)
-
-    assert (way("orders"), way("stock")) == (ANOTHER, "leave stock out of --topics, for nothing of it is landed")
-    made.plan(0, 3)
-    made.land(0, *span(0, 2))
-    assert (way("orders"), way("orders", "stock")) == (ANOTHER, ANOTHER)
-    made.topics["more"] = "id-of-more"
-    made.restart()
-    made.plan(1, 4, more=0)
-    assert way("more") == ANOTHER
-    made.land(1, *span(3, 3))
-    retired = "end the landing of more: stop the job, run outbox land retire more, and leave more out of --topics"
-    assert way("more") == f"{retired} from then on"
-    new = "leave stock out of --topics, for nothing of it is landed"
-    assert way("more", "stock") == f"{retired} from then on, and {new}"
-
-
-def test_metrics_of_land_count_gaps_also_of_retired_topics(tmp_path: Path) -> None:
+def test_metrics_of_land_count_gaps(tmp_path: Path) -> None:
     file = tmp_path / "land.prom"
-    gaps = (*LOST, Gap("orders", 1, 0, 0), Gap("retired", 0, 5, 6))
+    gaps = (*LOST, Gap("orders", 1, 0, 0))
     for _ in range(2):
         write_metrics(file, "land", ["orders", "stock"], gaps)
     families = text_string_to_metric_families(file.read_text())
     samples = [sample for family in families for sample in family.samples if sample.name.endswith("_total")]
     found = {(sample.labels["job_id"], sample.labels["topic"]): sample.value for sample in samples}
-    assert found == {("land", "orders"): 8, ("land", "stock"): 0, ("land", "retired"): 2}
+    assert found == {("land", "orders"): 8, ("land", "stock"): 0}

@@ -11,6 +11,7 @@ import pytest
 
 from outbox._settings.of_jobs import LandSettings
 from outbox.errors import ConfigurationError
+from spark_jobs.runtime import java_admin
 from spark_jobs.runtime.errors import SourceError
 from spark_jobs.runtime.java_admin import JavaAdmin
 from spark_jobs.runtime.session import SPARK_LOCK, spark_session
@@ -19,7 +20,10 @@ from spark_jobs.tables.delta_output import Output
 from tests.support.spark import session
 
 
-def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path) -> None:
+def test_without_kafkas_source_the_command_that_gets_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java_admin, "JavaPackage", object)  # what py4j gives for a class that is not there
     settings = LandSettings(
         bootstrap_servers="localhost:1", topics="orders", output=str(tmp_path), checkpoint=str(tmp_path)
     )
@@ -29,7 +33,7 @@ def test_without_kafkas_source_the_command_that_gets_it_is_named(tmp_path: Path)
 
 
 def test_without_delta_the_command_and_its_settings_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delta_output, "JavaPackage", object)  # what py4j gives for a class that is not there
+    monkeypatch.setattr(delta_output, "JavaPackage", object)  # as above
     with pytest.raises(ConfigurationError, match=r"outbox land jars\)\" --conf spark\.sql") as told:
         Output(session(), str(tmp_path))
     assert "\n" not in str(told.value)

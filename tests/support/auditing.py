@@ -60,8 +60,17 @@ class Audited:
             session.rollback()
 
     def arguments(self, output: str, *more: str) -> list[str]:
-        window = () if "--spans" in more else ("--from", str(self.start), "--to", str(self.end))
-        return [*window, "--grace-ms", str(GRACE_MS), "--output", str(self.folder / output), *more]
+        return [
+            "--from",
+            str(self.start),
+            "--to",
+            str(self.end),
+            "--grace-ms",
+            str(GRACE_MS),
+            "--output",
+            str(self.folder / output),
+            *more,
+        ]
 
     def run(self, output: str, *more: str, code: Exit, **variables: str | None) -> Path:
         command = [sys.executable, "-m", "outbox", "audit", *self.arguments(output, *more)]

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import TopicPartition
@@ -16,7 +18,13 @@ from tests.support.harness import Site, wait_until
 from tests.support.relaying import RelayedTopics
 from tests.support.spark import SETTINGS, session
 
-RUN_SECONDS = 120
+JOB_SECONDS = 240
+"""Processor time that a job may take, with its JVM and workers: on a busy machine it takes longer, but no more work."""
+
+STALL_SECONDS = 300
+"""A job that is not stuck takes some processor time in these."""
+
+STALLED = 1.0
 DEAD_SECONDS = 30
 
 Landed = tuple[str, int, int, bytes | None, bytes | None, str | None]
@@ -47,7 +55,7 @@ class Land:
 
     def landed(self) -> list[Landed]:
         output = Output(session(), str(self.table))
-        rows = output.read().select(*_COLUMNS).toArrow().to_pylist() if output.has(RECORDS) else []
+        rows = output.read().select(*_COLUMNS).toArrow().to_pylist() if output.exists else []
         return sorted(
             (row["topic"], row["partition"], row["offset"], row["key"], row["value"], row["message_id"]) for row in rows
         )
@@ -99,14 +107,46 @@ def start(command: Sequence[str], extra: Mapping[str, str], *, group: bool = Fal
 
 
 def finish(process: subprocess.Popen[str], code: int) -> str:
-    """Wait until it ends with a code; what it said."""
+    """Wait until it ends with a code, as long as it works; what it said."""
+    said: list[str] = []
+
+    def has_ended() -> bool:
+        with suppress(subprocess.TimeoutExpired):
+            said.append(process.communicate(timeout=1)[0])
+        return bool(said)
+
     try:
-        output, _ = process.communicate(timeout=RUN_SECONDS)
+        await_work(process, has_ended)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == code, output
-    return output
+    assert process.returncode == code, said[0]
+    return said[0]
+
+
+def await_work(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    """Wait for something, as long as a process and those below it work for it."""
+    used, since = 0.0, time.monotonic()
+    while not condition():
+        now, found = time.monotonic(), sum(seconds for _, seconds in family(process.pid).values())
+        if found > used + STALLED:
+            used, since = found, now
+        assert found < JOB_SECONDS, f"not within {JOB_SECONDS} s of processor time"
+        assert now - since < STALL_SECONDS, f"stuck for {STALL_SECONDS} s, after {found:.0f} s of processor time"
+        time.sleep(0.25)
+
+
+def family(pid: int) -> dict[int, tuple[str, float]]:
+    """A process and all below it: state and processor time, s, with that of children that have ended."""
+    found: dict[int, tuple[str, int, float]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, parent, *rest = file.read_text().rpartition(")")[2].split()
+            found[int(file.parent.name)] = state, int(parent), sum(map(int, rest[9:13])) / os.sysconf("SC_CLK_TCK")
+    members = [pid]
+    for one in members:
+        members += [child for child, (_, parent, _) in found.items() if parent == one]
+    return {one: (found[one][0], found[one][2]) for one in members if one in found}
 
 
 def commands() -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Self
 from spark_jobs.columns import landed_columns
 from spark_jobs.landing.batch_writer import BatchWriter
 from spark_jobs.runtime.folder import Folder
-from spark_jobs.tables.delta_output import QUARANTINE, RECORDS, Output
+from spark_jobs.tables.delta_output import RECORDS, Output
 from spark_jobs.tables.pairing import Pair
 from spark_jobs.tables.progress import Progress
 from spark_jobs.tables.query_checkpoint import Checkpoint
@@ -69,13 +69,8 @@ class Landing:
 
     def places(self) -> list[Place]:
         output = Output(session(), str(self.table))
-        rows = output.read().collect() if output.has(RECORDS) else []
+        rows = output.read().collect() if output.exists else []
         return sorted((row.topic, row.partition, row.offset) for row in rows)
-
-    def quarantined(self) -> list[tuple[int, str]]:
-        output = Output(session(), str(self.table))
-        rows = output.read(QUARANTINE).collect() if output.has(QUARANTINE) else []
-        return sorted((row.offset, row.reason) for row in rows)
 
     def _write(self, name: str, text: str) -> None:
         path = self.checkpoint / name

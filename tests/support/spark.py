@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from outbox._jars.fetch import fetch
-from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, local_session
+from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK, local_session
 
 SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -36,8 +36,9 @@ NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 @functools.cache
 def session() -> SparkSession:
-    """The session of this test process, with Delta's jars and without Kafka's."""
-    made = local_session("tests", fetch(DELTA_LOCK), {**SETTINGS, **INTERPRETED, **DELTA_SETTINGS, **DELTA_IN_TESTS})
+    """The session of this test process."""
+    jars = [*fetch(DELTA_LOCK), *fetch(SPARK_LOCK)]
+    made = local_session("tests", jars, {**SETTINGS, **INTERPRETED, **DELTA_SETTINGS, **DELTA_IN_TESTS})
     atexit.register(made.stop)
     return made
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from sqlalchemy.orm import Session
 
-from outbox import Message
 from outbox._jars.fetch import fetch
 from outbox._jars.java import find_java, spark_java_home
 from outbox._service.exit_codes import Exit
 from spark_jobs import land as land_module
 from spark_jobs.runtime.session import DELTA_LOCK, DELTA_SETTINGS, SPARK_LOCK
-from spark_jobs.tables.delta_output import QUARANTINE, RECORDS, Output
+from spark_jobs.tables.delta_output import RECORDS, Output
 from tests.land_torture.run import FORGET_EVERY, Run
 from tests.support.harness import Site, wait_until
-from tests.support.land_job import RUN_SECONDS, Land, commands, finish, start
-from tests.support.landing import identified
+from tests.support.land_job import Land, await_work, commands, finish, start
 from tests.support.spark import session
 
 
@@ -76,7 +71,7 @@ def test_a_signal_to_the_process_group_is_a_stop(job: Land, folder: str) -> None
     job.produce(10)
     process = job.start("--trigger-seconds", "0.2", group=True)
     try:
-        wait_until((job.table / folder).exists, RUN_SECONDS)
+        await_work(process, (job.table / folder).exists)
         os.killpg(process.pid, signal.SIGTERM)
     finally:
         said = finish(process, Exit.OK)
@@ -119,7 +114,7 @@ def test_records_that_go_under_a_running_job_stop_it(job: Land) -> None:
     job.produce(30)
     process = job.start("--trigger-seconds", "20")
     try:
-        wait_until(lambda: len(job.landed()) == 30, RUN_SECONDS)
+        await_work(process, lambda: len(job.landed()) == 30)
         job.produce(30)
         job.cut()  # before the next batch: what Spark has fetched it still has
         job.produce(30)
@@ -135,7 +130,7 @@ def test_a_topic_that_is_made_again_under_a_running_job_stops_it(job: Land) -> N
     job.produce(30)
     process = job.start("--trigger-seconds", "0.2")
     try:
-        wait_until(lambda: len(job.landed()) == 30, RUN_SECONDS)
+        await_work(process, lambda: len(job.landed()) == 30)
         job.site.delete_topics(job.topic)
         wait_until(lambda: job.topic not in job.site.admin.list_topics(timeout=10).topics)
         job.site.create_topics("orders")
@@ -150,56 +145,31 @@ def test_a_topic_that_is_made_again_under_a_running_job_stops_it(job: Land) -> N
     assert len(job.landed()) == 30
 
 
-def test_a_missing_topic_is_named_before_spark_starts(job: Land) -> None:
-    said = job.run("--topics", "no-such-topic", code=Exit.CONFIGURATION)
-    assert said.startswith("outbox: Topic no-such-topic does not exist. Create it, or correct its name. ")
-    assert said.count("\n") == 1
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (("--topics", "no-such-topic"), "Topic no-such-topic does not exist. Create it, or correct its name."),
+        (("--bootstrap-servers", "127.0.0.1:1"), "Kafka at 127.0.0.1:1 cannot be used: "),
+    ],
+)
+def test_what_kafka_does_not_have_is_named_in_one_line(job: Land, given: tuple[str, str], complaint: str) -> None:
+    assert job.run(*given, code=Exit.CONFIGURATION).splitlines()[-1].startswith(f"outbox: {complaint}")
 
 
 @pytest.mark.long
-def test_a_kafka_that_does_not_answer_is_named(job: Land) -> None:
-    said = job.run("--bootstrap-servers", "127.0.0.1:1", code=Exit.CONFIGURATION)
-    assert said.startswith("outbox: Kafka at 127.0.0.1:1 cannot be used: ")
-    assert said.count("\n") == 1
-
-
-@pytest.mark.long
-def test_a_topic_that_librdkafka_is_not_asked_for_is_named_by_spark(job: Land) -> None:
-    said = job.run("--topics", "no-such-topic", "--kafka", "client.id=spark", code=Exit.CONFIGURATION)
-    said = said.splitlines()[-1]
-    assert said.startswith("outbox: Topic no-such-topic does not exist. Create it, or correct its name. ")
-
-
-@pytest.mark.long
-def test_the_channels_topics_are_landed_and_maintained(job: Land) -> None:
-    job.site.create()
-    with job.site.half_outbox() as outbox, Session(job.site.engine()) as database:
-        for number in range(4):
-            outbox.publish(database, Message(job.topic, b"%d" % number))
-        database.commit()
-    job.site.relay()
-    job.site.wait_visible(4, "orders")
+def test_the_table_is_maintained_and_has_what_is_malformed_with_the_reason(job: Land) -> None:
+    job.produce(6)
     job.site.produce(job.topic, b"malformed", headers=[("outbox-id", b"?")])
-    channel = job.site.channel
-    topics = f"{job.topic},{channel.half_topic},{channel.op_topic},{channel.discard_topic}"
-    job.run("--topics", topics, "--channel", channel.name, "--max-offsets-per-trigger", "3")
-    output = Output(session(), str(job.table))
-    halves = output.read().where(f"topic = '{channel.half_topic}'").collect()
-    real = [row for row in job.visible() if row[5]]
-    assert sorted(row.message_id for row in halves) == sorted(str(row[5]) for row in real)
-    assert {row.service for row in halves} == {"orders"}
-    [quarantined] = output.read(QUARANTINE).collect()
-    assert (quarantined.topic, quarantined.reason, bytes(quarantined.value)) == (
-        job.topic,
-        "MALFORMED_ID",
-        b"malformed",
-    )
-    before = job.landed()
+    job.run("--max-offsets-per-trigger", "3")
+    before, table = job.landed(), Output(session(), str(job.table))
+    [malformed] = table.read().where("problem IS NOT NULL").collect()
+    assert (malformed.problem, bytes(malformed.value)) == ("MALFORMED_ID", b"malformed")
     places = ["--output", str(job.table), "--job-id", job.site.name]
     said = finish(start([sys.executable, "-m", "outbox", "land", "maintain", *places], {}), Exit.OK)
-    assert said.count('"event": "Table maintained"') == 2
+    assert said.count('"event": "Table maintained"') == 1
     assert job.landed() == before
-    assert len(output.read().inputFiles()) < len(job.batches())
+    assert len(table.read().inputFiles()) < len(job.batches())
 
 
 # --- The driver of `outbox land` killed at named points and at random; a naive append must not stand the same.
@@ -224,60 +194,3 @@ def test_a_driver_that_is_killed_again_and_again_leaves_each_record_once(site: S
 def test_a_naive_append_is_found_out(site: Site, tmp_path: Path) -> None:
     result = Run(site, "naive", 7, tmp_path / "naive", print).run(FORGET_EVERY)
     assert "no record is there twice" in {violation.invariant for violation in result.violations}
-
-
-# --- The recipes of docs/spark/tables.md for consumers, on a real Kafka: no row is lost, no message id is there twice.
-
-
-WRITTEN = 5_000
-HOUR_MS = 3_600_000
-LAST_MINUTES_MS = 300_000
-
-
-@pytest.mark.long
-def test_recipe_of_uneven_partitions_loses_no_record(site: Site, tmp_path: Path) -> None:
-    """Partition 0 spreads over an hour and partition 1 over its last minutes; a rate limit reads both evenly."""
-    site.create_topics("orders", partitions=2)
-    now = int(time.time() * 1000)
-    producer = Producer(site.kafka())
-    for number in range(WRITTEN):
-        for partition, span in ((0, HOUR_MS), (1, LAST_MINUTES_MS)):
-            written = now - span + span * number // WRITTEN
-            number_of_id = number * 2 + partition
-            producer.produce(
-                site.topic("orders"), b"", partition=partition, timestamp=written, headers=[*identified(number_of_id)]
-            )
-        producer.poll(0)
-    assert producer.flush(30) == 0
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.recipes",
-        site.bootstrap_servers,
-        site.topic("orders"),
-        str(tmp_path),
-    ]
-    found = json.loads(finish(start(command, {}), Exit.OK).splitlines()[-1])
-    assert found == {"plain": {"0": WRITTEN, "1": WRITTEN}, "merged": 2 * WRITTEN, "distinct": 2 * WRITTEN}
-
-
-@pytest.mark.long
-def test_recipe_of_repeated_ids_keeps_one_row_each(site: Site, tmp_path: Path) -> None:
-    """Records without a message id are all kept."""
-    site.create_topics("orders", partitions=2)
-    producer = Producer(site.kafka())
-    for number in (*range(10), *range(5)):
-        producer.produce(site.topic("orders"), b"", partition=number % 2, headers=[*identified(number)])
-        producer.produce(site.topic("orders"), b"", partition=number % 2)
-    assert producer.flush(30) == 0
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.recipes",
-        site.bootstrap_servers,
-        site.topic("orders"),
-        str(tmp_path),
-    ]
-    found = json.loads(finish(start(command, {}), Exit.OK).splitlines()[-1])
-    assert sum(found["plain"].values()) == 30
-    assert (found["merged"], found["distinct"]) == (10 + 15, 10 + 15)

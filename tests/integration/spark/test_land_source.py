@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]  #
 from outbox._service.exit_codes import Exit
 from stack import Stack
 from tests.support.harness import Site, wait_until
-from tests.support.land_job import RUN_SECONDS, Land, finish
+from tests.support.land_job import Land, await_work, finish
 from tests.support.relaying import RelayedTopics
 
 
@@ -69,7 +69,7 @@ def test_partitions_that_are_added_are_landed_from_their_beginning(site: Site, t
         wait_until(job.jvm_runs)
         grow(job, 6)
         wait_until(lambda: _fill(job, 5))
-        wait_until(lambda: job.landed() == job.visible(), RUN_SECONDS)
+        await_work(process, lambda: job.landed() == job.visible())
         process.terminate()
     finally:
         finish(process, Exit.OK)
@@ -92,11 +92,11 @@ def test_a_broker_that_dies_under_a_running_job_costs_no_record(tmp_path: Path) 
         job.produce(100)
         process = job.start("--trigger-seconds", "0.2", "--max-offsets-per-trigger", "20")
         try:
-            wait_until(lambda: bool(job.landed()), RUN_SECONDS)
+            await_work(process, lambda: bool(job.landed()))
             stack.kafka.kill()
             stack.kafka.start()
             RelayedTopics(site, [job.topic], number=1).write(100)
-            wait_until(lambda: process.poll() is not None or len(job.landed()) == 200, RUN_SECONDS)
+            await_work(process, lambda: process.poll() is not None or len(job.landed()) == 200)
             code = Exit.OK if process.poll() is None else Exit.FAILED
             process.terminate()
             finish(process, code)

@@ -10,7 +10,6 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,8 +29,8 @@ from outbox.operator.commands.table import app as table_app
 from spark_jobs.runtime.errors import JobFailedError
 from spark_jobs.sink import BatchWriter, OutboxSink, Sink, Staged
 from tests.support.commands import call_command
-from tests.support.harness import Site, wait_until
-from tests.support.land_job import RUN_SECONDS, finish, start
+from tests.support.harness import Site
+from tests.support.land_job import await_work, family, finish, start
 from tests.support.landing import Landing, identified
 from tests.support.message_rows import relay_settings
 from tests.support.sink_job import run_stream
@@ -141,6 +140,21 @@ def test_a_batch_that_was_committed_is_not_published_again(sunk: Sunk) -> None:
     with pytest.raises(ConfigurationError, match="or others"):
         sunk.sink(query="frame").publish([sunk.staged("a", "c")], 0, is_stream=False)
     assert sunk.published() == ["v3", "v4", "a", "b"]
+
+
+def test_rows_with_one_value_of_the_column_are_a_transaction_of_the_batch(sunk: Sunk) -> None:
+    """The relay names a local transaction by its xid and start: one xid, and a start for each."""
+    given = {"transaction_column": "key"}
+    tasks = []
+    for part in ((("a", "one"), ("b", "two"), ("c", "one")), (("d", None), ("e", "two"))):
+        rows = [{"topic": sunk.topic, "value": value, "key": key} for value, key in part]
+        tasks.append(sunk.sink(**given).stage(iter([pa.RecordBatch.from_pylist(rows)])))
+    sunk.sink(**given).publish(tasks, 0, is_stream=False)
+    assert sunk.published() == ["a", "c", "b", "e", "d"]
+    starts = sunk.run(f"SELECT count(*), min(key) FROM {sunk.site.tables.message} GROUP BY xid, created_at ORDER BY 2")
+    assert starts == [(2, b"one"), (2, b"two"), (1, None)]
+    with pytest.raises(ConfigurationError, match="and that of the option transaction_column"):
+        OutboxSink(sunk.options(transaction_column="order")).writer(SCHEMA, overwrite=False)
 
 
 @pytest.mark.parametrize(
@@ -263,37 +277,24 @@ def _files(folder: Path, count: int) -> Iterator[str]:
         yield from lines
 
 
-def _family(pid: int) -> dict[int, str]:
-    """A process and all below it, with their states."""
-    found: dict[int, tuple[str, int]] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, parent = file.read_text().rpartition(")")[2].split()[:2]
-            found[int(file.parent.name)] = state, int(parent)
-    family = [pid]
-    for one in family:
-        family += [child for child, (_, parent) in found.items() if parent == one]
-    return {one: found[one][0] for one in family if one in found}
-
-
 def _run_until_killed(command: list[str], failpoint: str) -> None:
     """Run a job until one of its processes stops at a failpoint; kill -9 them all."""
     process = start(command, {FAILPOINT: f"{failpoint}:1:stop"})
 
     def is_stopped() -> bool:
         assert process.poll() is None, process.communicate()[0]
-        return "T" in _family(process.pid).values()
+        return "T" in {state for state, _ in family(process.pid).values()}
 
     try:
-        wait_until(is_stopped, RUN_SECONDS)
+        await_work(process, is_stopped)
     finally:
-        for one in _family(process.pid):
+        for one in family(process.pid):
             os.kill(one, signal.SIGKILL)
         process.communicate()
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_what_is_killed_before_and_after_the_commit_and_in_tasks_is_delivered_once(sunk: Sunk, tmp_path: Path) -> None:
     site = sunk.site
     site.create("orders")

@@ -27,7 +27,6 @@ WORDS = {
     "discarded drop": ["--all", "--yes"],
     "find": ["--key", "4711"],
     "inbox purge": ["--keep-days", "30"],
-    "land retire": ["orders"],
     "resolve": [ID, "--rollback", "--reason", "why", "--yes"],
     "skip": ["half/0", "--offset", "1", "--reason", "why"],
     "trace": [ID],

@@ -31,12 +31,6 @@ def test_topics_are_named_once_each() -> None:
     assert settings(topics="b, a ,b").topic_names() == ("b", "a")
 
 
-def test_topics_of_the_channel_are_named_by_what_they_are() -> None:
-    made = settings(topics="orders,shop.op,shop.half,outbox.op", channel="shop")
-    assert made.topic_names() == ("orders", "shop.op", "shop.half", "outbox.op")
-    assert made.internal_names() == ("shop.half", "shop.op")
-
-
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [({"topics": ""}, "no topic is named"), ({"accept_gap": "stock"}, "stock, which is not landed")],

@@ -85,7 +85,7 @@ PROGRESS = Progress(
 
 @pytest.mark.parametrize(
     "progress",
-    [PROGRESS, replace(PROGRESS, gaps=(Gap("orders", 0, 10, 14),), retired={"stock": {"0": 3}}, by_operator=True)],
+    [PROGRESS, replace(PROGRESS, gaps=(Gap("orders", 0, 10, 14),), by_operator=True)],
 )
 def test_progress_is_read_as_it_was_written(progress: Progress) -> None:
     assert Progress.parse(progress.encode()) == progress

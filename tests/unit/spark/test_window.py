@@ -3,9 +3,8 @@
 import contextlib
 import json
 import unicodedata
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -13,15 +12,13 @@ from typer.testing import CliRunner
 from outbox._service.exit_codes import Exit
 from outbox.errors import ConfigurationError
 from outbox.protocol.checkpoint import HalfCheckpoint
-from outbox.protocol.names import Place
 from spark_jobs.auditing import cli as audit_cli
-from spark_jobs.auditing.inputs import still_there
 from spark_jobs.auditing.report import report
 from spark_jobs.auditing.settings import AuditSettings
 from spark_jobs.auditing.summary import LATENCIES, ServiceSummary, Summary
 from spark_jobs.auditing.window import Inputs, TableProgress, Window, last_window, parse_time, text_of
 from spark_jobs.records.audit_verdicts import Verdict
-from spark_jobs.runtime.kafka_offsets import KafkaOffsets, Topic, source_properties
+from spark_jobs.runtime.kafka_offsets import source_properties
 from spark_jobs.runtime.spans import Checkpoint
 from tests.support.proving import TOPIC_ID
 
@@ -77,57 +74,9 @@ def test_the_command_ends_with_4_for_a_window_that_is_not_closed(monkeypatch: py
     assert (result.exit_code, "The window is not closed" in result.output) == (Exit.CONFIGURATION, True)
 
 
-def test_spans_are_read_as_they_were_written() -> None:
-    checkpoint = Checkpoint(10, HalfCheckpoint(10, 10).encode(TOPIC_ID, 0))
-    made = inputs(
-        half_ends={0: 30},
-        ops={0: (1, 2)},
-        reals={"orders": {0: (3, 4)}},
-        checkpoints={0: checkpoint},
-        incomplete={"a": "b"},
-        tables={"default": TableProgress("shop", TOPIC_ID, 7)},
-    )
-    assert Inputs.parse(made.encode()) == made
+def test_the_report_names_the_source_of_a_message_table() -> None:
+    made = inputs(tables={"default": TableProgress("shop", TOPIC_ID, 7)})
     assert "<td>default</td><td>shop</td>" in report(Summary(made, [], []), {})
-
-
-def test_spans_from_before_table_mode_are_read() -> None:
-    made = inputs()
-    content = json.loads(made.encode())
-    del content["tables"]
-    assert Inputs.parse(json.dumps(content)) == made
-
-
-PLACE = ("outbox.discard", 0)
-
-
-class Offsets:
-    """Kafka as `still_there` asks it: all three internal topics are there, with the ends that are given."""
-
-    def __init__(self, discard_end: int) -> None:
-        self._ends = {PLACE: discard_end}
-
-    def topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        return {name: Topic(name, TOPIC_ID, 2) for name in names}
-
-    def beginnings(self, places: Iterable[Place]) -> dict[Place, int]:
-        return dict.fromkeys(places, 0)
-
-    def ends(self, places: Iterable[Place]) -> dict[Place, int]:
-        return {place: self._ends[place] for place in places}
-
-
-@pytest.mark.parametrize(("end", "noted"), [(7, set()), (8, {PLACE[0]})])
-def test_a_discard_topic_that_has_grown_may_have_lost_manifests_by_compaction(end: int, noted: set[str]) -> None:
-    left = still_there(cast("KafkaOffsets", Offsets(end)), inputs(discards={0: (0, 7)}))
-    assert set(left.incomplete) == noted
-    assert left.discards == {0: (0, 7)}
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"format": 2}'])
-def test_what_are_no_spans_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="spans"):
-        Inputs.parse(text)
 
 
 def test_what_the_checkpoint_does_not_settle_is_unsettled() -> None:
@@ -156,8 +105,6 @@ def test_a_batch_reads_its_spans_and_nothing_else() -> None:
 def test_a_window_has_both_ends_or_none() -> None:
     with pytest.raises(ConfigurationError, match="both --from and --to"):
         settings(window_start="2026-11-22")
-    with pytest.raises(ConfigurationError, match="Leave --from"):
-        settings(window_start="2026-11-22", window_end="2026-11-23", spans="spans.json")
 
 
 def test_databases_are_those_of_the_checkers_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
